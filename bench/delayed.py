@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
 from txlog.engine.model.ops import Appended
@@ -63,7 +63,7 @@ def memory():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
-import txlog.api.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
+import txlog.client.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
 out = {{}}
 before, began = memory(), time.perf_counter()
 client = txlog.open(path, clock=ManualClock(start_ms))

@@ -20,7 +20,7 @@ from run import workplace
 
 import txlog
 from txlog import functions
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.functions import FunctionOptions
 
 BATCH = 1000

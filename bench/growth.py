@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import txlog  # noqa: E402
-from txlog.api.client import Client  # noqa: E402
-from txlog.api.open import open_store  # noqa: E402
+from txlog.client.client import Client  # noqa: E402
+from txlog.client.open import open_store  # noqa: E402
 from txlog.clock import ManualClock  # noqa: E402
 
 STEP_MS = 100

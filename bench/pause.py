@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import txlog  # noqa: E402
-from txlog.api.client import Client  # noqa: E402
+from txlog.client.client import Client  # noqa: E402
 from txlog.engine.storage.disk import posix  # noqa: E402
 
 HEAD = ("topics", "changed", "round", "commit", "meanwhile", "longest", "manifest", "over",

@@ -30,8 +30,8 @@ import pyarrow as pa
 
 import txlog
 from bench.results import put
-from txlog.relation import checks
-from txlog.sql.client_query import Query
+from txlog.engine.relation import checks
+from txlog.lake.sql.client_query import Query
 
 TXN_MESSAGES = 1000
 KEYS = 1000

@@ -31,9 +31,9 @@ from results import put  # noqa: E402
 
 import txlog  # noqa: E402
 from txlog.cli.main import main as command  # noqa: E402
+from txlog.lake.spark.datasource import SCHEMA  # noqa: E402
+from txlog.lake.spark.reading import _STORED  # noqa: E402
 from txlog.spark import bulk_load, read, session  # noqa: E402
-from txlog.spark.datasource import SCHEMA  # noqa: E402
-from txlog.spark.reading import _STORED  # noqa: E402
 
 HEADING = "## Ratios to plain Parquet"
 Line = tuple[str, str, float, float]  # what, asked, by the clock, of processors

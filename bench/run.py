@@ -41,7 +41,7 @@ RESULTS = results.RESULTS
 SOURCE = HERE.parent / "src"
 
 TXLOG_IMPORTS = (
-    "import time, txlog, txlog.api.client, txlog.engine.store.store; opener = txlog.open"
+    "import time, txlog, txlog.client.client, txlog.engine.store.store; opener = txlog.open"
 )
 COLD_TXLOG = (
     TXLOG_IMPORTS

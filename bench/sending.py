@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import txlog  # noqa: E402
-from txlog.api.client import Client  # noqa: E402
+from txlog.client.client import Client  # noqa: E402
 
 VALUE = bytes(range(100))
 Figures = tuple[float, float, float]  # seconds, processor seconds, frames or commits

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import txlog  # noqa: E402
-from txlog.ranges import Bound  # noqa: E402
+from txlog.base.ranges import Bound  # noqa: E402
 
 MESSAGE = 1000
 TRANSACTIONS = 400
@@ -32,7 +32,7 @@ MESSAGES = 50
 BESIDE = """
 import sys
 import txlog
-from txlog.ranges import Bound
+from txlog.base.ranges import Bound
 with txlog.open(sys.argv[1]) as client:
     print("ready", flush=True)
     rounds = 0

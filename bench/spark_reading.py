@@ -36,10 +36,11 @@ from pyspark.sql.types import StructType
 from results import put
 
 import txlog
-from txlog.relation.scans import scans_of
-from txlog.spark import reading, session
-from txlog.spark.reading import _STORED, read
-from txlog.spark.source import read_share, shares_of
+from txlog.engine.relation.scans import scans_of
+from txlog.lake.spark import reading
+from txlog.lake.spark.reading import _STORED, read
+from txlog.lake.spark.source import read_share, shares_of
+from txlog.spark import session
 
 PARTITIONS = 8
 SENT = 50_000  # messages a frame, or a plain batch

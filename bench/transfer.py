@@ -21,9 +21,9 @@ import duckdb
 
 import txlog
 from bench.query import fill
-from txlog.jobs.export_files import export_directory, export_file
-from txlog.jobs.import_files import import_files
-from txlog.jobs.sources.loads import OF_IMPORT, Columns, files_of
+from txlog.lake.jobs.export_files import export_directory, export_file
+from txlog.lake.jobs.import_files import import_files
+from txlog.lake.jobs.sources.loads import OF_IMPORT, Columns, files_of
 
 _COPY = {
     "parquet": "FORMAT parquet, COMPRESSION zstd",

@@ -37,8 +37,8 @@ from pyspark.sql.types import StructType  # noqa: E402
 from sinks import timed  # noqa: E402
 
 import txlog  # noqa: E402
+from txlog.base.schemas.values import encode  # noqa: E402
 from txlog.cli.main import main as command  # noqa: E402
-from txlog.schemas.values import encode  # noqa: E402
 from txlog.spark import bulk_load, read, session  # noqa: E402
 
 PARTITIONS = 2

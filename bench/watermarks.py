@@ -31,10 +31,10 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from txlog.api.client import Client
+from txlog.base.ids import MessageId
+from txlog.client.client import Client
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
-from txlog.ids import MessageId
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
@@ -48,7 +48,7 @@ Place = tuple[int, int]
 # Run in a process of its own: what it does first costs what it costs.
 COLD = """
 import json, sys, time
-import txlog, txlog.api.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
+import txlog, txlog.client.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
 began = time.perf_counter()
 client = txlog.open(sys.argv[1])
 opened = time.perf_counter()

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 _STREAMS = 3
-_THREADED = ("txlog.spark", "txlog.jobs.mirrors.delta")
+_THREADED = ("txlog.spark", "txlog.lake.jobs.mirrors.delta")
 # What commands load late and not by our modules.
 _USED = (
     "typer",

@@ -12,8 +12,9 @@ import pytest
 
 import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
-from txlog.api.open import open_store
-from txlog.api.transactions.transaction import in_transaction
+from txlog.base.ids import TopicName
+from txlog.client.open import open_store
+from txlog.client.transactions.transaction import in_transaction
 from txlog.clock import Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
@@ -22,7 +23,6 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
 from txlog.engine.upkeep.space import newest_keys, topic_compaction
 from txlog.engine.view.view import View
-from txlog.ids import TopicName
 
 START_MS = 1_700_000_000_000
 

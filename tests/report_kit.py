@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import txlog
-from txlog.api.client import Client
+from txlog.base.settings import DAY_MS, HOUR_MS
+from txlog.client.client import Client
 from txlog.clock import ManualClock
-from txlog.settings import DAY_MS, HOUR_MS
 
 START_MS = 1_795_132_800_000  # 2026-11-20, midnight in UTC
 HOURS = 30

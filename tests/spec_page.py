@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from tests.source_tree import ROOT
-from txlog.ids import MessageId, TxnId
+from txlog.base.ids import MessageId, TxnId
 
 FOLDER = ROOT / "docs" / "spec"
 STRINGS = frozenset(

@@ -5,6 +5,6 @@ Kept light: every process that plans or reads imports it.
 
 from __future__ import annotations
 
-from txlog.spark.datasource import TxlogSource as DefaultSource
+from txlog.lake.spark.datasource import TxlogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,9 +15,9 @@ import pytest
 import txlog
 import txlog.aio
 from txlog import Bound, NonDurableConsumer
+from txlog.base.ids import TxnId
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import AlreadyClosed, InvalidMessage, NotAllowed, StoreNotFound, TopicNotFound
-from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -17,9 +17,9 @@ import pytest
 import txlog
 import txlog.aio
 from tests.engine_kit import begin
-from txlog.aio.waits import Found, Waits
-from txlog.api.consuming.membership import Membership
-from txlog.api.reading import pause
+from txlog.client.aio.waits import Found, Waits
+from txlog.client.consuming.membership import Membership
+from txlog.client.reading import pause
 from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -44,9 +44,9 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.api.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.api.consuming.ahead.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", LONG_S)  # on a machine under load
+    monkeypatch.setattr("txlog.client.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.client.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", LONG_S)  # on a machine under load
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 import txlog
 import txlog.aio
-from txlog.api.reading import pause
-from txlog.api.sending import outbox
+from txlog.client.reading import pause
+from txlog.client.sending import outbox
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 
@@ -239,7 +239,7 @@ def test_a_flush_that_does_not_end_ends_each_rest_once(
     path: str, has_news: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process may be dead. It may have begun by the time that a commit before it is told."""
-    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", 0.0)
+    monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
     looks, look = list[pause.Waiting](), pause.Waiting.look
 
@@ -278,7 +278,7 @@ def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
     path: str, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that had waited long enough; or a task that was the only one, before this rests."""
-    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", 0.0)
+    monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
 
     async def main(client: txlog.aio.Client) -> None:

@@ -16,12 +16,12 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, pending, send
 from txlog import messages
-from txlog.api.reading.watermark_session import WatermarkSession
-from txlog.api.sending.bulk import Bulk
-from txlog.api.sending.receipt import SendReceipt
-from txlog.api.topics.subscription import SubscriptionHandle
-from txlog.api.topics.topic import TopicHandle
-from txlog.api.transactions.transaction import Later
+from txlog.client.reading.watermark_session import WatermarkSession
+from txlog.client.sending.bulk import Bulk
+from txlog.client.sending.receipt import SendReceipt
+from txlog.client.topics.subscription import SubscriptionHandle
+from txlog.client.topics.topic import TopicHandle
+from txlog.client.transactions.transaction import Later
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -37,21 +37,21 @@ from txlog.errors import (
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SHOWN = (
     "",
-    "api.client",
-    "api.consuming.consumer",
-    "api.sending.producer",
-    "api.reading.reader",
-    "api.transactions.transaction",
-    "api.reading.message",
-    "api.topics.topic",
-    "api.admin",
-    "api.sending.watermark_builder",
-    "api.sending.bulk",
-    "answers.metrics_text",
-    "api.consuming.many_topics",
-    "api.consuming.in_memory",
-    "api.topics.subscription",
-    "api.topics.watermarks",
+    "client.client",
+    "client.consuming.consumer",
+    "client.sending.producer",
+    "client.reading.reader",
+    "client.transactions.transaction",
+    "client.reading.message",
+    "client.topics.topic",
+    "client.admin",
+    "client.sending.watermark_builder",
+    "client.sending.bulk",
+    "client.answers.metrics_text",
+    "client.consuming.many_topics",
+    "client.consuming.in_memory",
+    "client.topics.subscription",
+    "client.topics.watermarks",
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
 )
 

@@ -19,8 +19,8 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench
-from txlog.api.reading.message import Message
-from txlog.arguments import fits
+from txlog.base.arguments import fits
+from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -13,9 +13,9 @@ from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
 from tests.tiers import graded
 from txlog import Client
-from txlog.answers.keys import key_families, nearest_rank
-from txlog.answers.metric_family import Family, rows
-from txlog.answers.metrics_text import exposition
+from txlog.client.answers.keys import key_families, nearest_rank
+from txlog.client.answers.metric_family import Family, rows
+from txlog.client.answers.metrics_text import exposition
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model import ops as op_types

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import txlog
+from txlog.base.rows import consuming, delayed, store, topics, transactions, watermarks
+from txlog.cli.demo import small
 from txlog.clock import ManualClock
-from txlog.demo import small
-from txlog.rows import consuming, delayed, store, topics, transactions, watermarks
 
 START_MS = 1_800_000_000_000
 

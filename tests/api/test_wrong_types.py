@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine_kit import Bench, send, values
 from txlog import MessageId, TxnId
-from txlog.api.open import open_store
+from txlog.client.open import open_store
 from txlog.engine.model.ops import (
     Acked,
     IdsReserved,

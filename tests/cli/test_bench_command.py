@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_store import Tool, tool
-from txlog.benchmark import MODES, bench
+from txlog.cli.benchmark import MODES, bench
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

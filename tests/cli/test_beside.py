@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_store import Tool, tool
-from txlog.api.open import open_store
+from txlog.client.open import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool

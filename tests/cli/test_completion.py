@@ -20,7 +20,7 @@ from txlog.cli.help import completion as completion
 from txlog.cli.help.completion import FILES, answer, candidates, split_line
 from txlog.cli.line import catalogue
 from txlog.cli.main import main
-from txlog.relation import reader
+from txlog.engine.relation import reader
 
 
 @pytest.fixture(scope="module")

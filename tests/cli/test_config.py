@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import txlog
+from txlog.base.settings import BOUNDS, Settings
 from txlog.cli.call.environment import USER_SETTINGS
 from txlog.cli.main import main
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
-from txlog.settings import BOUNDS, Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -1,4 +1,4 @@
-"""Tests of txlog.demo: the data, the deaths, the proof, and a short run with real kills."""
+"""Tests of txlog.cli.demo: the data, the deaths, the proof, and a short run with real kills."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pytest
 
 import txlog
-from txlog import demo
-from txlog.demo import check, pipeline, source, supervisor
-from txlog.demo.worker import PipeGate
+from txlog.cli import demo
+from txlog.cli.demo import check, pipeline, source, supervisor
+from txlog.cli.demo.worker import PipeGate
 from txlog.errors import AlreadyExists, CommandFailed, InvalidArgument
-from txlog.sql.duck import Session
+from txlog.lake.sql.duck import Session
 
 LIMIT = 40
 NONE_COMMITTED = pa.table({"InvoiceNo": pa.array([], pa.string())})

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from txlog.base.ranges import parse_bound, parse_range
 from txlog.cli.call.environment import SWITCHES, USER_SETTINGS
 from txlog.cli.help import markup, topics
 from txlog.cli.help.codes import CODES, EXITS, names_of
@@ -13,8 +14,7 @@ from txlog.cli.main import main
 from txlog.cli.output.percent import Format
 from txlog.cli.terminal.tables import Look
 from txlog.errors import error_classes
-from txlog.ranges import parse_bound, parse_range
-from txlog.sql.query import LISTS
+from txlog.lake.sql.query import LISTS
 
 NOW = 1_795_165_924_000
 TOPICS = sorted(topics.TOPICS)

@@ -22,12 +22,12 @@ import pytest
 
 from scripts import ready
 from tests.source_tree import SOURCE
+from txlog.base.ranges import parse_time
 from txlog.cli.help import topics
 from txlog.cli.help.codes import CODES
 from txlog.cli.line import catalogue
 from txlog.cli.line.dispatch import load
 from txlog.cli.main import main
-from txlog.ranges import parse_time
 
 NOW: Final = "2026-11-20T09:12:04.123Z"
 COMMANDS = [(path, each) for path in catalogue.COMMANDS for each in load(path).examples]

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tests.text.random_messages import TEXTS, random_table
+from txlog.base.text import envelopes, records
 from txlog.cli.input import columns
 from txlog.cli.input.inputs import Input
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
 from txlog.errors import BadRecord
-from txlog.text import envelopes, records
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 NOW_MS = 1_795_165_924_117

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from txlog.base.text.columns import data_of
+from txlog.base.text.messages import Messages
 from txlog.cli.output.percent import Format
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import Usage
-from txlog.text.columns import data_of
-from txlog.text.messages import Messages
 
 ROW: dict[str, Any] = {
     "topic": "orders",

@@ -17,7 +17,7 @@ import pytest
 from rich.cells import cell_len
 
 import txlog
-from txlog import demo
+from txlog.cli import demo
 from txlog.cli.call import progress as bars
 from txlog.cli.call.call import Call
 from txlog.cli.main import main

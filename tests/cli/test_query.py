@@ -20,7 +20,7 @@ import txlog
 from txlog.cli.main import main
 from txlog.cli.output.query_rows import limited, values
 from txlog.errors import SqlError
-from txlog.sql.duck import Session
+from txlog.lake.sql.duck import Session
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]
@@ -196,7 +196,8 @@ def test_a_query_of_messages_loads_no_client(run: Run) -> None:
     """A command that only reads messages opens a store for them; lists load the rest."""
     program = (
         "import sys; from txlog.cli.main import main; code = main(sys.argv[1:]);"
-        " loaded = [name in sys.modules for name in ('txlog.sql.lists', 'txlog.api.client')];"
+        " loaded = [name in sys.modules for name in ('txlog.lake.sql.lists',"
+        " 'txlog.client.client')];"
         " sys.exit(code or 10 + loaded[0] + 2 * loaded[1])"
     )
     source = str(Path(txlog.__file__).parents[1])

@@ -16,10 +16,10 @@ import pytest
 
 from tests.text import one_by_one
 from tests.text.random_messages import BYTES, JSON, TEXTS
+from txlog.base.text import columns
 from txlog.cli.output.output import Output
 from txlog.cli.output.query_rows import Printed, values, write_out
 from txlog.cli.terminal.tables import Look
-from txlog.text import columns
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 SEEDS = range(40)

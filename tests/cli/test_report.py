@@ -14,13 +14,13 @@ import pytest
 
 import txlog
 from tests.report_kit import HOURS, KEY, LONG, START_MS, full_store
+from txlog.base.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 from txlog.cli.main import main
 from txlog.clock import ManualClock
 from txlog.errors import InvalidArgument
 from txlog.page import charts, sections, words
 from txlog.page.figures import COLUMNS_MAX, figures, step_ms, throughput
 from txlog.page.report import page
-from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Figures = Mapping[str, Any]

@@ -6,8 +6,7 @@ import importlib
 
 import pytest
 
-from txlog.cli.line import catalogue
-from txlog.rows import (
+from txlog.base.rows import (
     consuming,
     delayed,
     files,
@@ -18,6 +17,7 @@ from txlog.rows import (
     transactions,
     watermarks,
 )
+from txlog.cli.line import catalogue
 
 PRINTED: dict[str, type] = {
     "init": store.StoreMade,

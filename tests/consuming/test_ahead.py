@@ -18,9 +18,9 @@ import txlog
 from tests.engine_kit import Bench, send, send_txn
 from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
+from txlog.base.ranges import START
 from txlog.clock import ManualClock
 from txlog.errors import DiskFailed
-from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
@@ -251,7 +251,7 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
 
     first = bench.another().consumer("t", "s", type="shared")
     values_of(first, 4)  # three more are ahead
-    monkeypatch.setattr("txlog.api.consuming.membership.write_seen", fail)
+    monkeypatch.setattr("txlog.client.consuming.membership.write_seen", fail)
     second = bench.another().consumer("t", "s")
     assert values_of(second, 3) == [7, 8, 9]
     assert leased(bench.client, second) == 3
@@ -313,7 +313,7 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("txlog.api.consuming.ahead.messages", interrupted)
+            patched.setattr("txlog.client.consuming.ahead.messages", interrupted)
             one.receive()
         assert drained(one) == [(n, 0) for n in range(1, 10)]
     assert counted(bench) == dict.fromkeys(range(10), 1)

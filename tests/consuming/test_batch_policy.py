@@ -12,8 +12,8 @@ import pytest
 import txlog
 import txlog.aio
 from txlog import BatchReceivePolicy, Client
-from txlog.api.consuming import batches
-from txlog.api.reading import pause
+from txlog.client.consuming import batches
+from txlog.client.reading import pause
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

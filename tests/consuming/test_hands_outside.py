@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send
 from txlog import Consumer, MessageId
+from txlog.base.ranges import END, START
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

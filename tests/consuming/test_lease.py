@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send, send_txn, values
 from txlog import Client, Consumer, Message, MessageId, messages
-from txlog.answers.consumers import consumers as consumer_rows
+from txlog.client.answers.consumers import consumers as consumer_rows
 from txlog.engine.plan.consuming.key_shared import SLOTS, slot_of, slots_of
 from txlog.engine.storage.journal.journal import Journal
 from txlog.errors import (

@@ -13,7 +13,7 @@ import pytest
 
 import txlog
 from txlog import Client, Consumer, Message
-from txlog.api.consuming import listeners
+from txlog.client.consuming import listeners
 from txlog.errors import AlreadyClosed, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
 from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
-from txlog.api.consuming import receive as receiving
+from txlog.client.consuming import receive as receiving
 from txlog.engine.decide.consuming import lease
 from txlog.errors import (
     AlreadyClosed,

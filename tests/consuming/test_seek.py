@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Bound, Client, MessageId, Range, TxnId
+from txlog.base.ranges import END, START
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -19,7 +20,6 @@ from txlog.errors import (
     PartitionUnavailable,
     TxlogError,
 )
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

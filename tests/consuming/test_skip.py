@@ -8,9 +8,9 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, send, send_txn, values
 from txlog import Bound, Client, Range
+from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.engine.plan.reading import dispatch
 from txlog.errors import InvalidArgument, PartitionUnavailable, TransactionConflict
-from txlog.settings import RECEIVE_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR_MS = 3_600_000

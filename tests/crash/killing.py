@@ -19,14 +19,14 @@ from functools import partial
 from typing import Any
 
 import txlog
-from txlog.api.client import Client
+from txlog.base.ids import TxnId
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import as_views
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.errors import OutcomeUnknown
-from txlog.ids import TxnId
 
 START_MS = 1_700_000_000_000
 # The head of a program: with `left` set, it dies in that call, counted from then on.

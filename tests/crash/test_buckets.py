@@ -33,10 +33,10 @@ from tests.disk.memory import MemoryDisk
 from tests.engine_kit import read
 from tests.tiers import graded
 from txlog import Client, Consumer, MessageId, messages
+from txlog.base.settings import Settings
 from txlog.clock import ManualClock
 from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import MissingFile, TxlogError
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))

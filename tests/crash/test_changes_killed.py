@@ -23,17 +23,17 @@ from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import send
-from txlog.answers.changes import log
-from txlog.answers.integrity import verify_disk
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.settings import Settings
+from txlog.client.answers.changes import log
+from txlog.client.answers.integrity import verify_disk
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.manifest import ChangeRef, changes_of
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.engine.view.paths import topic_dir
 from txlog.errors import TxlogError
-from txlog.ids import TopicName
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))

@@ -24,8 +24,8 @@ from tests.crash.world import (
     read_messages,
 )
 from tests.disk.memory import MemoryDisk
-from txlog.api.client import Client
-from txlog.api.reading.message import Message
+from txlog.client.client import Client
+from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
 from txlog.engine.store.identity import make_store
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError

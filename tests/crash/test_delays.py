@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.disk.memory import MemoryDisk
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.view.view import View

@@ -29,6 +29,8 @@ from tests.crash.world import (
 )
 from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
+from txlog.base.ranges import Bound
+from txlog.base.settings import Settings
 from txlog.clock import ManualClock
 from txlog.engine.storage.journal import file as journal_file
 from txlog.engine.store import identity
@@ -40,8 +42,6 @@ from txlog.errors import (
     StoreFull,
     TxlogError,
 )
-from txlog.ranges import Bound
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 STRIDE = int(os.environ.get("TXLOG_STRIDE", "4"))

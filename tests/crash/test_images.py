@@ -34,11 +34,11 @@ from tests.crash.world import (
 )
 from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
-from txlog.api.client import Client
-from txlog.api.reading.message import Message
+from txlog.base.ids import MessageId
+from txlog.client.client import Client
+from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
 from txlog.errors import TxlogError
-from txlog.ids import MessageId
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))

@@ -25,7 +25,7 @@ from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from txlog import Client, TxnId
-from txlog.api.transactions import transaction
+from txlog.client.transactions import transaction
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail

@@ -18,8 +18,9 @@ from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk import memory
 from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
-from txlog.api.client import Client
-from txlog.api.reading.message import messages
+from txlog.base.settings import Settings
+from txlog.client.client import Client
+from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
 from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
@@ -33,7 +34,6 @@ from txlog.errors import (
     TransactionNotFound,
     TryAgain,
 )
-from txlog.settings import Settings
 
 SETTINGS = Settings(durability="sync", free_bytes_min=0)
 IMAGES_MAX = 12

@@ -22,15 +22,15 @@ from tests.crash.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.disk.memory import MemoryDisk
 from tests.source_tree import ROOT
-from txlog.api.client import Client
-from txlog.api.consuming import dead_letters
-from txlog.api.open import open_store
+from txlog.base.ids import MessageId
+from txlog.base.ranges import Range
+from txlog.base.settings import Settings
+from txlog.client.client import Client
+from txlog.client.consuming import dead_letters
+from txlog.client.open import open_store
 from txlog.clock import ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
-from txlog.ids import MessageId
-from txlog.ranges import Range
-from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 STEPS = ("half", "put", "check", "switch", "let go", "done")
 KILLED = """
 import os, signal, sys, txlog
-from txlog.answers import space as spacing
+from txlog.client.answers import space as spacing
 from txlog.engine.storage import remote as far
 from txlog.engine.store.store import Store
 path, to, step, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import txlog
-from txlog.api.client import Client
-from txlog.api.reading.message import messages
+from txlog.client.client import Client
+from txlog.client.reading.message import messages
 from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

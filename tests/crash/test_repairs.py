@@ -18,13 +18,13 @@ import pytest
 from tests.crash.test_corruption import sample
 from tests.crash.world import SETTINGS, START_MS, TOPIC, open_client, read_messages
 from tests.disk.memory import Killed, MemoryDisk
-from txlog.answers.integrity import repair_disk, verify_disk
-from txlog.api.reading.message import Message
+from txlog.base.ranges import Bound
+from txlog.base.rows.store import Repaired
+from txlog.client.answers.integrity import repair_disk, verify_disk
+from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
-from txlog.ranges import Bound
-from txlog.rows.store import Repaired
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

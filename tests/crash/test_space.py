@@ -15,7 +15,7 @@ import pytest
 import txlog
 from tests.crash.test_processes import SEED, start, together
 from tests.tiers import graded
-from txlog.api.reading.message import messages
+from txlog.client.reading.message import messages
 
 HALF = """
 import sys, txlog
@@ -59,7 +59,7 @@ with txlog.open(path, read_only=True) as client:
 """
 SPACE = """
 import sys, txlog
-from txlog.ranges import Bound
+from txlog.base.ranges import Bound
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with txlog.open(path) as client:
     for number in range(count):

@@ -21,10 +21,10 @@ from tests.disk.memory import MemoryDisk
 from tests.engine_kit import little_memory
 from tests.tiers import graded
 from txlog import Client
+from txlog.base.settings import Settings
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.errors import TxlogError
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))

@@ -18,7 +18,7 @@ from tests.crash.world import (
     read_messages,
 )
 from tests.disk.memory import Killed, MemoryDisk
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
 from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header

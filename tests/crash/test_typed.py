@@ -31,13 +31,13 @@ from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog import Client, Schema
-from txlog.answers.integrity import verify_disk
+from txlog.base.schemas.values import decode_one, encode_one
+from txlog.base.settings import Settings
+from txlog.client.answers.integrity import verify_disk
 from txlog.clock import ManualClock
+from txlog.engine.relation.scans import read_scan, scans_of
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import TxlogError
-from txlog.relation.scans import read_scan, scans_of
-from txlog.schemas.values import decode_one, encode_one
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))

@@ -34,9 +34,9 @@ WORKER = """
 import os, signal, sys
 import txlog
 from txlog import functions
-from txlog.api.consuming.consumer import Consumer
+from txlog.client.consuming.consumer import Consumer
 from txlog.functions import FunctionOptions, Hooks, committing
-from txlog.api.sending.producer import Producer
+from txlog.client.sending.producer import Producer
 
 path, step, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
 left = nth

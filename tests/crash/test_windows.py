@@ -16,7 +16,9 @@ import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.disk.memory import Killed, MemoryDisk
-from txlog.api.client import Client
+from txlog.base.ids import TxnId
+from txlog.base.settings import Settings
+from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import (
@@ -27,8 +29,6 @@ from txlog.errors import (
     TransactionNotFound,
     TransactionTimedOut,
 )
-from txlog.ids import TxnId
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "3")) * 8

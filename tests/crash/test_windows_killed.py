@@ -18,13 +18,13 @@ import txlog
 from scripts import ready
 from tests.crash.killing import START_MS, clock_at
 from tests.source_tree import ROOT
-from txlog.api.client import Client
-from txlog.api.open import open_store
-from txlog.api.reading.message import messages
+from txlog.base.ids import TxnId
+from txlog.client.client import Client
+from txlog.client.open import open_store
+from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
-from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SOURCE = Path(txlog.__file__).resolve().parents[1]

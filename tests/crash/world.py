@@ -16,14 +16,14 @@ from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
 from tests.crash.bulking import TOPIC as TOPIC
 from tests.disk.memory import MemoryDisk
-from txlog.api.client import Client
-from txlog.api.reading.message import Message, messages
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import END, Range
+from txlog.base.settings import Settings
+from txlog.client.client import Client
+from txlog.client.reading.message import Message, messages
 from txlog.clock import ManualClock
 from txlog.engine.store.identity import make_store, read_identity
 from txlog.engine.store.store import Store
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import END, Range
-from txlog.settings import Settings
 
 START_MS = 1_700_000_000_000
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100)

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from tests.engine_kit import START_MS
 from txlog import Client
+from txlog.base.ids import TxnId
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.ops import Id
 from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.view.paths import delayed_dir
 from txlog.engine.view.view import View
-from txlog.ids import TxnId
 
 DAY_MS = 86_400_000
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.engine_kit import START_MS, Bench, open_client, rows
 from txlog import Client, MessageId
-from txlog.api.consuming.consumer import Consumer
+from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
 from txlog.engine.plan.standing import Place
 from txlog.engine.view.view import View

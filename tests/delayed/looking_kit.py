@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from tests.engine_kit import read
 from txlog import Client, Message, MessageId
+from txlog.base.ids import TopicName
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.ops import Bucket, BucketDeleted, BucketSealed
@@ -16,7 +17,6 @@ from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.bucket.file import BucketName, Cutting, bucket_name, encode_bucket
 from txlog.engine.view.paths import ledger_dir
-from txlog.ids import TopicName
 
 CUTTING = Cutting(step_ms=2000, ids_max=2, segments_max=1000)
 

@@ -25,10 +25,10 @@ from tests.delayed.oracle_model import (
 )
 from tests.engine_kit import START_MS, open_client
 from txlog import Client, Consumer, MessageId, TxnId
+from txlog.base.ranges import Bound
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.plan.delayed.timetable import timetable
 from txlog.errors import NotAllowed
-from txlog.ranges import Bound
 
 
 class Clients(Model):

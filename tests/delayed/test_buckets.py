@@ -21,11 +21,11 @@ from tests.delayed.bucket_kit import (
 )
 from tests.engine_kit import START_MS, Bench
 from txlog import Client
+from txlog.base.ranges import END, START
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.checkpoint.dump import inspect_file
 from txlog.engine.upkeep.delayed import buckets, builder
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR_MS = 3_600_000

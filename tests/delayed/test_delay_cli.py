@@ -14,8 +14,8 @@ import pytest
 from tests.delayed.test_looking import bench_of, later
 from tests.engine_kit import Bench
 from tests.source_tree import ROOT
+from txlog.base.ranges import format_time
 from txlog.cli.main import main
-from txlog.ranges import format_time
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NOW = "2023-11-14T22:13:20.000Z"  # the start of a bench

@@ -11,7 +11,7 @@ import pytest
 from tests.delayed.looking_kit import lose, seal
 from tests.delayed.test_looking import bench_of, later
 from txlog import Client
-from txlog.answers.metrics_text import exposition
+from txlog.client.answers.metrics_text import exposition
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 INDEX = "pulsar_delayed_message_index"

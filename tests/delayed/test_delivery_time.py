@@ -13,8 +13,8 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, read
 from txlog import Client
+from txlog.base.settings import INSTANT_MS_MAX
 from txlog.errors import InvalidArgument
-from txlog.settings import INSTANT_MS_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 INSTANT = pa.timestamp("ms", "UTC")

@@ -16,8 +16,8 @@ import pytest
 from tests.delayed.dispatch_kit import T0, Shop
 from tests.tiers import graded
 from txlog import Client, Message, MessageId, messages
-from txlog.api.consuming.consumer import Consumer
-from txlog.api.transactions.transaction import Transaction
+from txlog.client.consuming.consumer import Consumer
+from txlog.client.transactions.transaction import Transaction
 from txlog.clock import ManualClock
 from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view.view import View

@@ -16,11 +16,11 @@ from tests.crash.world import START_MS, new_disk, open_client
 from tests.delayed.bucket_kit import check_index, delay, index, indexed_times
 from tests.tiers import graded
 from txlog import Client
+from txlog.base.ranges import END
+from txlog.base.settings import Settings
 from txlog.clock import ManualClock
 from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import MissingFile
-from txlog.ranges import END
-from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 HISTORIES = int(os.environ.get("TXLOG_HISTORIES", "10"))

@@ -20,7 +20,7 @@ from tests.delayed.looking_kit import (
 from tests.engine_kit import START_MS, Bench, begin, ids, send
 from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, messages
-from txlog.answers import delayed
+from txlog.client.answers import delayed
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import BucketSealed
 from txlog.engine.view.files import Files

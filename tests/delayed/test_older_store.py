@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, rows
+from txlog.base.settings import Settings
 from txlog.engine.decide.sending import send
-from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -14,6 +14,7 @@ import pytest
 import txlog
 from tests.engine_kit import START_MS, Bench, open_client, read
 from txlog import Client
+from txlog.base.settings import INSTANT_MS_MAX
 from txlog.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -21,7 +22,6 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.settings import INSTANT_MS_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DAY = 86_400_000

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import START_MS, Bench, read
+from txlog.base.ranges import format_time
 from txlog.cli.input.inputs import Input
 from txlog.cli.main import main
 from txlog.cli.produce.columns import filled
 from txlog.cli.produce.request import Request
 from txlog.errors import BadRecord
-from txlog.ranges import format_time
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 INSTANT = pa.timestamp("ms", "UTC")

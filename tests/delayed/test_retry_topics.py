@@ -9,11 +9,11 @@ import pytest
 from tests.delayed.test_policies import counted
 from tests.engine_kit import START_MS, Bench, read, send, values
 from txlog import Client, Range
+from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.ids import TopicName
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 RETRY, DLQ = "t-s-RETRY", "t-s-DLQ"
@@ -24,7 +24,7 @@ SIZES = [b"small", LARGE]
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr("txlog.api.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
+    monkeypatch.setattr("txlog.client.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
     made = Bench(tmp_path / "store", max_message_bytes=4096)
     made.client.create_topic("t")
     made.client.create_subscription("t", "s", type="shared")

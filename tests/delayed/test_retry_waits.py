@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, rows
-from txlog.api.consuming.consumer import Consumer
+from txlog.client.consuming.consumer import Consumer
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 RETRY = "t-s-RETRY"

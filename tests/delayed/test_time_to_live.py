@@ -16,9 +16,9 @@ from tests.delayed.test_policies import counted
 from tests.engine_kit import START_MS, Bench, read, values
 from tests.tiers import graded
 from txlog import Client, Range
+from txlog.base.ranges import format_time
 from txlog.cli.main import main
 from txlog.engine.view.view import View
-from txlog.ranges import format_time
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR = 3_600_000

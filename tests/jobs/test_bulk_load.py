@@ -23,6 +23,8 @@ from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.source_tree import ROOT
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
+from txlog.base.ranges import Range, parse_range
+from txlog.base.rows.jobs import BulkLoaded
 from txlog.errors import (
     BadRecord,
     CommandFailed,
@@ -30,13 +32,11 @@ from txlog.errors import (
     NotFound,
     TopicNotFound,
 )
-from txlog.jobs.audit import audit
-from txlog.jobs.import_files import bulk_load
-from txlog.jobs.local import Local
-from txlog.jobs.replay import replay
-from txlog.jobs.sources.loads import Columns, files_of
-from txlog.ranges import Range, parse_range
-from txlog.rows.jobs import BulkLoaded
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.import_files import bulk_load
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.replay import replay
+from txlog.lake.jobs.sources.loads import Columns, files_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 # Rows of text that is not what its encoding says, and why.
@@ -234,11 +234,11 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
 LOAD = """
 import os, signal, sys
 import txlog
-from txlog.api.sending.bulk import Bulk
-from txlog.jobs.import_files import bulk_load
-from txlog.jobs.local import Local
-from txlog.jobs.sources.loads import Columns, files_of
-from txlog.rows.jobs import BulkLoaded
+from txlog.client.sending.bulk import Bulk
+from txlog.lake.jobs.import_files import bulk_load
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.sources.loads import Columns, files_of
+from txlog.base.rows.jobs import BulkLoaded
 name, at = sys.argv[3], int(sys.argv[4])
 known = getattr(Bulk, name)
 def stop(*arguments):

@@ -23,11 +23,12 @@ from tests.engine_kit import Bench, begin, send
 from tests.text import one_by_one
 from tests.text.random_messages import random_table
 from txlog import Bound, Client, MessageId
+from txlog.base.ranges import Range, parse_range
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.engine.storage import row_groups
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
-from txlog.jobs import export_files
-from txlog.jobs.export_files import (
+from txlog.lake.jobs import export_files
+from txlog.lake.jobs.export_files import (
     LOCK,
     STATE,
     export_directory,
@@ -36,7 +37,6 @@ from txlog.jobs.export_files import (
     exported,
     writer,
 )
-from txlog.ranges import Range, parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -167,7 +167,7 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
 
 def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     """spec/cli 11.11: an envelope goes out and in byte for byte."""
-    from txlog.api.open import open_store
+    from txlog.client.open import open_store
 
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:
@@ -264,7 +264,7 @@ _DIES = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
-from txlog.jobs.export_files import export_directory
+from txlog.lake.jobs.export_files import export_directory
 left = int(sys.argv[4])
 replace = os.replace
 def dying(*names):

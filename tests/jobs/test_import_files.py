@@ -24,9 +24,10 @@ from tests.cli.test_store import ROOT, Tool, tool
 from tests.engine_kit import Bench
 from tests.jobs.test_export_files import fill, shown
 from tests.tiers import graded
-from txlog.api.open import open_store
-from txlog.api.topics.created import created
+from txlog.base.ranges import parse_instant
 from txlog.cli.input.inputs import Input
+from txlog.client.open import open_store
+from txlog.client.topics.created import created
 from txlog.errors import (
     BadRecord,
     IncompatibleSchema,
@@ -35,11 +36,10 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.jobs.import_files import import_files
-from txlog.jobs.sources import rows
-from txlog.jobs.sources.loads import BLOCK_BYTES, OF_IMPORT, Columns, files_of
-from txlog.ranges import parse_instant
-from txlog.sql.client_query import Query
+from txlog.lake.jobs.import_files import import_files
+from txlog.lake.jobs.sources import rows
+from txlog.lake.jobs.sources.loads import BLOCK_BYTES, OF_IMPORT, Columns, files_of
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -182,10 +182,10 @@ _DIES = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
-from txlog.jobs.sources import rows
-from txlog.jobs.import_files import import_files
-from txlog.jobs.sources.loads import OF_IMPORT, Columns, files_of
-from txlog.sql.client_query import Query
+from txlog.lake.jobs.sources import rows
+from txlog.lake.jobs.import_files import import_files
+from txlog.lake.jobs.sources.loads import OF_IMPORT, Columns, files_of
+from txlog.lake.sql.client_query import Query
 steps = []
 def tell(text):
     steps.append(text)

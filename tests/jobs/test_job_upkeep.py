@@ -24,9 +24,9 @@ from txlog.engine.storage.bucket.file import IDS
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
 from txlog.errors import Corruption
-from txlog.jobs.audit import audit
-from txlog.jobs.local import Local
-from txlog.jobs.upkeep import compact, rebuild_delayed
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LATER = 32_503_680_000_000

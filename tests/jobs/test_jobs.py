@@ -1,4 +1,4 @@
-"""Tests of txlog.jobs on DuckDB: an audit finds what is wrong and nothing else."""
+"""Tests of txlog.lake.jobs on DuckDB: an audit finds what is wrong and nothing else."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import pytest
 import txlog
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
+from txlog.base.rows.jobs import Audit
 from txlog.clock import ManualClock
 from txlog.engine.model import tail
 from txlog.engine.model.schema import decode_rows
+from txlog.engine.relation import frames
+from txlog.engine.relation import stored as stored_rows
+from txlog.engine.relation.relation import Source
+from txlog.engine.relation.stored import ACKS, ROWS, StoredFrames, StoredRows, part_rows
 from txlog.errors import InvalidArgument, PartitionUnavailable, TopicNotFound
-from txlog.jobs import audit as auditing
-from txlog.jobs.audit import audit
-from txlog.jobs.lateness import DELAYS_MS, lateness
-from txlog.jobs.local import Local
-from txlog.relation import frames
-from txlog.relation import stored as stored_rows
-from txlog.relation.relation import Source
-from txlog.relation.stored import ACKS, ROWS, StoredFrames, StoredRows, part_rows
-from txlog.rows.jobs import Audit
-from txlog.sql.duck import Session
+from txlog.lake.jobs import audit as auditing
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.lateness import DELAYS_MS, lateness
+from txlog.lake.jobs.local import Local
+from txlog.lake.sql.duck import Session
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -34,11 +34,11 @@ from txlog.errors import (
     TopicNotFound,
     TryAgain,
 )
-from txlog.jobs.export_files import exported
-from txlog.jobs.mirrors import hive
-from txlog.jobs.mirrors.hive import STATE
-from txlog.jobs.mirrors.mirror import mirror, rows_after
-from txlog.jobs.mirrors.table import LOCK, TABLE
+from txlog.lake.jobs.export_files import exported
+from txlog.lake.jobs.mirrors import hive
+from txlog.lake.jobs.mirrors.hive import STATE
+from txlog.lake.jobs.mirrors.mirror import mirror, rows_after
+from txlog.lake.jobs.mirrors.table import LOCK, TABLE
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -169,7 +169,7 @@ _DIES = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
-from txlog.jobs.mirrors import mirror
+from txlog.lake.jobs.mirrors import mirror
 left = int(sys.argv[5])
 def dying(function):
     def call(*words, **named):
@@ -185,7 +185,7 @@ if sys.argv[4] == "iceberg":
     from pyiceberg.catalog.sql import SqlCatalog
     SqlCatalog.create_table = dying(SqlCatalog.create_table)
     SqlCatalog.commit_table = dying(SqlCatalog.commit_table)
-    from txlog.jobs.mirrors.iceberg import Table
+    from txlog.lake.jobs.mirrors.iceberg import Table
     Table.close = dying(Table.close)
 with txlog.open(sys.argv[2], read_only=True) as client:
     mirror.mirror(client, "t", sys.argv[3], sys.argv[4])
@@ -386,7 +386,7 @@ def test_a_run_keeps_the_files_that_it_reads(
         yield from rows_after(*given)
 
     monkeypatch.setattr(
-        importlib.import_module("txlog.jobs.mirrors.mirror"), "rows_after", overtaken
+        importlib.import_module("txlog.lake.jobs.mirrors.mirror"), "rows_after", overtaken
     )
     assert mirror(bench.client, "t", str(out), form)["messages"] == len(wanted)
     assert in_mirror(form, out) == wanted

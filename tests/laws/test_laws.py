@@ -23,6 +23,7 @@ from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, say, send, values
 from tests.tiers import graded
 from txlog import Bound, Client, Consumer, Range, TxnId
+from txlog.base.ranges import END
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
@@ -36,7 +37,6 @@ from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.storage.manifest import generations
 from txlog.engine.view.view import FOLDS, HOMES, View
 from txlog.errors import Corruption, TxlogError
-from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)

@@ -15,8 +15,8 @@ import txlog
 from scripts import decisions, errors, ready, released
 from tests.source_tree import ROOT, SOURCE
 from txlog import Client, Consumer, Message, Producer
-from txlog.api.topics.subscription import SubscriptionHandle
-from txlog.api.topics.topic import TopicHandle
+from txlog.client.topics.subscription import SubscriptionHandle
+from txlog.client.topics.topic import TopicHandle
 
 LINES_MAX = {
     "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 275, "docs/format.md": 425,

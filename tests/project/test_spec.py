@@ -17,10 +17,12 @@ from tests.consuming.test_acknowledge import Board
 from tests.engine_kit import Bench, begin, send
 from tests.source_tree import ROOT, SOURCE
 from tests.transactions import test_end_table as ends
-from txlog import Client, MessageId, settings
-from txlog.answers.metric_family import Family
-from txlog.answers.metrics import STATUSES
+from txlog import Client, MessageId
+from txlog.base import settings
+from txlog.base.settings import BOUNDS, Settings
 from txlog.cli.line import catalogue, dispatch
+from txlog.client.answers.metric_family import Family
+from txlog.client.answers.metrics import STATUSES
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.folds.watermark import State, Watermark
@@ -33,7 +35,6 @@ from txlog.errors import (
     TxlogError,
     error_classes,
 )
-from txlog.settings import BOUNDS, Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SPEC = ROOT / "docs" / "spec"

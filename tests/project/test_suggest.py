@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import txlog
+from txlog.base.suggest import nearest, suggestion
 from txlog.cli.main import main
 from txlog.engine.plan import lookup
 from txlog.errors import SubscriptionNotFound, TopicNotFound, TransactionKeyNotFound
-from txlog.suggest import nearest, suggestion
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, say, send_txn, values
 from txlog import Bound, Message, Range, messages
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.ranges import END, START
 from txlog.cli.main import main
 from txlog.cli.output.records import Records
+from txlog.client.client import Client
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import dispatch, ranges
 from txlog.engine.view.files import Files
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument
-from txlog.ids import TopicName
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

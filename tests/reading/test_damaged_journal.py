@@ -18,13 +18,13 @@ import pytest
 import txlog
 from tests.engine_kit import START_MS, Bench, begin, read, send, send_txn, values
 from txlog import Client
+from txlog.base.ids import MessageId
+from txlog.base.ranges import END, START, Bound, Range
+from txlog.base.startup.crc32c import crc32c
 from txlog.clock import ManualClock
 from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
 from txlog.errors import Corruption
-from txlog.ids import MessageId
-from txlog.jobs.export_files import export_directory, export_file, export_stream
-from txlog.ranges import END, START, Bound, Range
-from txlog.startup.crc32c import crc32c
+from txlog.lake.jobs.export_files import export_directory, export_file, export_stream
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BEFORE = {"t": [b"old", b"t1", b"x", b"y"], "u": [b"u1"]}

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, read, send, send_txn, values
 from txlog import Bound, MessageId, Range
+from txlog.base.ranges import parse_range
 from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TopicNotFound
-from txlog.ranges import parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Bound, Client, Range
-from txlog.api.reading.message import messages
+from txlog.client.reading.message import messages
 from txlog.engine.model import tail
 from txlog.engine.model.schema import PROPERTY_MAP, decode_rows
 from txlog.engine.plan.reading.dispatch import RECEIVED

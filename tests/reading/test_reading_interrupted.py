@@ -23,7 +23,8 @@ import pytest
 import txlog
 from tests.engine_kit import Bench
 from tests.tiers import graded
-from txlog import Reader, arguments
+from txlog import Reader
+from txlog.base import arguments
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SOURCE = str(Path(txlog.__file__).parent)

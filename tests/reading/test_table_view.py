@@ -14,9 +14,9 @@ from tests.engine_kit import Bench, begin
 from tests.reading.test_reading_interrupted import Alarm, Injection
 from tests.tiers import graded
 from txlog import Client, TableView, TxnId
+from txlog.base.ranges import END
 from txlog.engine.plan.route import partition_of_key
 from txlog.errors import AlreadyClosed, PartitionUnavailable, TopicNotFound
-from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import fastavro
 
-from txlog.schemas.schema import Field, Schema, Type
+from txlog.base.schemas.schema import Field, Schema, Type
 
 LEAVES: list[Any] = [
     *("boolean", "int", "long", "float", "double", "bytes", "string"),

@@ -18,9 +18,9 @@ from tests.schemas.random_records import (
     spoiled,
 )
 from tests.tiers import graded
+from txlog.base.schemas import forms, values
+from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidMessage
-from txlog.schemas import forms, values
-from txlog.schemas.schema import Schema
 
 SEEDS = graded(range(300), 12)
 TYPES = ("json", "avro")

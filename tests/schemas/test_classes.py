@@ -18,10 +18,10 @@ import pydantic
 import pytest
 
 from tests.source_tree import SOURCE
+from txlog.base.schemas import values
+from txlog.base.schemas.classes import is_record, schema_of
+from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.schemas import values
-from txlog.schemas.classes import is_record, schema_of
-from txlog.schemas.schema import Schema
 
 Price = Annotated[Decimal, msgspec.Meta(extra={"precision": 9, "scale": 2})]
 
@@ -268,8 +268,8 @@ def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     """Neither pydantic nor fastavro for values of type json; no DuckDB for any."""
     code = """
 import sys, pyarrow as pa
-from txlog.schemas import values
-from txlog.schemas.classes import schema_of
+from txlog.base.schemas import values
+from txlog.base.schemas.classes import schema_of
 for type in ("json", "avro"):
     schema = schema_of(pa.schema([("a", pa.int32())]), type)
     value = values.encode_one(schema, {"a": 1})

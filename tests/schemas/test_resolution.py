@@ -13,10 +13,10 @@ import pytest
 
 from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
+from txlog.base.schemas import compatibility, resolution, values
+from txlog.base.schemas.compatibility import can_read, check, strategy_of
+from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.schemas import compatibility, resolution, values
-from txlog.schemas.compatibility import can_read, check, strategy_of
-from txlog.schemas.schema import Schema
 
 
 def of(*fields: Any, type: str = "json", name: str = "R") -> Schema:

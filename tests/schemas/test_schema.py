@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txlog.errors import InvalidArgument
-from txlog.schemas.schema import (
+from txlog.base.schemas.schema import (
     DEFAULT_BYTES_MAX,
     DEFINITION_BYTES_MAX,
     NODES_MAX,
@@ -20,6 +19,7 @@ from txlog.schemas.schema import (
     of_arrow,
     read_schema,
 )
+from txlog.errors import InvalidArgument
 
 
 def of(*fields: Any, **more: Any) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from txlog.base.schemas import values
+from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidMessage
-from txlog.schemas import values
-from txlog.schemas.schema import Schema
 
 WIDE = {
     "type": "record",

@@ -31,7 +31,8 @@ from tests.engine_kit import Bench, values
 from tests.source_tree import SOURCE
 from tests.tiers import graded
 from txlog import Client, Producer
-from txlog.api.sending.future import SendFuture
+from txlog.base.settings import DAY_MS, PENDING_BYTES_MAX
+from txlog.client.sending.future import SendFuture
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
@@ -46,7 +47,6 @@ from txlog.errors import (
     TryAgain,
     TxlogError,
 )
-from txlog.settings import DAY_MS, PENDING_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SOON = 30  # seconds: for what comes at once

@@ -18,7 +18,9 @@ import pytest
 from scripts import ready
 from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
 from txlog import Client, MessageId, Range
-from txlog.api.sending.bulk import stage
+from txlog.base.ranges import END, Bound
+from txlog.base.rows.sending import BulkStored
+from txlog.client.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan import staging
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
@@ -42,11 +44,9 @@ from txlog.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
-from txlog.jobs.audit import audit
-from txlog.jobs.local import Local
-from txlog.ranges import END, Bound
-from txlog.rows.sending import BulkStored
-from txlog.sql.client_query import Query
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.local import Local
+from txlog.lake.sql.client_query import Query
 
 _INSTANT = pa.timestamp("ms", "UTC")
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -208,7 +208,7 @@ class TestStoring:
         plan.write_bytes(pickle.dumps(bulk.plan))
         code = (
             "import pickle, sys, pyarrow as pa\n"
-            "from txlog.api.sending.bulk import stage\n"
+            "from txlog.client.sending.bulk import stage\n"
             "plan = pickle.loads(open(sys.argv[1], 'rb').read())\n"
             "rows = pa.table({'value': [sys.argv[2].encode()]})\n"
             "sys.stdout.buffer.write(pickle.dumps(stage(plan, [rows], int(sys.argv[3]))))\n"

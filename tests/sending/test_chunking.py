@@ -19,10 +19,11 @@ import pytest
 
 from tests.engine_kit import Bench, begin, read, rows, send, values
 from txlog import Bound, Client, MessageId, TxnId
-from txlog.api.reading import reader as readers
-from txlog.api.sending import large
+from txlog.base.ranges import END
 from txlog.cli.input import blocks
 from txlog.cli.main import main
+from txlog.client.reading import reader as readers
+from txlog.client.sending import large
 from txlog.engine.decide.consuming import lease
 from txlog.engine.plan.reading import dispatch
 from txlog.engine.plan.reading import uncommitted as previews
@@ -38,7 +39,6 @@ from txlog.errors import (
     StoreFull,
     TransactionTimedOut,
 )
-from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LIMIT = 1000

@@ -13,12 +13,12 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Message
-from txlog.api.sending.producer import Producer
+from txlog.base.settings import KEY_BYTES_MAX
+from txlog.client.sending.producer import Producer
 from txlog.engine.model import one_row
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.schema import decode_rows, encode_rows
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.settings import KEY_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, send, values
 from txlog import MessageId
+from txlog.base.ids import TxnId
+from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.engine.model import sequences
 from txlog.engine.plan import route
 from txlog.engine.storage.journal import journal
@@ -21,8 +23,6 @@ from txlog.errors import (
     ProducerFenced,
     TransactionNotFound,
 )
-from txlog.ids import TxnId
-from txlog.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

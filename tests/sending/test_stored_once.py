@@ -16,7 +16,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, read
 from txlog import TxnId
-from txlog.api.sending.receipt import SendReceipt
+from txlog.client.sending.receipt import SendReceipt
 from txlog.engine.folds import topic as folds
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import partition_of_key

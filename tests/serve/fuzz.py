@@ -25,7 +25,7 @@ from typing import Any
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.serve.siege import Served, serving
-from txlog.aio.worker import _Job
+from txlog.client.aio.worker import _Job
 from txlog.serve.core.limits import Limits
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import (

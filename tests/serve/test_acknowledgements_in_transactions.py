@@ -9,7 +9,7 @@ import pytest
 
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import filled, messages, subscribed
-from txlog.ids import TxnId
+from txlog.base.ids import TxnId
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData
 
@@ -120,6 +120,7 @@ def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url:
         ledger = filled(url, "alone")
         with Raw(url, version="Pulsar-Go-0.19") as raw:
+            raw.ask("tcClientConnectRequest", "tcClientConnectResponse", tc_id=0)
             subscribed(raw, "alone")
             messages(raw, 5)
             txn = begun(raw)

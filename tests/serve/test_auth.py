@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txlog.base.ids import TopicName
 from txlog.clock import ManualClock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
-from txlog.ids import TopicName
 from txlog.serve.auth import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Caller, Guard
 from txlog.serve.auth.guard import ROOT, number_of_role
 from txlog.serve.auth.keys import (

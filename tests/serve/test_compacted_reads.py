@@ -12,7 +12,7 @@ import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import subscribed
 from tests.serve.test_more_messages import positions
-from txlog.ranges import END
+from txlog.base.ranges import END
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import ERRORS
 

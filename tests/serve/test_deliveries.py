@@ -13,11 +13,11 @@ import pytest
 import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
+from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic
+from txlog.engine.relation import positions
 from txlog.engine.view.view import View
-from txlog.ids import TopicName
-from txlog.relation import positions
 from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (

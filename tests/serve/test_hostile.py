@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import txlog
 from tests.serve.siege import Served, Wire, serving
-from txlog.aio import waits
+from txlog.client.aio import waits
 from txlog.clock import ManualClock
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
@@ -307,7 +307,7 @@ def test_offloads_that_hang_hold_up_nobody(folder: Path, monkeypatch: pytest.Mon
 
     async def program(served: Served) -> None:
         await served.service.client.run(lambda client: client.create_topic("large"))
-        monkeypatch.setattr("txlog.api.admin.Admin.offload", offload)
+        monkeypatch.setattr("txlog.client.admin.Admin.offload", offload)
         head = f"PUT {ADMIN}/large/offload HTTP/1.1\nHost: localhost\nConnection: close\n\n"
         waiting = [asyncio.create_task(served.request(head)) for _ in range(36)]
         while sum(task.done() for task in waiting) < 32:

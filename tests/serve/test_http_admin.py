@@ -10,8 +10,8 @@ import pytest
 
 import txlog.aio
 from tests.serve.http_kit import BASE, serving
+from txlog.base.ids import TxnId
 from txlog.errors import NotAllowed
-from txlog.ids import TxnId
 from txlog.serve.core.service import Publisher
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.core.declared import LOOK, Action, openapi

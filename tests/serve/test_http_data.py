@@ -15,9 +15,9 @@ from starlette.requests import HTTPConnection
 
 import txlog.aio
 from tests.serve.http_kit import Talk, serving
+from txlog.base.ids import MessageId
+from txlog.base.ranges import START
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import MessageId
-from txlog.ranges import START
 from txlog.serve.http.core.declared import PRODUCE, Action
 from txlog.serve.http.data.messages import packed, unpacked
 

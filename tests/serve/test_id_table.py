@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.serve.raw import Place, Raw, told
-from txlog.aio.worker import Worker
+from txlog.client.aio.worker import Worker
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar.ids import NOWHERE
 from txlog.serve.pulsar.members import Member

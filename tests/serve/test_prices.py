@@ -14,17 +14,18 @@ import pytest
 
 import txlog
 from tests.serve.siege import Served, serving
-from txlog.api.admin import Admin
-from txlog.api.reading.message import Message
+from txlog.base.ids import TopicName
+from txlog.client.admin import Admin
+from txlog.client.reading.message import Message, messages
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.ids import TopicName
 from txlog.serve.core.budget import MemoryBudget
 from txlog.serve.http.admin import broker_stats, topics
 from txlog.serve.http.core import answers
 from txlog.serve.http.data import rest
+from txlog.serve.http.data.messages import as_json
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
@@ -321,7 +322,6 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
 ) -> None:
     """Kills: one GET that has the thread of the store, or the event loop, for a second."""
     read: list[int] = []
-    messages, as_json = rest.messages, rest.as_json
     count = 2 * rest.TOGETHER + 1
 
     def made(table: pa.Table) -> Any:

@@ -11,9 +11,9 @@ import pytest
 
 import txlog
 from tests.serve.raw import Place, Raw, told
+from txlog.lake.sql.client_query import Query
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
-from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/orders"

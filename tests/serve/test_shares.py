@@ -323,7 +323,7 @@ async def _long_calls(served: Served) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(works, "PLACES", 2)
-        patch.setattr("txlog.api.client.Client.read", read)
+        patch.setattr("txlog.client.client.Client.read", read)
         hogs = [look("hog") for _ in range(2)]
         [refused], _ = await asyncio.wait(hogs, return_when=asyncio.FIRST_COMPLETED)
         assert refused.result()[0] == 429

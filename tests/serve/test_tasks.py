@@ -12,7 +12,7 @@ import pytest
 
 from tests.serve.siege import Served, Wire, serving
 from tests.source_tree import ROOT
-from txlog.api.consuming.consumer import Consumer
+from txlog.client.consuming.consumer import Consumer
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.folds.catalog import Topic

@@ -14,10 +14,10 @@ import pytest
 
 import txlog
 from tests.serve.raw import Place, Raw, told
+from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.register import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
-from txlog.ids import TxnId
 from txlog.serve.pulsar import groups, sends
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
 from txlog.serve.pulsar.wire import encoded, made, message_frame

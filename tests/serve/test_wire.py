@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from txlog.base.ids import TxnId
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import InvalidMessage
-from txlog.ids import TxnId
 from txlog.serve.pulsar.batches import Rows, rows_of, rows_of_all
 from txlog.serve.pulsar.ids import Span, unacked
 from txlog.serve.pulsar.members import runs_of

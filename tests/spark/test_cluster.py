@@ -22,8 +22,8 @@ import pytest
 import txlog
 from tests.s3_server import s3_server
 from tests.spark.standalone import HOST, machines, master, worker
-from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submit import submit_args
+from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.lake.spark.submit import submit_args
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS = 4000

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from txlog.spark.java import bundled_java, find_java
+from txlog.lake.spark.java import bundled_java, find_java
 
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status and pandas")
 pytest.importorskip("pandas")

@@ -20,7 +20,7 @@ from tests.spark.test_reading import in_order
 from tests.sql.test_querying import SAME, asked
 from tests.sql.test_scanning import place
 from txlog import Client, MessageId
-from txlog.ranges import Bound
+from txlog.base.ranges import Bound
 from txlog.spark import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 import txlog
 from tests.source_tree import ROOT, SOURCE
-from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submit import submit_args
+from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.lake.spark.submit import submit_args
 
 FLIGHTS = 8844
 EXAMPLE, DATA = ROOT / "examples" / "flights", ROOT / "data"

@@ -1,4 +1,4 @@
-"""Tests of txlog.spark.java: which runtime is taken, and what the shim does. No session starts."""
+"""Tests of txlog.lake.spark.java: which runtime is taken, what the shim does. No session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import txlog.lake.spark
 import txlog.spark
 from txlog.errors import DiskFailed, MissingExtra
-from txlog.spark.java import (
+from txlog.lake.spark.java import (
     LOGGING,
     MODULE,
     Java,
@@ -200,9 +201,9 @@ def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("txlog.spark.")]:
+    for name in [name for name in sys.modules if name.startswith("txlog.lake.spark.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(vars(txlog.spark), "session", raising=False)
+    monkeypatch.delitem(vars(txlog.lake.spark), "session", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(MissingExtra, match="pyspark is not installed") as caught:
         txlog.spark.session()

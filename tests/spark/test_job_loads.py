@@ -19,14 +19,14 @@ from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.jobs.test_bulk_load import AS_TEXT, MISENCODED, rows
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
+from txlog.base.ranges import Range
+from txlog.base.rows.jobs import BulkLoaded
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument
-from txlog.jobs.engine import Engine
-from txlog.jobs.import_files import bulk_load
-from txlog.jobs.local import Local
-from txlog.jobs.replay import replay
-from txlog.jobs.sources.loads import Columns, files_of
-from txlog.ranges import Range
-from txlog.rows.jobs import BulkLoaded
+from txlog.lake.jobs.engine import Engine
+from txlog.lake.jobs.import_files import bulk_load
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.replay import replay
+from txlog.lake.jobs.sources.loads import Columns, files_of
 from txlog.spark import Spark
 from txlog.spark.jobs.bulk_load import main as bulk_load_main
 from txlog.spark.jobs.replay import main as replay_main

@@ -14,9 +14,9 @@ from tests.jobs.histories import WITHOUT_TRIMS, in_topic, step
 from tests.jobs.test_job_upkeep import LATER, _read
 from tests.sql.test_querying import STEPS, History
 from txlog.engine.model.schema import MESSAGE
-from txlog.jobs.audit import audit
-from txlog.jobs.local import Local
-from txlog.jobs.upkeep import compact, rebuild_delayed
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.upkeep import compact, rebuild_delayed
 from txlog.spark import Spark
 from txlog.spark.jobs.compact import main as compact_main
 from txlog.spark.jobs.rebuild_delayed import main as rebuild_main

@@ -13,9 +13,9 @@ import txlog
 from tests.jobs.test_jobs import acknowledge, filled, timed
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
-from txlog.jobs.audit import audit
-from txlog.jobs.lateness import lateness
-from txlog.jobs.local import Local
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.lateness import lateness
+from txlog.lake.jobs.local import Local
 from txlog.spark import Spark
 from txlog.spark.jobs.audit import main as audit_main
 from txlog.spark.jobs.lateness import main as lateness_main

@@ -17,10 +17,11 @@ from pyspark.sql import functions as F
 import txlog
 from tests.sql.test_querying import asked
 from txlog import Client
+from txlog.base.settings import INSTANT_MS_MAX
 from txlog.engine.model.schema import INSTANT, MESSAGE
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.settings import INSTANT_MS_MAX
-from txlog.spark import bulk_load, read, sink
+from txlog.lake.spark import sink
+from txlog.spark import bulk_load, read
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 COUNT = 400

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import txlog
-from txlog.jobs.audit import audit
-from txlog.jobs.local import Local
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.local import Local
 from txlog.spark import bulk_load
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

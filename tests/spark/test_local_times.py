@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from txlog import Client
 from txlog.cli.main import main
+from txlog.lake.sql.client_query import Query
 from txlog.spark import read, release
-from txlog.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 ZONE = "spark.sql.session.timeZone"

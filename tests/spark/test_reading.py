@@ -19,10 +19,11 @@ from tests.sql.test_querying import SAME, STEPS, History
 from tests.sql.test_scanning import place, some_range
 from tests.sql.test_scanning import read as ranged
 from txlog import Client, MessageId
+from txlog.base.ranges import END, Range
 from txlog.errors import InvalidArgument, PartitionUnavailable, StoreNotFound, TopicNotFound
-from txlog.ranges import END, Range
-from txlog.spark import read, reading, release
-from txlog.spark.reading import frame_of, local_frame
+from txlog.lake.spark import reading
+from txlog.lake.spark.reading import frame_of, local_frame
+from txlog.spark import read, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 SEEDS = (19, 34)  # at the end their rows lie in all places

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 import txlog
 from txlog import Client
 from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.lake.sql.client_query import Query
 from txlog.spark import bulk_load, read, register, release, schema_of
-from txlog.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 
@@ -186,7 +186,7 @@ def test_stream_of_records_into_records(
 
 
 def test_arrow_fields_by_name() -> None:
-    from txlog.spark.records import as_type
+    from txlog.lake.spark.records import as_type
 
     given = pa.array([{"a": 1, "b": "x"}, None], pa.struct([("a", pa.int32()), ("b", pa.string())]))
     wanted = pa.struct([("c", pa.string()), ("a", pa.int64())])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import txlog.spark
 from txlog.errors import InvalidArgument
-from txlog.spark.session import is_local
+from txlog.lake.spark.session import is_local
 
 pytestmark = pytest.mark.spark
 
@@ -83,7 +83,7 @@ def test_masters_on_this_machine_are_told_apart() -> None:
 def test_session_is_a_function_whatever_was_imported_before() -> None:
     """Kills: `txlog.spark.read`, whose module imports that of the session, in its place."""
     script = (
-        "import txlog.spark, txlog.spark.session\nfirst = txlog.spark.session\n"
+        "import txlog.spark, txlog.lake.spark.session\nfirst = txlog.spark.session\n"
         "txlog.spark.read\nfrom txlog.spark import session\n"
         "print(callable(first), session is first is txlog.spark.session)"
     )

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 
 import txlog
 from txlog import Client
-from txlog.api.sending.bulk import stage
+from txlog.client.sending.bulk import stage
 from txlog.engine.upkeep.space import adopt
 from txlog.errors import InvalidArgument
+from txlog.lake.spark.datasource import TxlogSource
+from txlog.lake.spark.sink import BatchSink, StreamSink, Written, batch_sink
 from txlog.spark import bulk_load
-from txlog.spark.datasource import TxlogSource
-from txlog.spark.sink import BatchSink, StreamSink, Written, batch_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 COUNT = 500

@@ -35,10 +35,10 @@ from tests.spark.test_reading import in_order
 from tests.sql.test_querying import SAME, STEPS, History
 from tests.sql.test_scanning import place, read, some_range
 from txlog import Client
+from txlog.base.ranges import Range
 from txlog.errors import TxlogError
-from txlog.ranges import Range
-from txlog.spark.datasource import SCHEMA
-from txlog.spark.source import PRUNED, Share, reader
+from txlog.lake.spark.datasource import SCHEMA
+from txlog.lake.spark.source import PRUNED, Share, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = ("source-32", "source-35")  # their rows lie in all places

@@ -18,8 +18,8 @@ import pytest
 
 import txlog
 from tests.spark.standalone import master, worker
-from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submit import submit_args
+from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.lake.spark.submit import submit_args
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 1000
@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceArrowWriter
 
 from txlog.spark import session
-from txlog.spark.datasource import TxlogSource
+from txlog.lake.spark.datasource import TxlogSource
 
 store, pipe, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 spark = session()

@@ -35,6 +35,7 @@ import txlog
 from tests.sql.test_querying import STEPS, History
 from tests.sql.test_scanning import read
 from txlog import Client, MessageId
+from txlog.base.ranges import Bound, Range
 from txlog.engine.model.schema import INSTANT
 from txlog.errors import (
     InvalidArgument,
@@ -43,9 +44,8 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.ranges import Bound, Range
-from txlog.spark import source
-from txlog.spark.streaming import Offset, StreamReader, reader
+from txlog.lake.spark import source
+from txlog.lake.spark.streaming import Offset, StreamReader, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SCHEMA = (

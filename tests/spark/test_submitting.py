@@ -14,8 +14,8 @@ import pytest
 import txlog
 from tests.source_tree import ROOT
 from tests.upkeep.test_offload import LARGE_BYTES, fill, near
-from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submit import example, submit_args, zipped
+from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.lake.spark.submit import example, submit_args, zipped
 
 # What the example does not do: the data source reads, writes, and streams from topic to topic.
 _SOURCE = """
@@ -42,14 +42,16 @@ def test_the_zip_is_the_same_each_time(tmp_path: Path) -> None:
     path = tmp_path / "txlog.zip"
     path.write_bytes(data)
     names = zipfile.ZipFile(path).namelist()
-    assert {"txlog/__init__.py", "txlog/spark/reading.py", "pyspark_txlog/__init__.py"} <= {*names}
+    assert {"txlog/__init__.py", "txlog/lake/spark/reading.py", "pyspark_txlog/__init__.py"} <= {
+        *names
+    }
     assert all(name.endswith(".py") for name in names)
 
 
 def test_neither_command_imports_pyspark(tmp_path: Path) -> None:
     """spec/cli 8.8: both work where Spark is not installed."""
     script = (
-        "import sys\nfrom txlog.spark import submit as submitting\n"
+        "import sys\nfrom txlog.lake.spark import submit as submitting\n"
         "submitting.submit_args()\nsubmitting.example(['a'], 'committed')\n"
         "sys.exit('pyspark' in sys.modules)"
     )

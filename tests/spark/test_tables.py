@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 import txlog
 from txlog import Client
+from txlog.base.ranges import Bound
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.ranges import Bound
+from txlog.lake.spark.datasource import SCHEMA, TxlogSource, first_line
+from txlog.lake.spark.options import batch_options, stream_options
 from txlog.spark import register, release
-from txlog.spark.datasource import SCHEMA, TxlogSource, first_line
-from txlog.spark.options import batch_options, stream_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 WITH_BOTH = "INSERT INTO shop.bills WITH ('txnKey' = 'k', 'batchId' = '1') (key, value)"

@@ -18,12 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from tests.jobs.test_mirror import FULL, WIDE, of_hive
 from txlog import Client
+from txlog.base.schemas import values
+from txlog.base.schemas.schema import of_arrow
 from txlog.cli.main import main as command
-from txlog.jobs.mirrors.mirror import mirror
-from txlog.schemas import values
-from txlog.schemas.schema import of_arrow
-from txlog.spark import read, reading, register, release
-from txlog.sql.client_query import Query
+from txlog.lake.jobs.mirrors.mirror import mirror
+from txlog.lake.spark import reading
+from txlog.lake.sql.client_query import Query
+from txlog.spark import read, register, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 Found = dict[str, Any]

@@ -12,9 +12,9 @@ import pytest
 import txlog
 from tests.jobs.histories import in_topic
 from txlog import Client
-from txlog.jobs.audit import audit
-from txlog.jobs.local import Local
-from txlog.jobs.upkeep import compact, rebuild_delayed
+from txlog.lake.jobs.audit import audit
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LATER = 32_503_680_000_000
@@ -27,9 +27,10 @@ import sys
 
 import txlog
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.jobs.upkeep import compact
-from txlog.jobs.upkeep import rebuild_delayed
-from txlog.spark import Spark, engine as computing
+from txlog.lake.jobs.upkeep import compact
+from txlog.lake.jobs.upkeep import rebuild_delayed
+from txlog.spark import Spark
+from txlog.lake.spark import engine as computing
 
 store, job, moment = sys.argv[1:]
 publish = PosixDisk.publish

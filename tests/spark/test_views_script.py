@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 import txlog
 from tests.sql.test_querying import STEPS, History
 from txlog import MessageId
+from txlog.base.ranges import Bound
 from txlog.cli.main import main
-from txlog.ranges import Bound
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 

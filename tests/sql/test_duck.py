@@ -1,4 +1,4 @@
-"""Tests of txlog.sql.duck: what a DuckDB session can do, and what it cannot be made to do."""
+"""Tests of txlog.lake.sql.duck: what a DuckDB session can do, and what it cannot be made to do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from txlog.errors import SqlError
-from txlog.sql import duck
-from txlog.sql.duck import Rows, Session
+from txlog.lake.sql import duck
+from txlog.lake.sql.duck import Rows, Session
 
 
 @pytest.fixture

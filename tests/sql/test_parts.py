@@ -16,18 +16,18 @@ from pyarrow.dataset import dataset
 
 import txlog
 from txlog import Client
+from txlog.base.ranges import SQL_MS_MAX
 from txlog.cli.main import main
 from txlog.engine.model import tail
 from txlog.engine.model.schema import INSTANT, decode_rows
 from txlog.engine.model.tail import FrameRef, FrameRows
+from txlog.engine.relation import build, frames
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile
-from txlog.ranges import SQL_MS_MAX
-from txlog.relation import build, frames
-from txlog.sql import views_script
-from txlog.sql.client_query import Query
-from txlog.sql.parts import parts_for
+from txlog.lake.sql import views_script
+from txlog.lake.sql.client_query import Query
+from txlog.lake.sql.parts import parts_for
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COUNT = 400

@@ -17,16 +17,16 @@ import pytest
 import txlog
 from tests.tiers import graded
 from txlog import Client, MessageId, Schema, TxnId
-from txlog.api.transactions.transaction import Transaction
+from txlog.base.ranges import END, Bound
+from txlog.client.transactions.transaction import Transaction
+from txlog.engine.relation.relation import Content, Relation
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
-from txlog.ranges import END, Bound
-from txlog.relation.relation import Content, Relation
-from txlog.sql.client_query import Query
-from txlog.sql.lists import listed
-from txlog.sql.messages import Messages, path_below
-from txlog.sql.query import LISTS
+from txlog.lake.sql.client_query import Query
+from txlog.lake.sql.lists import listed
+from txlog.lake.sql.messages import Messages, path_below
+from txlog.lake.sql.query import LISTS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 FIRST = random.randrange(10**9) if os.environ.get("HYPOTHESIS_SEED_FREE") == "1" else 0
@@ -697,7 +697,7 @@ def test_all_relations_of_a_statement_are_of_one_moment(
     [before] = asked(client, f"SELECT {counts}")
     assert 0 not in before.values()
     [lsn] = asked(client, "SELECT max(lsn) AS lsn FROM frames")
-    monkeypatch.setattr("txlog.sql.client_query.listed", hooked)
+    monkeypatch.setattr("txlog.lake.sql.client_query.listed", hooked)
     assert asked(client, f"SELECT {counts}") == [before]
     other.close()
     monkeypatch.undo()
@@ -721,7 +721,7 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
                     other.checkpoint()
         return listed(view, store, name)
 
-    monkeypatch.setattr("txlog.sql.client_query.listed", hooked)
+    monkeypatch.setattr("txlog.lake.sql.client_query.listed", hooked)
     [row] = asked(
         client, "SELECT count(*) AS n, (SELECT count(*) FROM watermarks) AS w FROM frames"
     )

@@ -14,12 +14,12 @@ import pytest
 import txlog
 from tests.sql.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
+from txlog.base.ranges import Bound, Range
+from txlog.engine.relation.relation import ALL
+from txlog.engine.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
+from txlog.engine.relation.spans import Span, Wanted
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
-from txlog.ranges import Bound, Range
-from txlog.relation.relation import ALL
-from txlog.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
-from txlog.relation.spans import Span, Wanted
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Row = dict[str, object]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send, send_txn
 from txlog import Bound
+from txlog.base.ranges import parse_range
 from txlog.engine.storage.manifest import changes_of
 from txlog.errors import Corruption, InvalidArgument, NotFound, TopicNotFound
-from txlog.ranges import parse_range
-from txlog.sql import segments
+from txlog.lake.sql import segments
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

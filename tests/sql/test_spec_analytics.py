@@ -14,9 +14,9 @@ from txlog.cli.help.fields import relations
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.segment import encode_sealed
 from txlog.errors import InvalidArgument
-from txlog.spark.options import batch_options, stream_options
-from txlog.sql.lists import columns
-from txlog.sql.query import LISTS
+from txlog.lake.spark.options import batch_options, stream_options
+from txlog.lake.sql.lists import columns
+from txlog.lake.sql.query import LISTS
 
 
 def test_relations_have_the_columns_of_the_table() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
+from txlog.base.schemas import resolution, values
+from txlog.base.schemas.schema import Schema
 from txlog.engine.folds.catalog import SchemaVersion
-from txlog.schemas import resolution, values
-from txlog.schemas.schema import Schema
-from txlog.sql.duck import Session
-from txlog.sql.records import record_of
+from txlog.lake.sql.duck import Session
+from txlog.lake.sql.records import record_of
 
 
 @pytest.mark.parametrize("seed", graded(range(300), 12))

@@ -21,9 +21,9 @@ from tests.engine_kit import Bench
 from tests.sql.test_querying import FIRST, History, asked
 from tests.tiers import graded
 from txlog import Schema
+from txlog.base.ranges import Bound
 from txlog.cli.main import main
-from txlog.ranges import Bound
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]

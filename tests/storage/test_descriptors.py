@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, ids, send, values
+from txlog.base.ranges import Bound
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.view.files import OpenFiles
 from txlog.engine.view.view import View
 from txlog.errors import NoResources
-from txlog.ranges import Bound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -27,7 +27,7 @@ LEDGERS, LIMIT = 70, 64
 WORK = """
 import os, sys
 import txlog
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 def is_open():
     return len(os.listdir("/proc/self/fd"))

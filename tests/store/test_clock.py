@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, say, send, send_txn, values
-from txlog.answers.metrics import families
+from txlog.client.answers.metrics import families
 from txlog.clock import Clock, Instant, ManualClock, SystemClock
 from txlog.engine.model.ops import ClockNoted, Op, encode_ops
 from txlog.engine.plan import clock_trust

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import txlog
+from txlog.base.settings import Settings
 from txlog.clock import SystemClock
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store import identity
 from txlog.engine.store.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.errors import AlreadyExists, FormatMismatch, StoreFull, StoreLocked, TxlogError
-from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

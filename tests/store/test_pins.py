@@ -13,17 +13,17 @@ import pytest
 import txlog
 from tests.engine_kit import little_room
 from txlog import Client
+from txlog.base.ranges import END
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import generations
 from txlog.engine.store.pins import PINS_DIR, pinned, pins
-from txlog.ranges import END
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SQL = "SELECT count(*) AS n, max(octet_length(value)) AS bytes FROM orders"
 READER = """
 import sys, txlog
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
     print("ready", flush=True)
     sys.stdin.readline()

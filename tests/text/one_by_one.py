@@ -1,6 +1,6 @@
 """Owns the records of messages made one message after the other, field by field: the oracle.
 
-Nothing of `txlog.text` is used here. What it says is section 7 of spec/cli.
+Nothing of `txlog.base.text` is used here. What it says is section 7 of spec/cli.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ import pytest
 
 from tests.text import one_by_one
 from tests.text.random_messages import random_table
+from txlog.base.ranges import INSTANT_MS_MIN, format_time, parse_instant
+from txlog.base.settings import INSTANT_MS_MAX
+from txlog.base.text import columns
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
 from txlog.errors import InvalidArgument
-from txlog.ranges import INSTANT_MS_MIN, format_time, parse_instant
-from txlog.settings import INSTANT_MS_MAX
-from txlog.text import columns
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 SEEDS = range(25)

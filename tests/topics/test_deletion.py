@@ -11,6 +11,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Client, TxnId
+from txlog.base.ids import TopicName
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.space import compact
 from txlog.errors import (
@@ -22,7 +23,6 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.ids import TopicName
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -14,6 +14,10 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Message, Schema
+from txlog.base.ids import TxnId
+from txlog.base.schemas import values
+from txlog.base.schemas.values import encode_one
+from txlog.engine.relation.scans import read_scan, scans_of
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import (
     IncompatibleSchema,
@@ -27,11 +31,7 @@ from txlog.errors import (
 )
 from txlog.functions import FunctionOptions, run
 from txlog.functions.options import SKIP
-from txlog.ids import TxnId
-from txlog.relation.scans import read_scan, scans_of
-from txlog.schemas import values
-from txlog.schemas.values import encode_one
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

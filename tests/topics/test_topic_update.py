@@ -10,9 +10,9 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, values
 from txlog import Bound
+from txlog.base.settings import PARTITIONS_MAX
 from txlog.engine.folds.catalog import extents, index_of, number_of, numbers
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed, TopicNotFound
-from txlog.settings import PARTITIONS_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

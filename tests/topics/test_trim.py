@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Bound, Client, MessageId, Range
+from txlog.base.ranges import END, START
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -16,7 +17,6 @@ from txlog.errors import (
     TransactionConflict,
     TxlogError,
 )
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DAY_MS = 86_400_000

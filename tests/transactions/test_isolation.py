@@ -11,11 +11,11 @@ import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
 from txlog import Client, Consumer, Message, NonDurableConsumer, Reader, messages
+from txlog.base.ids import TxnId
+from txlog.base.ranges import parse_range
 from txlog.engine.plan.reading import uncommitted
 from txlog.engine.view.files import Files
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
-from txlog.ids import TxnId
-from txlog.ranges import parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Seen = tuple[bytes | None, str | None, bool]

@@ -17,7 +17,7 @@ import pytest
 from tests.crash.world import TOPIC, new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
-from txlog.answers.lists import kept_frames
+from txlog.client.answers.lists import kept_frames
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.store.appender import Call
 from txlog.errors import (
@@ -274,7 +274,7 @@ def test_what_was_given_up_is_never_committed_without_it(
         raise StoreLocked("held")
 
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.api.transactions.end.end", fail)
+        patched.setattr("txlog.client.transactions.end.end", fail)
         with pytest.raises(MessageNotFound if way == "commit" else StoreLocked):
             getattr(txn, way)()
     assert txn.state == "OPEN"

@@ -15,11 +15,11 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Client, MessageId, messages
+from txlog.base.ids import TxnId
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.plan.reading.dispatch import plan
 from txlog.engine.view.view import View
 from txlog.errors import InvalidTxnStatus, PartitionUnavailable, TransactionConflict
-from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 PARTITIONS = 3

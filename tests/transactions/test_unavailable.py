@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, pending, read, rows, send, values
 from txlog import Client, MessageId, TxnId
-from txlog.answers.lists import kept_frames
+from txlog.client.answers.lists import kept_frames
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import (
     Op,

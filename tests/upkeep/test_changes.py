@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
 from txlog import Client
-from txlog.answers import integrity
+from txlog.client.answers import integrity
 from txlog.engine.model.ops import KeyConnected, Op
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -36,7 +36,7 @@ from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
 from txlog.engine.view.view import HOMES
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Row = dict[str, Any]

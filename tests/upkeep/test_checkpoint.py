@@ -26,7 +26,8 @@ from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
-from txlog.api.open import open_store
+from txlog.base.settings import Settings
+from txlog.client.open import open_store
 from txlog.clock import ManualClock
 from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
@@ -44,7 +45,6 @@ from txlog.engine.upkeep.space import sweep as sweep_module
 from txlog.engine.view import view as dumps_module
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

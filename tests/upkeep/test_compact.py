@@ -17,6 +17,7 @@ import pytest
 from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_txn, values
 from tests.tiers import graded
 from txlog import Bound, Client, TxnId
+from txlog.base.ranges import END
 from txlog.engine.decide.topics import sidecar
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -30,7 +31,6 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -23,7 +23,7 @@ from txlog.errors import (
     StoreLocked,
     StoreNotFound,
 )
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
+from txlog.base.startup import compute as pc
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import segment, segment_reader
@@ -26,7 +27,6 @@ from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.view.files import Files
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.startup import compute as pc
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROWS = 200

@@ -11,6 +11,7 @@ import pytest
 
 import txlog
 from txlog import Client
+from txlog.base.ranges import END
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import files
 from txlog.engine.model.ops import PlaceAdded
@@ -18,8 +19,7 @@ from txlog.engine.storage import manifest as manifests
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import DiskFailed
-from txlog.ranges import END
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

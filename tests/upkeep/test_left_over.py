@@ -13,9 +13,9 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, send, send_txn, values
 from tests.upkeep.test_compact import bench_of, mixed
+from txlog.base.ranges import END
+from txlog.base.settings import DAY_MS
 from txlog.engine.view.view import View
-from txlog.ranges import END
-from txlog.settings import DAY_MS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "topics/public/default/t"

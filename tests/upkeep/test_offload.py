@@ -11,6 +11,7 @@ import pytest
 
 import txlog
 from txlog import Client, MessageId
+from txlog.base.ranges import END, Bound
 from txlog.engine.storage import remote as far
 from txlog.engine.upkeep.service import run_checkpoint
 from txlog.errors import (
@@ -21,7 +22,6 @@ from txlog.errors import (
     NotFound,
     TopicNotFound,
 )
-from txlog.ranges import END, Bound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LARGE_BYTES = 2000

@@ -11,10 +11,10 @@ import txlog
 from tests.s3_server import s3_server
 from tests.upkeep.test_offload import filled_store, near, values
 from txlog import Client
+from txlog.base.ranges import END
 from txlog.engine.storage import remote
 from txlog.errors import Corruption, DiskFailed
-from txlog.ranges import END
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -23,13 +23,13 @@ from tests.disk.memory import Killed, MemoryDisk
 from tests.engine_kit import Bench, read, send, send_txn, values
 from tests.source_tree import ROOT
 from txlog import Client
-from txlog.answers.integrity import repair_disk, verify_disk
+from txlog.base.ranges import Bound
+from txlog.base.rows.store import Repaired
+from txlog.client.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
 from txlog.engine.upkeep.repair.apply import perform
 from txlog.engine.upkeep.repair.plan import make_plan
 from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
-from txlog.ranges import Bound
-from txlog.rows.store import Repaired
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NO_WITNESS = ("zeroed", "deleted", "that of another store")

@@ -13,10 +13,10 @@ from tests.engine_kit import Bench, read, rows, values
 from tests.upkeep.test_compact import bench_of, mixed, seen, switching
 from tests.upkeep.test_repair import actions
 from txlog import Client
+from txlog.base.ranges import END
 from txlog.engine.storage import chunks
 from txlog.errors import Refused
-from txlog.ranges import END
-from txlog.sql.client_query import Query
+from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LARGE = random.Random(5).randbytes(3500)

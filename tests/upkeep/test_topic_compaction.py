@@ -18,6 +18,7 @@ import txlog
 from tests.engine_kit import Bench, begin, little_memory, rows
 from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, messages
+from txlog.base.ranges import END
 from txlog.engine.folds.topic import Compaction
 from txlog.engine.plan.reading import newest
 from txlog.engine.storage.disk.posix import PosixFile
@@ -39,8 +40,7 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.ranges import END
-from txlog.sql.segments import listed
+from txlog.lake.sql.segments import listed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LARGE = 99  # times, which is more than a message may have without chunks

@@ -24,7 +24,7 @@ from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
 from tests.crash.world import TOPIC, open_client
 from tests.engine_kit import Bench, begin, read, send, send_txn
 from tests.laws.test_laws import random_history
-from txlog.answers.integrity import verify_disk
+from txlog.client.answers.integrity import verify_disk
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor

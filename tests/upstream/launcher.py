@@ -31,7 +31,13 @@ from txlog.cli.main import main
 
 START_SECONDS = 30
 # What a server comes to use; a child that had to load it took a second more.
-PRELOADED = ("txlog.serve.", "txlog.engine.", "txlog.api.", "txlog.answers.", "txlog.cli.")
+PRELOADED = (
+    "txlog.serve.",
+    "txlog.engine.",
+    "txlog.client.",
+    "txlog.client.answers.",
+    "txlog.cli.",
+)
 
 
 def preload() -> None:

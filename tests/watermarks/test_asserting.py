@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, values
 from txlog import Client, Position
-from txlog.api.sending.watermark_builder import WatermarkAheadWarning, WatermarkBuilder
+from txlog.client.sending.watermark_builder import WatermarkAheadWarning, WatermarkBuilder
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.errors import (
     AlreadyClosed,

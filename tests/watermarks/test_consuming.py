@@ -15,8 +15,9 @@ import pytest
 from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import drain, kill, post, times, values
 from txlog import Client, Consumer, messages
-from txlog.api.consuming.receive import Guard, Receiving
-from txlog.api.reading.watermark_session import Watermark, WatermarkSession
+from txlog.base.ranges import START
+from txlog.client.consuming.receive import Guard, Receiving
+from txlog.client.reading.watermark_session import Watermark, WatermarkSession
 from txlog.engine.decide.consuming.watermark_offer import Offer
 from txlog.errors import (
     AlreadyClosed,
@@ -24,7 +25,6 @@ from txlog.errors import (
     InvalidArgument,
     SubscriptionNotFound,
 )
-from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TYPES = ("exclusive", "failover", "shared", "key-shared")

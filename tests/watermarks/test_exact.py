@@ -30,14 +30,14 @@ from txlog import (
     TxnId,
     messages,
 )
+from txlog.base.ids import TopicName
+from txlog.base.ranges import END, START
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.folds.watermark import Position, read_snapshot
 from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
-from txlog.ids import TopicName
-from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260102"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, say
 from txlog import Client, Consumer, Message, TxnId
-from txlog.api.reading.watermark_session import Watermark
+from txlog.client.reading.watermark_session import Watermark
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

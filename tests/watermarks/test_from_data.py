@@ -11,10 +11,10 @@ import pytest
 
 import txlog
 from txlog import TxnId
+from txlog.base.rows.watermarks import WatermarkRow
 from txlog.cli.main import main
 from txlog.cli.produce.request import Request
 from txlog.cli.produce.watermarks import Marks
-from txlog.rows.watermarks import WatermarkRow
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

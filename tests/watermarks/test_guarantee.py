@@ -17,10 +17,10 @@ from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import kill
 from txlog import Client, Consumer, Message, MessageId, TxnId, messages
+from txlog.base.ranges import Bound
+from txlog.base.settings import Settings
 from txlog.clock import ManualClock
 from txlog.errors import TransactionConflict
-from txlog.ranges import Bound
-from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -12,9 +12,9 @@ import pytest
 from tests.engine_kit import START_MS, Bench, begin, read, say
 from tests.tiers import graded
 from txlog import Bound, MessageId, Position, TxnId
+from txlog.base.rows.watermarks import WatermarkRow
 from txlog.engine.plan.watermarks import rows as watermark_rows
 from txlog.errors import InvalidArgument
-from txlog.rows.watermarks import WatermarkRow
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"

@@ -11,8 +11,8 @@ import pytest
 from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import values
 from txlog import Client
+from txlog.base.settings import DAY_MS, GIB, INSTANT_MS_MAX, MIB
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed, TopicNotFound, TxlogError
-from txlog.settings import DAY_MS, GIB, INSTANT_MS_MAX, MIB
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DEFAULTS = {

@@ -10,8 +10,10 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, say
 from txlog import Bound, Client, MessageId, Position
-from txlog.api.reading.watermark_ground import Subscribed
-from txlog.api.reading.watermark_session import WatermarkSession
+from txlog.base.ranges import START
+from txlog.base.rows.watermarks import WatermarkShown
+from txlog.client.reading.watermark_ground import Subscribed
+from txlog.client.reading.watermark_session import WatermarkSession
 from txlog.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -20,8 +22,6 @@ from txlog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from txlog.ranges import START
-from txlog.rows.watermarks import WatermarkShown
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

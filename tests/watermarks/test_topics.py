@@ -15,10 +15,10 @@ import pytest
 
 from tests.engine_kit import Bench, say
 from txlog import Client, Message, MultiTopicsConsumer, messages
-from txlog.api.consuming.receive import Guard, Receiving
-from txlog.api.reading.watermark_session import Watermark
+from txlog.base.ranges import START
+from txlog.client.consuming.receive import Guard, Receiving
+from txlog.client.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
-from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

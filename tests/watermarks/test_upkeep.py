@@ -15,6 +15,7 @@ from tests.engine_kit import Bench, begin, read, say, send
 from tests.watermarks.test_examples import drain, post, times, values
 from tests.watermarks.test_history import end_of, positions
 from txlog import Bound, Client
+from txlog.base.ids import TxnId
 from txlog.engine.folds import watermark as fold
 from txlog.engine.folds.watermark import Position, Snapshot, Watermark, net_effect, read_snapshot
 from txlog.engine.model.ops import Effect, read_effects
@@ -22,7 +23,6 @@ from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 PRODUCERS = ("A", "B", "C")

@@ -11,8 +11,8 @@ import pytest
 from tests.engine_kit import START_MS, Bench, begin, say
 from tests.watermarks.test_examples import drain, post, values
 from txlog import Client
-from txlog.answers.metrics_text import exposition
-from txlog.api.sending.watermark_builder import WatermarkAheadWarning
+from txlog.client.answers.metrics_text import exposition
+from txlog.client.sending.watermark_builder import WatermarkAheadWarning
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LAST = (1 << 63) - 1

@@ -12,6 +12,7 @@ import pytest
 
 import txlog
 from txlog import Message, functions
+from txlog.base.ranges import START
 from txlog.errors import (
     CommandFailed,
     ConsumerBusy,
@@ -22,7 +23,6 @@ from txlog.errors import (
 )
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
 from txlog.functions.window_state import left_open
-from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 END = (1 << 63) - 1

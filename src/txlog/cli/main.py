@@ -60,7 +60,7 @@ def _prepare(words: Sequence[str]) -> None:
         share_heap()
         if is_stream:  # an export says itself where Arrow's memory is from
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from txlog.startup import messagepack
+    from txlog.base.startup import messagepack
 
     gc.set_threshold(OBJECTS_MAX)
     messagepack.load()

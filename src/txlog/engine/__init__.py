@@ -5,12 +5,13 @@ it.
 
 Contents:
 
-    decide/    decisions: from a view and a request to ops, rows and an answer
-    folds/     state, as deterministic functions of ops
-    model/     facts: rows, ops, sets of message ids
-    plan/      questions over a view, which never make an op
-    storage/   bytes: disk, journal, segments, buckets, manifests
-    store/     the write path
-    upkeep/    checkpoints, the delayed index, space, verify and repair
-    view/      what a store holds at one LSN
+    decide/     decisions: from a view and a request to ops, rows and an answer
+    folds/      state, as deterministic functions of ops
+    model/      facts: rows, ops, sets of message ids
+    plan/       questions over a view, which never make an op
+    relation/   which files and rows hold a topic's committed messages
+    storage/    bytes: disk, journal, segments, buckets, manifests
+    store/      the write path
+    upkeep/     checkpoints, the delayed index, space, verify and repair
+    view/       what a store holds at one LSN
 """

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from txlog.api.client import Client
-from txlog.api.reading.message import Decoder
-from txlog.api.sending.producer import Producer
-from txlog.api.transactions.transaction import Transaction
+from txlog.client.client import Client
+from txlog.client.reading.message import Decoder
+from txlog.client.sending.producer import Producer
+from txlog.client.transactions.transaction import Transaction
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import (
     ConsumerBusy,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from txlog.functions.outputs import FROM_INPUT, Outbox, Output, _Origin
 
 if TYPE_CHECKING:
-    from txlog.api.reading.message import Message
-    from txlog.ids import MessageId
+    from txlog.base.ids import MessageId
+    from txlog.client.reading.message import Message
 
 
 class Window(NamedTuple):

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from txlog.api.reading.message import Decoder, Message, messages
+from txlog.base.startup import compute as pc
+from txlog.client.reading.message import Decoder, Message, messages
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.functions.attempt import FAILURES, Attempt, Unsettled
-from txlog.startup import compute as pc
 
 # (message or table, context) or (message or table) -> outputs
 UserFunction: TypeAlias = Callable[..., object]

@@ -8,15 +8,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.api.client import Client
-from txlog.api.consuming.consumer import Consumer
-from txlog.api.reading.pause import Waiting
-from txlog.api.transactions.transaction import Transaction
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.client.consuming.consumer import Consumer
+from txlog.client.reading.pause import Waiting
+from txlog.client.transactions.transaction import Transaction
 from txlog.functions.committing import Work, joined
 from txlog.functions.context import Context
 from txlog.functions.handlers import Handled
 from txlog.functions.options import FunctionOptions, Hooks
-from txlog.startup import compute as pc
 
 _NAME_MAX: Final = 100
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+from txlog.base.ids import TxnId
+from txlog.base.settings import TXN_MESSAGES_MAX
 from txlog.errors import InvalidArgument
-from txlog.ids import TxnId
-from txlog.settings import TXN_MESSAGES_MAX
 
 STOP: Final = "stop"
 SKIP: Final = "skip"

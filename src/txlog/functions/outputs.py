@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias
 import orjson
 import pyarrow as pa
 
-from txlog.api.reading.message import Message
+from txlog.base.ids import TopicName
+from txlog.client.reading.message import Message
 from txlog.engine.plan.route import check_delays
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.ids import TopicName
 
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _INSTANT: Final = pa.timestamp("ms", "UTC")

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.client.client import Client
 from txlog.errors import InvalidArgument, LimitExceeded, Refused, TxlogError
 from txlog.functions.attempt import GivenUp
 from txlog.functions.committing import Work
@@ -31,7 +32,6 @@ from txlog.functions.inputs import Inputs
 from txlog.functions.options import FunctionOptions, Hooks, Summary
 from txlog.functions.watermarked import WatermarkedWindows
 from txlog.functions.windows import Windowed, WindowHandler
-from txlog.ids import TopicName
 
 _STOP_S: Final = 0.2  # how often it asks whether it is to stop, which nobody tells it
 

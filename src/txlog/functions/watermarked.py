@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.api.client import Client
-from txlog.api.transactions.transaction import Transaction
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.client.transactions.transaction import Transaction
 from txlog.errors import NotAllowed
 from txlog.functions.attempt import Attempt
 from txlog.functions.committing import Work
@@ -33,7 +34,6 @@ from txlog.functions.inputs import Inputs, consumer_name
 from txlog.functions.options import FunctionOptions, Hooks
 from txlog.functions.window_state import WindowState, without_own
 from txlog.functions.windows import Windowed, by_window, call_window, starts_of, times_of
-from txlog.startup import compute as pc
 
 _NONE_MS: Final = -(1 << 62)  # no window begins this early
 

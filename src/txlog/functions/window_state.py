@@ -19,16 +19,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.api.client import Client
-from txlog.api.consuming.consumer import Consumer
-from txlog.api.sending.producer import Producer
-from txlog.api.transactions.transaction import Transaction
+from txlog.base.ids import TopicName
+from txlog.base.ranges import Range
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.client.consuming.consumer import Consumer
+from txlog.client.sending.producer import Producer
+from txlog.client.transactions.transaction import Transaction
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import NotAllowed, PartitionUnavailable
 from txlog.functions.windows import by_window, starts_of, times_of
-from txlog.ids import TopicName
-from txlog.ranges import Range
-from txlog.startup import compute as pc
 
 _ORIGIN: Final = "WINDOW_ORIGIN"
 _CLOSED: Final = "WINDOWS_CLOSED"

@@ -21,12 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
 from txlog.errors import InvalidArgument
 from txlog.functions.attempt import FAILURES, Attempt
 from txlog.functions.context import Window
 from txlog.functions.handlers import Handled, UserFunction, message_list, name_of, with_context
-from txlog.ids import TopicName
-from txlog.startup import compute as pc
 
 _INT = pa.int64()
 

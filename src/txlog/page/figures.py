@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import txlog
-from txlog.answers.integrity import verify
-from txlog.answers.overview import problem
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.client.answers.integrity import verify
+from txlog.client.answers.overview import problem
+from txlog.client.client import Client
 from txlog.clock import Clock
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.identity import read_identity
 from txlog.errors import Corruption, InvalidArgument, TxlogError
-from txlog.ids import TopicName
-from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
-from txlog.sql.client_query import Query
-from txlog.sql.messages import name
+from txlog.lake.sql.client_query import Query
+from txlog.lake.sql.messages import name
 
 if TYPE_CHECKING:
-    from txlog.rows.store import (
+    from txlog.base.rows.store import (
         DamagedReport,
         DamagedStore,
         Problem,

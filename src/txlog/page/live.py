@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.page import sections
 from txlog.page.charts import Series, columns
 from txlog.page.report import STYLE

@@ -7,9 +7,9 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final
 
+from txlog.base.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 from txlog.page.charts import Bar, Line, Series, bars, columns, legend, lines, tone
 from txlog.page.words import ago, count, counted, duration, instant, rate, safe, size, spans, tick
-from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
 Figures = Mapping[str, Any]
 SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and the chart says so

@@ -9,8 +9,8 @@ import html
 from datetime import UTC, datetime
 from typing import Final
 
+from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from txlog.errors import printable
-from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SHORT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))

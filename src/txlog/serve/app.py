@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.engine.storage.remote import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core import descriptors

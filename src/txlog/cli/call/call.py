@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from txlog.base.ids import TxnId
+from txlog.base.ranges import parse_duration, parse_time
+from txlog.base.settings import Settings
 from txlog.cli.call.find import find_store, profile_of, user_settings
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
@@ -29,13 +32,10 @@ from txlog.errors import (
     Usage,
     printable,
 )
-from txlog.ids import TxnId
-from txlog.ranges import parse_duration, parse_time
-from txlog.settings import Settings
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.relation.reader import RelationReader
+    from txlog.client.client import Client
+    from txlog.engine.relation.reader import RelationReader
 
 T = TypeVar("T")
 _USUAL: Final[dict[str, str | bool | None]] = {
@@ -149,7 +149,7 @@ class Call:
         self.report.store = os.path.abspath(path)
         if write and self.read_only:
             raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
-        api = importlib.import_module("txlog.api.open")
+        api = importlib.import_module("txlog.client.open")
         client: Client = api.open_store(
             path,
             read_only=self.read_only,
@@ -170,7 +170,7 @@ class Call:
         """Open the store for SQL over its messages: less is loaded than for a client."""
         path = self.store_path()
         self.report.store = os.path.abspath(path)
-        api = importlib.import_module("txlog.relation.reader")
+        api = importlib.import_module("txlog.engine.relation.reader")
         reader: RelationReader = api.open_relations(
             path,
             read_only=self.read_only,

@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from txlog.base.ranges import parse_duration
 from txlog.cli.call.environment import SWITCHES, USER_SETTINGS, config_home
 from txlog.engine.storage.user_files import replace_file
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
-from txlog.ranges import parse_duration
 
 _WORDS: Final = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")

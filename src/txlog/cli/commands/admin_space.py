@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.base.ranges import parse_bound
+from txlog.base.settings import HOUR_MS
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
@@ -12,11 +14,9 @@ from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.engine.storage import remote
 from txlog.errors import Usage
-from txlog.ranges import parse_bound
-from txlog.settings import HOUR_MS
 
 if TYPE_CHECKING:
-    from txlog.rows.space import Trimmed
+    from txlog.base.rows.space import Trimmed
 
 
 @command(

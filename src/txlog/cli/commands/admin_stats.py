@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
 from txlog.cli.commands.txn import LIST_FIELDS
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import parse_duration
 
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
 _Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]

@@ -8,12 +8,12 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from txlog.base.ranges import parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
-from txlog.ranges import parse_size
 
 _MODES = ("produce", "consume", "txn", "mixed")
 
@@ -61,7 +61,7 @@ def bench(
         folder = os.getcwd()
     if not os.path.isdir(folder):
         raise NotFound(f"there is no directory {folder}", path=folder)
-    work = importlib.import_module("txlog.benchmark")
+    work = importlib.import_module("txlog.cli.benchmark")
     with Words(call) as told:
         told(f"{mode}, {lasting}")
         row = work.bench(

@@ -16,7 +16,7 @@ from txlog.engine.storage.user_files import replace_file
 from txlog.errors import Corruption, TxlogError, Usage
 
 if TYPE_CHECKING:
-    from txlog.rows.store import Check, CheckRow
+    from txlog.base.rows.store import Check, CheckRow
 
 
 EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
@@ -170,7 +170,7 @@ def _number(value: float) -> str:
 
 
 def _prometheus(call: Call, answer: Check) -> str:
-    family = importlib.import_module("txlog.answers.metric_family").Family
+    family = importlib.import_module("txlog.client.answers.metric_family").Family
     said = "0 ok, 1 warning, 2 critical, 3 unknown"
     rows = answer["check_list"]
     statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
@@ -185,7 +185,7 @@ def _prometheus(call: Call, answer: Check) -> str:
         family("txlog_check_status", "gauge", f"One check: {said}.", statuses),
         family("txlog_check_value", "gauge", "What was measured: messages, ms or bytes.", values),
     ]
-    text: str = importlib.import_module("txlog.answers.metrics_text").exposition(made)
+    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(made)
     return text
 
 

@@ -7,14 +7,14 @@ import os
 import shlex
 from typing import Annotated, Any
 
+from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.settings import SHARES, SWITCHES
 from txlog.cli.call import user_config
 from txlog.cli.call.call import Call
 from txlog.cli.call.environment import USER_SETTINGS
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
-from txlog.ranges import parse_duration, parse_size
-from txlog.settings import SHARES, SWITCHES
 
 Row = dict[str, Any]
 Key = Annotated[str, Argument(metavar="KEY", show_default=False)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from txlog.base.ids import MessageId, TxnId, check_name
+from txlog.base.ranges import format_time, parse_time
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
@@ -17,11 +19,9 @@ from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import MessageId, TxnId, check_name
-from txlog.ranges import format_time, parse_time
 
 if TYPE_CHECKING:
-    from txlog.api.topics.topic import TopicHandle
+    from txlog.client.topics.topic import TopicHandle
 
 Row = dict[str, Any]
 LIST_FIELDS: Final = "topic partition message_id deliver_at due_in_ms key size_bytes | txn"

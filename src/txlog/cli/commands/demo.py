@@ -70,7 +70,7 @@ def demo(
     if small or tour:
         _small(call, path, tour=tour)
         return
-    work = importlib.import_module("txlog.demo")
+    work = importlib.import_module("txlog.cli.demo")
     stages = _Stages(call)
     with stages:
         answer = work.run(os.fspath(path), kills=kills, seed=seed, limit=limit, progress=stages)
@@ -100,7 +100,7 @@ class _Stages(Bar):
 
 def _small(call: Call, path: str, *, tour: bool) -> None:
     """Make the small store; for a tour show what some commands print about it."""
-    made = importlib.import_module("txlog.demo.small").make(os.fspath(path), call.clock)
+    made = importlib.import_module("txlog.cli.demo.small").make(os.fspath(path), call.clock)
     if not tour:
         call.output.fields = ["path", "topics", "messages"]
         call.output.single(made)

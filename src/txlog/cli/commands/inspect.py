@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from txlog.base.ranges import Range, parse_bound
+from txlog.base.startup import json as orjson
+from txlog.base.text.messages import BREAKS, Messages
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import exclusive
 from txlog.cli.output.output import check_columns
 from txlog.cli.terminal.fields import RECORD_FIELDS, select
 from txlog.engine.upkeep.checkpoint.dump import inspect_file
 from txlog.errors import InvalidArgument, MessageNotFound, StoreNotFound, Usage
-from txlog.ranges import Range, parse_bound
-from txlog.startup import json as orjson
-from txlog.text.messages import BREAKS, Messages
 
 _FILE: Final = "file:"
 _SCHEMA: Final = "SELECT column_name AS name, column_type AS type FROM (DESCRIBE FROM this)"
@@ -78,7 +78,7 @@ def show(call: Call, what: str | None, looks: Looks) -> None:
     elif looks.row_groups or (looks.stats and path is not None and _is_parquet(path)):
         if path is None or not _is_parquet(path):
             raise Usage("--row-groups goes with a Parquet file, or a ledger that is sealed")
-        files = importlib.import_module("txlog.answers.inspect")
+        files = importlib.import_module("txlog.client.answers.inspect")
         rows = files.groups_of(path) if looks.row_groups else files.columns_of(path)
         _print(call, pa.Table.from_pylist([_plain(row) for row in rows]))
     elif looks.statement() is not None:
@@ -139,7 +139,7 @@ def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
 
 def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> None:
     """Print what SQL says about the thing."""
-    views = importlib.import_module("txlog.sql.this")
+    views = importlib.import_module("txlog.lake.sql.this")
     sql = str(looks.statement())
     if answer["kind"] == "file":
         if looks.frames and answer["type"] != "journal":
@@ -152,7 +152,7 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
         if looks.at is not None and not starts:
             raise MessageNotFound(f"there is no message at or after {looks.at}")
         this = "FROM frames" if looks.frames else views.select_of(answer, starts)
-        asked = importlib.import_module("txlog.sql.client_query").Query(
+        asked = importlib.import_module("txlog.lake.sql.client_query").Query(
             call.client(), sql, None, looks.isolation, this=this
         )
     with asked:
@@ -176,7 +176,7 @@ def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str
     count = int(length)
     if answer["kind"] == "frame":
         count = min(count, max(0, int(answer["size_bytes"]) - int(offset)))
-    files = importlib.import_module("txlog.answers.inspect")
+    files = importlib.import_module("txlog.client.answers.inspect")
     for line in files.hexdump(path, start + int(offset), count):
         call.output.text(line)
 
@@ -208,7 +208,7 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
 def _is_parquet(path: str) -> bool:
     if not Path(path).is_file():
         return False
-    found: bool = importlib.import_module("txlog.answers.inspect").is_parquet(path)
+    found: bool = importlib.import_module("txlog.client.answers.inspect").is_parquet(path)
     return found
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
+from txlog.base.ranges import Range, parse_range
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
-from txlog.ranges import Range, parse_range
 
 Master = Annotated[str | None, Option("--master", metavar="URL", help="of Spark; default local[*]")]
 Conf = Annotated[
@@ -35,7 +35,7 @@ def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None)
     if word == "duckdb":
         if master is not None or given:
             raise Usage("--master and --conf go with --engine spark")
-        yield importlib.import_module("txlog.jobs.local").Local()
+        yield importlib.import_module("txlog.lake.jobs.local").Local()
         return
     engine = importlib.import_module("txlog.spark").Spark(master, given)
     try:
@@ -54,7 +54,7 @@ _HOMES: Final = {
 def job_of(name: str) -> Callable[..., dict[str, Any]]:
     """The function of a job, imported only when it runs."""
     found: Callable[..., dict[str, Any]] = getattr(
-        importlib.import_module(f"txlog.jobs.{_HOMES.get(name, name)}"), name
+        importlib.import_module(f"txlog.lake.jobs.{_HOMES.get(name, name)}"), name
     )
     return found
 
@@ -213,7 +213,7 @@ def bulk_load(
     The same key with the same bytes again changes nothing and gives the first answer. With ndjson
     the value of a message is the line. An integer event time is in milliseconds.
     """
-    reading = importlib.import_module("txlog.jobs.sources.loads")
+    reading = importlib.import_module("txlog.lake.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)

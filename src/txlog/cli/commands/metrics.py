@@ -30,9 +30,9 @@ def metrics(
     exclusive(textfile=textfile, json=as_json)
     found = call.client().admin.metrics()
     if as_json:
-        call.output.rows(importlib.import_module("txlog.answers.metric_family").rows(found))
+        call.output.rows(importlib.import_module("txlog.client.answers.metric_family").rows(found))
         return
-    text: str = importlib.import_module("txlog.answers.metrics_text").exposition(found)
+    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(found)
     if textfile is None:
         call.output.text(text)
     else:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
+from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import Command, command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import Usage
-from txlog.ranges import parse_duration, parse_size
-from txlog.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="of a topic")]
 Namespace = Annotated[

@@ -74,7 +74,7 @@ def query(
         shapes.check_out(out, force)
     text = utf8(_sql(sql, file), "the SQL")
     parameters = _parameters(param or [])
-    with importlib.import_module("txlog.sql.query").SqlQuery(
+    with importlib.import_module("txlog.lake.sql.query").SqlQuery(
         call.relations(), _listed, text, parameters, isolation, skip_unavailable=skip_unavailable
     ) as asked:
         if show_sql:
@@ -100,7 +100,7 @@ def query(
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:
     """A relation other than messages: only these need the code of reports."""
-    return importlib.import_module("txlog.sql.lists").listed(view, store, name)
+    return importlib.import_module("txlog.lake.sql.lists").listed(view, store, name)
 
 
 def _sql(text: str | None, path: str | None) -> str:

@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import Annotated
 
+from txlog.base.ranges import parse_time
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
@@ -13,7 +14,6 @@ from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, InvalidArgument, TxlogError
-from txlog.ranges import parse_time
 
 _FILE = "txlog-report.html"
 

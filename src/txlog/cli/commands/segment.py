@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
+from txlog.base.ranges import parse_range, parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
-from txlog.ranges import parse_range, parse_size
 
 _FIELDS = (
     "topic partition ledger part state messages size_bytes first last | sidecar rows markers "
@@ -42,7 +42,7 @@ def list_segments(
     listed while its file exists: readers may still use it.
     """
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
-    api = importlib.import_module("txlog.sql.segments")
+    api = importlib.import_module("txlog.lake.sql.segments")
     call.output.rows(
         api.listed(
             call.relations(),
@@ -69,7 +69,7 @@ def show(
     ],
 ) -> None:
     """Show a ledger or a file, even one of changes: its columns, row groups, codecs and sizes."""
-    api = importlib.import_module("txlog.sql.segments")
+    api = importlib.import_module("txlog.lake.sql.segments")
     call.output.single(api.shown(call.relations(), what))
 
 
@@ -100,7 +100,7 @@ def cat(
     """Print stored rows as they are, markers too: off a terminal, one JSON object a line."""
     if call.output.form == "tsv" and call.flags.format is None:
         call.output.form = "ndjson"
-    api = importlib.import_module("txlog.sql.segments")
+    api = importlib.import_module("txlog.lake.sql.segments")
     asked = None if wanted is None else parse_range(wanted, call.now_ms())
     schema, batches = api.stored(call.relations(), what, row_group, asked)
     shapes = importlib.import_module("txlog.cli.output.query_rows")

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from txlog.base.ranges import format_time
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import say
 from txlog.engine.storage.disk.pid_file import PidFile
 from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, printable
-from txlog.ranges import format_time
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
 _LINES_PER_SECOND_MAX: Final = 20

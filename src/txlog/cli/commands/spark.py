@@ -30,7 +30,7 @@ def submit_args(
     ] = None,
 ) -> None:
     """Print the arguments that let spark-submit run txlog; the sources have docs/cluster.md."""
-    words = importlib.import_module("txlog.spark.submit").submit_args(python, archives)
+    words = importlib.import_module("txlog.lake.spark.submit").submit_args(python, archives)
     for word in words:
         if any(char.isspace() for char in word):
             raise InvalidArgument(f"a shell would split {word}")
@@ -53,5 +53,7 @@ def example(
 ) -> None:
     """Print a job that runs unchanged."""
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    made = importlib.import_module("txlog.spark.submit").example(topic or ["orders"], isolation)
+    made = importlib.import_module("txlog.lake.spark.submit").example(
+        topic or ["orders"], isolation
+    )
     call.output.text(made)

@@ -11,7 +11,7 @@ from txlog.cli.terminal import fields, tables
 from txlog.errors import printable
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _TOPIC_FIELDS = (
     "topic partitions messages size_bytes open_txns hidden_messages delayed backlog "

@@ -6,13 +6,13 @@ import importlib
 import os
 from typing import Annotated
 
+from txlog.base.ranges import parse_duration, parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.find import STORE_DEFAULT
 from txlog.cli.help import fields
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import InvalidArgument, ReadOnlyStore
-from txlog.ranges import parse_duration, parse_size
 
 
 @command(
@@ -59,7 +59,7 @@ def init(
     }
     given = {name: value for name, value in settings.items() if value is not None}
     call.report.store = os.path.abspath(where)
-    api = importlib.import_module("txlog.api.open")
+    api = importlib.import_module("txlog.client.open")
     result = api.init(
         where,
         if_not_exists=if_not_exists,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.base.ids import MessageId, TopicName, check_name
+from txlog.base.ranges import parse_bound
+from txlog.base.suggest import suggestion
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.targets import each_target, words_or_stdin
@@ -16,14 +19,11 @@ from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
-from txlog.ids import MessageId, TopicName, check_name
-from txlog.ranges import parse_bound
-from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.api.topics.subscription import SubscriptionHandle
-    from txlog.rows.consuming import SeekPartition, Skipped, Sought
+    from txlog.base.rows.consuming import SeekPartition, Skipped, Sought
+    from txlog.client.client import Client
+    from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 LIST_FIELDS = (

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from txlog.base.ids import TopicName
+from txlog.base.ranges import parse_duration, parse_size, parse_time
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.targets import each_target
@@ -15,12 +17,10 @@ from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import TopicName
-from txlog.ranges import parse_duration, parse_size, parse_time
 
 if TYPE_CHECKING:
-    from txlog.rows.topics import SchemaRow
-    from txlog.schemas.schema import Schema
+    from txlog.base.rows.topics import SchemaRow
+    from txlog.base.schemas.schema import Schema
 
 LIST_FIELDS = (
     "topic partitions messages size_bytes open_txns delayed subscriptions "
@@ -389,7 +389,7 @@ def schema_in(call: Call, source: str, type: str | None) -> Schema:
     """The schema in a file, as a flag or an argument names it; raises Usage, InvalidArgument."""
     word = None if type is None else type.lower()
     call.check_choice("--schema-type", word, TYPES)
-    found: Schema = importlib.import_module("txlog.schemas.schema").read_schema(source, word)
+    found: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
     return found
 
 

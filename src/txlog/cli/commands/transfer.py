@@ -10,17 +10,17 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.base.ids import TopicName
+from txlog.base.ranges import parse_range, parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
-from txlog.ids import TopicName
-from txlog.ranges import parse_range, parse_size
 
 if TYPE_CHECKING:
-    from txlog.rows.jobs import Exported
+    from txlog.base.rows.jobs import Exported
 
 _FORMS = ("parquet", "arrow", "csv", "ndjson")
 _TABLES = ("delta", "iceberg", "hive")
@@ -118,7 +118,7 @@ def export(
     if where == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
     _lean()
-    made = importlib.import_module("txlog.jobs.export_files")
+    made = importlib.import_module("txlog.lake.jobs.export_files")
     client = call.client()
     with Words(call, prints=where == "-") as told:
         if where == "-":
@@ -158,7 +158,7 @@ def _lean() -> None:
 
 
 def _mirror(call: Call, topic: str, path: str, form: str) -> None:
-    made = importlib.import_module("txlog.jobs.mirrors.mirror")
+    made = importlib.import_module("txlog.lake.jobs.mirrors.mirror")
     client = call.client()
     with Words(call) as told:
         answer = made.mirror(client, topic, path, form, tell=told)
@@ -236,13 +236,13 @@ def import_(
     *files, topic = words
     if not files:
         raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
-    reading = importlib.import_module("txlog.jobs.sources.loads")
+    reading = importlib.import_module("txlog.lake.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
     given = _spooled(call, files, form)
     source = reading.files_of(given, form, columns, reading.OF_IMPORT, infer=infer_schema)
     client = call.client(write=True)
-    made = importlib.import_module("txlog.jobs.import_files")
+    made = importlib.import_module("txlog.lake.jobs.import_files")
     with Words(call) as told:
         answer = made.import_files(
             client,

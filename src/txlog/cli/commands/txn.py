@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.ranges import parse_duration, parse_time
 from txlog.cli.call.call import Call, of_variable, split_key
 from txlog.cli.call.targets import each_target, words_or_stdin
 from txlog.cli.line.command import command, exclusive
@@ -18,11 +20,9 @@ from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import CommandFailed, ConditionNotMet, InvalidArgument, Refused, TxlogError, Usage
-from txlog.ids import TopicName, TxnId
-from txlog.ranges import parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _GRACE_S = 10
 

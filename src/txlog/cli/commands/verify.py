@@ -39,7 +39,7 @@ def verify(
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
-    api = importlib.import_module("txlog.answers.integrity")
+    api = importlib.import_module("txlog.client.answers.integrity")
     with Words(call) as told:
 
         def tell(doing: str, size_bytes: int) -> None:
@@ -63,7 +63,7 @@ def doctor(call: Call) -> None:
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
-    rows = importlib.import_module("txlog.answers.health").doctor(path, clock=call.clock)
+    rows = importlib.import_module("txlog.client.answers.health").doctor(path, clock=call.clock)
     call.output.rows(rows)
     if call.output.form == "table":
         for row in rows:
@@ -110,7 +110,7 @@ def repair(
     call.report.store = os.path.abspath(path)
     if apply and call.read_only:
         raise ReadOnlyStore(f"{call.command.path} changes the store, and it is read-only")
-    api = importlib.import_module("txlog.answers.integrity")
+    api = importlib.import_module("txlog.client.answers.integrity")
     with Words(call, "repair" if apply else "checking what can be repaired"):
         answer = api.repair(
             path,

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from txlog.base.ids import TopicName
 from txlog.cli.call.call import Call
 from txlog.cli.help import fields
 from txlog.cli.line.command import command
@@ -16,12 +17,11 @@ from txlog.cli.line.declared import Option
 from txlog.cli.terminal.tables import counted
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFound, Usage
-from txlog.ids import TopicName
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
+    from txlog.engine.relation.relation import Content
     from txlog.engine.view.view import View
-    from txlog.relation.relation import Content
 
 _TRIES = 5
 
@@ -111,7 +111,7 @@ def _contents(
 
     counted: of what is only in the journal nothing but how much it is
     """
-    makes = importlib.import_module("txlog.relation.build")
+    makes = importlib.import_module("txlog.engine.relation.build")
     names = [TopicName.parse(topic) for topic in topics]
     words = [name.full for name in names] if topics else None
 
@@ -143,7 +143,7 @@ def _script(
     force: bool,
 ) -> str:
     """Return the script as text; make the database, if one is wanted."""
-    scripts = importlib.import_module("txlog.sql.views_script")
+    scripts = importlib.import_module("txlog.lake.sql.views_script")
     place = _from_store(client.path) if relative else os.path.abspath
     below = scripts.path_below(client.path)
     lacking = 0
@@ -173,8 +173,8 @@ def _program(
     files: list[str],
 ) -> str:
     """The same as a PySpark program."""
-    scripts = importlib.import_module("txlog.sql.views_script")
-    programs = importlib.import_module("txlog.sql.spark_script")
+    scripts = importlib.import_module("txlog.lake.sql.views_script")
+    programs = importlib.import_module("txlog.lake.sql.spark_script")
     lacking = 0
     if complete is None:
         lacking = sum(scripts.count_not_covered(client, content) for content in contents)
@@ -206,8 +206,8 @@ def _complete(
 
     made: what earlier attempts wrote, and what this one will
     """
-    completing = importlib.import_module("txlog.sql.views_complete")
-    scripts = importlib.import_module("txlog.sql.views_script")
+    completing = importlib.import_module("txlog.lake.sql.views_complete")
+    scripts = importlib.import_module("txlog.lake.sql.views_script")
     storage = importlib.import_module("txlog.engine.storage.row_groups")
     parquet = importlib.import_module("pyarrow.parquet")
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,9 @@ def _database(
         if relative:
             os.chdir(client.path)  # DuckDB looks at the files when a view is made
         try:
-            importlib.import_module("txlog.sql.views_complete").write_database(made, statements)
+            importlib.import_module("txlog.lake.sql.views_complete").write_database(
+                made, statements
+            )
         finally:
             os.chdir(here)
         if force:

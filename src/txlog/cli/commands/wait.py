@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from txlog.base.ids import TxnId, check_name
+from txlog.base.ranges import parse_instant
+from txlog.base.settings import EVENT_TIME_MAX
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import TxnId, check_name
-from txlog.ranges import parse_instant
-from txlog.settings import EVENT_TIME_MAX
 
 _UNMET: Final = 8
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from txlog.base.ids import MessageId, check_name
+from txlog.base.ranges import format_time, parse_instant, parse_time
+from txlog.base.settings import EVENT_TIME_MAX
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import MessageId, check_name
-from txlog.ranges import format_time, parse_instant, parse_time
-from txlog.settings import EVENT_TIME_MAX
 
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Producer = Annotated[

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
+from txlog.base.ids import MessageId, TopicName, check_name
+from txlog.base.ranges import Range, parse_bound, parse_duration, parse_range
 from txlog.cli.call.call import Call, utf8
 from txlog.cli.consume.request import Request, Target
 from txlog.cli.help import fields
@@ -14,8 +16,6 @@ from txlog.cli.output import percent
 from txlog.cli.produce.command import encode, properties
 from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import MessageId, TopicName, check_name
-from txlog.ranges import Range, parse_bound, parse_duration, parse_range
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 _RECORD = " ".join(RECORD_FIELDS)

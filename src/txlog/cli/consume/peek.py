@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import END, START, Bound, Range
+from txlog.base.startup import compute as pc
 from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
@@ -17,12 +20,9 @@ from txlog.engine.plan.lookup import topic
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.engine.plan.reading.ranges import range_before
 from txlog.errors import Corruption, MessageNotFound
-from txlog.ids import MessageId, TopicName
-from txlog.ranges import END, START, Bound, Range
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _STRETCH = 1000  # messages read at once, where several wanted ones lie together
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txlog.ids import TxnId
-from txlog.ranges import Bound, Range
+from txlog.base.ids import TxnId
+from txlog.base.ranges import Bound, Range
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.sql.duck import Session
+from txlog.lake.sql.duck import Session
 
 _RECORDS = """
     SELECT row_at, topic, partition,

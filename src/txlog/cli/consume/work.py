@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txlog.api.reading.pause import Waiting, until_appended
+from txlog.base.startup import compute as pc
+from txlog.base.suggest import suggestion
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume.request import Request, Target
@@ -23,6 +24,7 @@ from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
+from txlog.client.reading.pause import Waiting, until_appended
 from txlog.engine.decide.consuming.lease import UNACKED_MAX
 from txlog.engine.plan.lookup import check_open, transaction
 from txlog.errors import (
@@ -33,17 +35,15 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.startup import compute as pc
-from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.api.consuming.consumer import Consumer
-    from txlog.api.consuming.many_topics import MultiTopicsConsumer
-    from txlog.api.consuming.open import ConsumerOptions
-    from txlog.api.topics.topic import TopicHandle
-    from txlog.ids import TxnId
-    from txlog.rows.topics import TopicDescription
+    from txlog.base.ids import TxnId
+    from txlog.base.rows.topics import TopicDescription
+    from txlog.client.client import Client
+    from txlog.client.consuming.consumer import Consumer
+    from txlog.client.consuming.many_topics import MultiTopicsConsumer
+    from txlog.client.consuming.open import ConsumerOptions
+    from txlog.client.topics.topic import TopicHandle
 
 _BATCH_MESSAGES = 1000
 READ_MESSAGES = 10_000  # at once, when no number is given

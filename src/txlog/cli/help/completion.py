@@ -233,7 +233,7 @@ def _special(path: str, wanted: Parameter, last: str) -> list[Candidate] | None:
             words += [(f"TXL-{code}", told.means) for code, told in manual.CODES.items()]
         return _matching(last, words) if wanted.name in ("TOPIC", "PAGE") else None
     if path.startswith("config ") and wanted.name == "KEY":
-        settings = importlib.import_module("txlog.settings").Settings().to_mapping()
+        settings = importlib.import_module("txlog.base.settings").Settings().to_mapping()
         user = importlib.import_module("txlog.cli.call.environment").USER_SETTINGS
         return _matching(last, [*((name, "") for name in settings), *user.items()])
     return None
@@ -291,7 +291,7 @@ def _names(kind: str, before: list[str]) -> list[Candidate]:
         elif word in ("-t", "--topic"):
             topic = value
     finding = importlib.import_module("txlog.cli.call.find")
-    reading = importlib.import_module("txlog.relation.reader")
+    reading = importlib.import_module("txlog.engine.relation.reader")
     try:
         path = finding.find_store(given, finding.user_settings(finding.profile_of(given)))[0]
         opened: Any = reading.open_relations(path, read_only=True)

@@ -49,7 +49,7 @@ def verbs() -> str:
 
 def relations() -> str:
     """Columns of messages, of compacted and of each topic; of the others with their names."""
-    listings = importlib.import_module("txlog.sql.lists")
+    listings = importlib.import_module("txlog.lake.sql.lists")
     text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
         text += _lines(f"{name}.", listings.columns(name))
@@ -62,7 +62,7 @@ def views() -> str:
 
 
 def _segments() -> dict[str, str]:
-    found: dict[str, str] = importlib.import_module("txlog.sql.views_script").SEGMENTS
+    found: dict[str, str] = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
     return found
 
 

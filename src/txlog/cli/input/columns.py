@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from txlog.base.ranges import parse_duration, parse_instant
+from txlog.base.startup import compute as pc
+from txlog.base.text import columns as text
+from txlog.base.text.records import TYPES, maps, whole_table
 from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
 from txlog.errors import BadRecord, InvalidArgument
-from txlog.ranges import parse_duration, parse_instant
-from txlog.startup import compute as pc
-from txlog.text import columns as text
-from txlog.text.records import TYPES, maps, whole_table
 
 _BLOCK_BYTES_MAX: Final = 1 << 28  # of more, an offset of Arrow might not hold the text
 _BOM: Final = b"\xef\xbb\xbf"

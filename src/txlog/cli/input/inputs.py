@@ -17,12 +17,12 @@ from itertools import chain
 
 import pyarrow as pa
 
+from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from txlog.base.startup import compute as pc
+from txlog.base.text import envelopes, records
+from txlog.base.text.grammar import json_failure
 from txlog.cli.input import blocks, columns, percent, rows
 from txlog.errors import BadRecord
-from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from txlog.startup import compute as pc
-from txlog.text import envelopes, records
-from txlog.text.grammar import json_failure
 
 _SEPARATORS = {"null": b"\0"}
 

@@ -18,11 +18,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from txlog.base.ranges import STORED_MAX, parse_instant
+from txlog.base.settings import PROPERTIES_MAX
 from txlog.cli.input import columns
 from txlog.cli.output.percent import braces, escape
 from txlog.errors import BadRecord, InvalidArgument, Usage
-from txlog.ranges import STORED_MAX, parse_instant
-from txlog.settings import PROPERTIES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from txlog.base.ranges import parse_duration, parse_instant
+from txlog.base.startup import json as orjson
+from txlog.base.text.records import Columns, bad_record, check_delivery
 from txlog.cli.output.output import tsv_cell, tsv_text
 from txlog.errors import BadRecord, InvalidArgument
-from txlog.ranges import parse_duration, parse_instant
-from txlog.startup import json as orjson
-from txlog.text.records import Columns, bad_record, check_delivery
 
 _CSV_COLUMNS = ("key", "value", "event_time", "deliver_at", "deliver_after")
 _FIELD_CHARS_MAX = 1 << 27

@@ -16,10 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.cli.terminal.escapes import safe
-from txlog.errors import Usage
-from txlog.startup import compute as pc
-from txlog.text.columns import (
+from txlog.base.startup import compute as pc
+from txlog.base.text.columns import (
     Column,
     Part,
     as_text,
@@ -31,7 +29,9 @@ from txlog.text.columns import (
     mapped,
     with_data,
 )
-from txlog.text.messages import Messages
+from txlog.base.text.messages import Messages
+from txlog.cli.terminal.escapes import safe
+from txlog.errors import Usage
 
 Verb = Callable[[Messages], list[Part]]
 

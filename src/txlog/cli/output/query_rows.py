@@ -19,15 +19,15 @@ from typing import Any, BinaryIO, Final, Protocol
 import pyarrow as pa
 from msgspec.structs import replace
 
+from txlog.base.startup import compute as pc
+from txlog.base.text import columns
+from txlog.base.text.columns import Column, Part
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import cell, table
 from txlog.engine.storage.row_groups import DICTIONARY_BYTES, gathered
 from txlog.engine.storage.segment import arrow_module
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, Usage
-from txlog.startup import compute as pc
-from txlog.text import columns
-from txlog.text.columns import Column, Part
 
 _MAPS: Final = (
     pa.map_(pa.string(), pa.string()), pa.map_(pa.string(), pa.field("value", pa.string(), False))

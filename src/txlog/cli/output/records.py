@@ -1,6 +1,6 @@
 """Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
 
-Records are made of columns (`txlog.text`); only a line on a terminal is made message by message.
+Records are made of columns (`base/text`); only a line on a terminal is made message by message.
 What a %-format may ask for and a message lacks is looked up beside it: file, row, ends, key.
 """
 
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import format_time
+from txlog.base.startup import json as orjson
+from txlog.base.text.columns import data_of, pieces
+from txlog.base.text.messages import Messages
 from txlog.cli.output import output
 from txlog.cli.output.percent import Format, beside
 from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.cli.terminal.tables import Look, cut
 from txlog.errors import NotFound, printable
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import format_time
-from txlog.startup import json as orjson
-from txlog.text.columns import data_of, pieces
-from txlog.text.messages import Messages
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _JSON_FORMS: Final = ("json", "ndjson")
 _LARGE_BYTES: Final = 1 << 20

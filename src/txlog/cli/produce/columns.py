@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.base.ids import SEQUENCE_STOP, TxnId
+from txlog.base.startup import compute as pc
 from txlog.cli.input import blocks
 from txlog.cli.output import records
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.signals import raise_if_asked
 from txlog.engine.plan.route import message_bytes
 from txlog.errors import BadRecord, InvalidArgument
-from txlog.ids import SEQUENCE_STOP, TxnId
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.api.sending.producer import Producer
-    from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.client.client import Client
+    from txlog.client.sending.producer import Producer
+    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
 
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")

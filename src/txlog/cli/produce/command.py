@@ -7,6 +7,8 @@ import os
 import re
 from typing import Annotated
 
+from txlog.base.ids import TopicName, check_name
+from txlog.base.ranges import parse_duration, parse_instant, parse_size
 from txlog.cli.call.call import Call, is_terminal, utf8
 from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
@@ -14,8 +16,6 @@ from txlog.cli.line.declared import Argument, Option
 from txlog.cli.output import percent
 from txlog.cli.produce.request import BATCH_BYTES, Request
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import TopicName, check_name
-from txlog.ranges import parse_duration, parse_instant, parse_size
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive-with-fencing", "wait-for-exclusive")
 IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from txlog.ids import TxnId
+from txlog.base.ids import TxnId
 
 BATCH_BYTES = 16 << 20  # of values, where a batch is a number of records
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import format_time
+from txlog.base.startup import json as orjson
+from txlog.base.text.columns import data_of
+from txlog.base.text.messages import Messages
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.output import percent
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import format_time
-from txlog.startup import json as orjson
-from txlog.text.columns import data_of
-from txlog.text.messages import Messages
 
 if TYPE_CHECKING:
-    from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
 
 
 class PartitionTotal:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from txlog.base.schemas import values
+from txlog.base.schemas.schema import Schema
+from txlog.base.startup import compute as pc
 from txlog.cli.input.inputs import Input
 from txlog.errors import BadRecord, InvalidMessage, NotFound
-from txlog.schemas import values
-from txlog.schemas.schema import Schema
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.api.sending.producer import Producer
+    from txlog.client.client import Client
+    from txlog.client.sending.producer import Producer
 
 _OF_MESSAGES = frozenset(("key", "event_time", "deliver_at", "deliver_after"))
 _ROW = re.compile(r"row \d+: ")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.signals import shielded
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.api.sending.producer import Producer
-    from txlog.ids import TxnId
+    from txlog.base.ids import TxnId
+    from txlog.client.sending.producer import Producer
 
 
 class Marks:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txlog.api.topics import created
+from txlog.base.ids import TxnId
+from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from txlog.base.startup import compute as pc
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input import blocks
@@ -29,6 +31,7 @@ from txlog.cli.produce.typed import Typed
 from txlog.cli.produce.watermarks import Marks
 from txlog.cli.terminal.signals import asked, raise_if_asked, shielded
 from txlog.cli.terminal.tables import counted
+from txlog.client.topics import created
 from txlog.errors import (
     BadRecord,
     ConditionNotMet,
@@ -40,14 +43,11 @@ from txlog.errors import (
     Usage,
     WrongState,
 )
-from txlog.ids import TxnId
-from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
-    from txlog.api.sending.producer import Producer
-    from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.client.client import Client
+    from txlog.client.sending.producer import Producer
+    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
 
 
 def run(call: Call, request: Request) -> None:

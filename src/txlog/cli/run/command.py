@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
+from txlog.base.ids import TopicName, check_name
+from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
 from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
@@ -13,8 +15,6 @@ from txlog.cli.output import percent
 from txlog.cli.produce.command import IN_FORMATS
 from txlog.cli.run.request import Request
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import TopicName, check_name
-from txlog.ranges import parse_duration
 
 _FIELDS = (
     "input output transactions aborted skipped dead_lettered late_messages last_txn elapsed_ms "

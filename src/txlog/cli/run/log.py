@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from txlog.base.ranges import format_time
 from txlog.cli.call import progress as bars
 from txlog.cli.call.call import Call
 from txlog.cli.terminal import say
 from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import printable
 from txlog.functions import Summary
-from txlog.ranges import format_time
 
 _WARNINGS: Final = frozenset(
     {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted", "left-open"}

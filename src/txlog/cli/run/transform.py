@@ -17,7 +17,7 @@ from txlog.cli.terminal.tables import Look
 from txlog.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _GRACE_S: Final = 10
 _SENT: Final = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")

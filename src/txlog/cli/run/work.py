@@ -12,6 +12,8 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any
 
+from txlog.base.ids import TopicName
+from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
 from txlog.cli.run import workers
 from txlog.cli.run.log import JobLog, counts
@@ -26,11 +28,9 @@ from txlog.functions.options import DEAD_LETTER
 from txlog.functions.runner import check_loop
 from txlog.functions.window_state import left_open
 from txlog.functions.windows import Windowed
-from txlog.ids import TopicName
-from txlog.startup import json as orjson
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 
 def start(call: Call, request: Request) -> None:

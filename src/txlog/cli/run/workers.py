@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog import errors
+from txlog.base.ids import TxnId
+from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
 from txlog.cli.run.log import JobLog
 from txlog.cli.run.request import Request
@@ -29,11 +31,9 @@ from txlog.errors import CommandFailed, NotAllowed, SubscriptionNotFound, TxlogE
 from txlog.functions import Summary
 from txlog.functions.watermarked import windows_need_shared
 from txlog.functions.windows import Windowed
-from txlog.ids import TxnId
-from txlog.startup import json as orjson
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 _GRACE_S: Final = 10
 _DEATHS_MAX: Final = 5  # in a row without a commit: then the function is to blame

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from txlog.ranges import format_time
+from txlog.base.ranges import format_time
 
 RECORD_FIELDS: Final = (
     "kind topic partition message_id key key_encoding value value_encoding properties publish_time "

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import Settings
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.plan import ack_sets
 from txlog.engine.plan.policies import is_snapshot_due
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
-from txlog.settings import Settings
 
 if TYPE_CHECKING:
     from txlog.engine.plan.ack_sets import Settled

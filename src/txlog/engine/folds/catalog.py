@@ -24,6 +24,8 @@ from typing import TypeVar
 
 import msgspec
 
+from txlog.base.ids import TopicName
+from txlog.base.schemas.schema import DECLARED
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ClockNoted,
@@ -55,8 +57,6 @@ from txlog.engine.model.ops import (
     TxnOpened,
 )
 from txlog.engine.storage.late_values import Late
-from txlog.ids import TopicName
-from txlog.schemas.schema import DECLARED
 
 NO_TOPIC = 1 << 62  # above every number
 

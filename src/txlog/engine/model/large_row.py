@@ -11,11 +11,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from txlog.base.ids import txn_halves
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.storage.chunks import HEAD, head_of, reassembled
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
-from txlog.ids import txn_halves
 
 
 class LargeMessage(Protocol):

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import txn_halves
+from txlog.base.startup import compute as pc
 from txlog.engine.model import ops as watermark_ops
 from txlog.engine.model.ops import (
     Appended,
@@ -55,8 +57,6 @@ from txlog.engine.storage.columns import nulls_of, schema_of
 from txlog.engine.storage.journal.file import JournalFile, JournalName, RawFrame
 from txlog.engine.storage.journal.frame import decode_header, is_genuine
 from txlog.errors import Corruption, FormatMismatch
-from txlog.ids import txn_halves
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import Span

@@ -14,6 +14,7 @@ from itertools import islice
 
 from pyroaring import BitMap, BitMap64
 
+from txlog.base.ids import MessageId
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.cursor import Pending, covers
 from txlog.engine.folds.topic import LedgerEnd
@@ -21,7 +22,6 @@ from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
-from txlog.ids import MessageId
 
 
 def ledger_entries(view: View, partition: int) -> list[tuple[int, int]]:

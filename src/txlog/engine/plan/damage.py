@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.ids import TopicName
 
 
 def partition_files(view: View, partition: int) -> list[FileRef]:

@@ -10,6 +10,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.suggest import NAMES_MAX, suggestion
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -25,8 +27,6 @@ from txlog.errors import (
     TransactionNotFound,
     TransactionTimedOut,
 )
-from txlog.ids import TopicName, TxnId
-from txlog.suggest import NAMES_MAX, suggestion
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn

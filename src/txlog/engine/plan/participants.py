@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.base.ids import TopicName
 from txlog.clock import Instant
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -27,7 +28,6 @@ from txlog.engine.folds.catalog import Catalog, Topic, index_of
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.view.view import View
 from txlog.errors import PartitionUnavailable
-from txlog.ids import TopicName
 
 if TYPE_CHECKING:
     from txlog.engine.folds.buffer import Held

@@ -16,6 +16,12 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
+from txlog.base.schemas import values
+from txlog.base.schemas.resolution import resolved
+from txlog.base.schemas.schema import Schema
+from txlog.base.settings import CHOICES, SCHEMA_VALIDATIONS, Settings
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import (
     SchemaVersion,
     Topic,
@@ -27,12 +33,6 @@ from txlog.engine.plan.route import Routed
 from txlog.engine.storage.segment import RECORD, Records
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.ids import TopicName
-from txlog.schemas import values
-from txlog.schemas.resolution import resolved
-from txlog.schemas.schema import Schema
-from txlog.settings import CHOICES, SCHEMA_VALIDATIONS, Settings
-from txlog.startup import compute as pc
 
 VALIDATION: Final = "schema_validation"
 COMPATIBILITY: Final = "schema_compatibility"

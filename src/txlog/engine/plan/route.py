@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX
+from txlog.base.startup import compute as pc
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
-from txlog.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX
-from txlog.startup import compute as pc
 
 COLUMNS: dict[str, pa.DataType] = {
     "value": pa.binary(),

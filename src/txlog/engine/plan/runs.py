@@ -10,9 +10,9 @@ from operator import attrgetter
 
 import pyarrow as pa
 
+from txlog.base.ids import MessageId
+from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import Run
-from txlog.ids import MessageId
-from txlog.startup import compute as pc
 
 # Typed scalars: pyarrow needs 40 us to guess the type of a Python number.
 _ZERO, _ONE = pa.scalar(0, pa.int32()), pa.scalar(1, pa.int32())

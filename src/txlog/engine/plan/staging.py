@@ -14,6 +14,8 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import INSTANT_MS_MAX
+from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.plan.records import Typing, records_of, stamped, stamped_as, with_values
@@ -22,8 +24,6 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.staged import StagedFile, times_bytes
 from txlog.errors import InvalidArgument, NoResources
-from txlog.settings import INSTANT_MS_MAX
-from txlog.startup import compute as pc
 
 STAGE_DIR = "_stage"
 # Encoded bytes that a task keeps in memory; beyond it those of the file that has most are written.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import File, is_of_handler
 from txlog.errors import Corruption
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.disk.protocol import File
@@ -31,7 +32,6 @@ from txlog.engine.storage.segment import (
 )
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

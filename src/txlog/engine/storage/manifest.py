@@ -18,11 +18,11 @@ import struct
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.late_values import Late
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile
-from txlog.startup.crc32c import crc32c
 
 MANIFEST_DIR = "manifest"
 _MAGIC = b"TXLOGMAN"

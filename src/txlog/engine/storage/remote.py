@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File, is_of_handler
 from txlog.engine.storage.segment import arrow_module
 from txlog.engine.storage.user_files import names_in, read_file, state_home
 from txlog.errors import DiskFailed, InvalidArgument, MissingFile, NotFound, StoreNotFound
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

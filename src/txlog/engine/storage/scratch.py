@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk, as_views
 from txlog.errors import DiskFailed
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import group_bounds
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, conform
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

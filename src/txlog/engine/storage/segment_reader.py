@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import (
     CheckedFile,
     Window,
@@ -30,7 +31,6 @@ from txlog.engine.storage.columns import MESSAGE, conform, schema_of
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import RECORD, FileRef, arrow_module
 from txlog.errors import Corruption
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

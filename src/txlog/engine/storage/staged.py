@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.storage.segment import (
@@ -32,7 +33,6 @@ from txlog.engine.storage.segment import (
     sealed_writer,
     typed,
 )
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

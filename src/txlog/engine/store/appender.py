@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
@@ -36,7 +37,6 @@ from txlog.errors import (
     TxlogError,
     is_noted,
 )
-from txlog.settings import Settings
 
 Rows = tuple[int, pa.Buffer | bytes | None]
 NO_ROWS: Rows = (0, None)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.remote import Record, place_in, read_record, record_directory, trust
 from txlog.engine.storage.user_files import make_directory, real_path, replace_file
 from txlog.errors import DiskFailed
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from txlog.engine.store.store import Store

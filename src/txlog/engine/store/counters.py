@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from txlog.startup import compute as pc
+from txlog.base.startup import compute as pc
 
 LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 

@@ -27,6 +27,8 @@ from typing import Final
 
 import msgspec
 
+from txlog.base.settings import Settings
+from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Clock
 from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, Fate, File
@@ -46,8 +48,6 @@ from txlog.errors import (
     NameTaken,
     StoreNotFound,
 )
-from txlog.settings import Settings
-from txlog.startup.crc32c import crc32c
 
 IDENTITY_PATH = "txlog.toml"
 FORMAT = 2  # 1: everything under one lock (docs/format.md 9)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.model.leases import NOTHING_SEEN, Seen
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.errors import MissingFile
-from txlog.startup.crc32c import crc32c
 
 WRITE_LOCK = "lock"
 CONSUMERS_DIR = "consumers"

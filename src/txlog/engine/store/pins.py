@@ -20,10 +20,10 @@ from contextlib import contextmanager
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk, LockFile
 from txlog.engine.store.liveness import is_held
 from txlog.errors import MissingFile
-from txlog.startup.crc32c import crc32c
 
 PINS_DIR = "pins"
 PINS_LOCK = "pins.lock"

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from txlog.base.settings import Settings
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import resolve
@@ -68,7 +69,6 @@ from txlog.errors import (
     TryAgain,
     TxlogError,
 )
-from txlog.settings import Settings
 
 T = TypeVar("T")
 MAINTENANCE_PATH = "maintenance.lock"

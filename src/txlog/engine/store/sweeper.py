@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
 from txlog.engine.decide.sending.silence import declare_idle, is_silence_due, silent_producers
@@ -24,7 +25,6 @@ from txlog.engine.decide.transactions.sweep import (
 )
 from txlog.engine.plan.clock_trust import is_as_expected, note, trusted, wants_frame
 from txlog.engine.view.view import View
-from txlog.settings import Settings
 
 FORGET_FRAMES = 256
 FORGET_MS_MIN, FORGET_MS_MAX = 1_000, 60_000

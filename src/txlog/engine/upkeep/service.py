@@ -41,7 +41,7 @@ from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler
 
 if TYPE_CHECKING:
-    from txlog.rows.space import CheckpointWritten
+    from txlog.base.rows.space import CheckpointWritten
 
 
 # An automatic checkpoint looks for files that nothing names in at most this many directories.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from txlog.base.ids import TopicName, encode_component
 from txlog.engine.folds.catalog import Catalog, index_of, topic_of
-from txlog.ids import TopicName, encode_component
 
 DELAYED_DIR = "_delayed"
 COMPACTED_DIR = "_compacted"

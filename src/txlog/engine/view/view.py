@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pyarrow as pa
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Instant
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -65,7 +66,6 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.view.files import Files, Request
 from txlog.errors import Corruption, MissingFile, SnapshotExpired
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment import FileRef

@@ -31,14 +31,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import MIB
+from txlog.base.suggest import suggestion
 from txlog.clock import Clock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
-from txlog.ids import TopicName
 from txlog.serve.auth import keys as signing  # run, with the libraries they need, when used
 from txlog.serve.auth import tokens as signed
 from txlog.serve.auth.policy import Place, Policy, is_role, place_of, read_policy
-from txlog.settings import MIB
-from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
     from txlog.serve.auth.keys import Keys

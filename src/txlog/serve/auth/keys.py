@@ -22,8 +22,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from txlog.base.settings import MIB
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.settings import MIB
 
 SECRET_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
+from txlog.base.suggest import suggestion
 from txlog.errors import InvalidArgument
-from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
-from txlog.suggest import suggestion
 
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"

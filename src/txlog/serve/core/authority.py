@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from txlog.base.ids import TopicName
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import NotAuthenticated
-from txlog.ids import TopicName
 from txlog.serve.auth import ADMIN, ANYONE, CONSUME, LOOK, PRODUCE, STORE, Caller, Guard, Place
 from txlog.serve.auth.guard import Certificate
 

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from txlog.settings import KIB
+from txlog.base.settings import KIB
 
 SMALL_BYTES_MAX: Final = 64 * KIB
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from txlog.api.reading.pause import until_told
+from txlog.client.reading.pause import until_told
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import Service

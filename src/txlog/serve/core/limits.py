@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from typing import Final, NamedTuple
 
+from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.settings import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
+from txlog.base.suggest import suggestion
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain
-from txlog.ranges import parse_duration, parse_size
-from txlog.settings import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
-from txlog.suggest import suggestion
 
 # A frame of a client that has not said who it is: CONNECT, and no more.
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB

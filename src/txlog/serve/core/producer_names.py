@@ -23,8 +23,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from txlog.base.ids import TopicName
 from txlog.errors import ProducerBusy, ProducerFenced, TxlogError
-from txlog.ids import TopicName
 
 SHARED: Final = "shared"
 EXCLUSIVE: Final = "exclusive"

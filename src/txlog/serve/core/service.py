@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from txlog.aio.client import Client
-from txlog.aio.worker import Worker
-from txlog.api.client import Client as Synchronous
-from txlog.api.open import open_store
+from txlog.client.aio.client import Client
+from txlog.client.aio.worker import Worker
+from txlog.client.client import Client as Synchronous
+from txlog.client.open import open_store
 from txlog.errors import NotAllowed, NotAuthenticated
 from txlog.serve.auth import Caller
 from txlog.serve.auth.guard import Login

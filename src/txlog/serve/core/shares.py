@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from txlog.base.settings import TOPICS_MAX
 from txlog.engine.decide.transactions.keys import home
 from txlog.engine.folds import transaction_key as keys
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import is_number_of_role
 from txlog.serve.core.limits import has_share, too_many
-from txlog.settings import TOPICS_MAX
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
 

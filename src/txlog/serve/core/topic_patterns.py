@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.startup import compute as pc
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,8 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import txlog
-from txlog.answers.metrics_text import exposition
-from txlog.api.client import Client as Store
+from txlog.base.ids import TopicName
+from txlog.client.answers.metrics_text import exposition
+from txlog.client.client import Client as Store
 from txlog.errors import (
     DiskFailed,
     IntegrityError,
@@ -34,7 +35,6 @@ from txlog.errors import (
     NotFound,
     TxlogError,
 )
-from txlog.ids import TopicName
 from txlog.serve.http.admin import (
     absent,
     broker_stats,

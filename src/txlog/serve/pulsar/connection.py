@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from txlog.base.ids import TopicName
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
-from txlog.ids import TopicName
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.acceptor import cut
 from txlog.serve.core.authority import Caller

@@ -13,8 +13,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from txlog.api.client import Client
-from txlog.api.consuming.consumer import Consumer
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.ranges import END, START, Bound, Range
+from txlog.client.client import Client
+from txlog.client.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.lookup import subscription as find_subscription
@@ -25,6 +27,7 @@ from txlog.engine.plan.reading.ranges import (
     last_message,
     resolve_bound,
 )
+from txlog.engine.relation.positions import seek_to
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -36,9 +39,6 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.ids import MessageId, TopicName, TxnId
-from txlog.ranges import END, START, Bound, Range
-from txlog.relation.positions import seek_to
 from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Topic, declared_of, number_of
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
@@ -21,7 +22,6 @@ from txlog.engine.view.view import View
 from txlog.serve.pulsar.batches import Rows
 from txlog.serve.pulsar.ids import Span, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
-from txlog.startup import compute as pc
 
 SLOTS: Final = 1 << 16  # of hashes of keys
 _MASK: Final = (1 << 32) - 1

@@ -22,19 +22,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from txlog.api.transactions.end import unknown_end
+from txlog.base.ids import TxnId
+from txlog.client.transactions.end import unknown_end
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions.register import Place, register
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.store.appender import Call
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
-from txlog.ids import TxnId
 from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
+    from txlog.client.client import Client
     from txlog.engine.decide.transactions.enter import NewTxn
     from txlog.engine.store.store import Store
     from txlog.serve.core.service import Service

@@ -36,10 +36,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.ids import MessageId
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.model.ops import Run
 from txlog.engine.view.view import View
-from txlog.ids import MessageId
 from txlog.serve.pulsar.encrypted import message_count
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 

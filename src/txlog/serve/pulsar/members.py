@@ -22,9 +22,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from txlog.aio.handles import Consumer as Handle
-from txlog.api.consuming.acknowledge import acknowledge_runs
-from txlog.api.consuming.consumer import Consumer
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.startup import compute as pc
+from txlog.client.aio.handles import Consumer as Handle
+from txlog.client.consuming.acknowledge import acknowledge_runs
+from txlog.client.consuming.consumer import Consumer
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics.policies import SPLIT_BATCHES, set_policies
@@ -35,7 +37,6 @@ from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.plan.reading.compacted import is_newest
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, TxlogError
-from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
@@ -51,7 +52,6 @@ from txlog.serve.pulsar.encrypted import ENCRYPTED, message_count
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
-from txlog.startup import compute as pc
 
 T = TypeVar("T")
 TAKE_MAX: Final = 5_000  # messages that one turn leases, and about so many bytes

@@ -26,6 +26,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.schemas.schema import Schema
 from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view.view import View
@@ -37,8 +39,6 @@ from txlog.errors import (
     ProducerFenced,
     TxlogError,
 )
-from txlog.ids import MessageId, TopicName, TxnId
-from txlog.schemas.schema import Schema
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room
@@ -66,8 +66,8 @@ from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, re
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from txlog.aio.handles import Producer as Handle
-    from txlog.api.client import Client
+    from txlog.client.aio.handles import Producer as Handle
+    from txlog.client.client import Client
 
 ROOM: Final = "producers"
 MODES: Final = (SHARED, EXCLUSIVE, WAITING, FENCING)

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from txlog.base.ids import TopicName
+from txlog.base.schemas.forms import is_avro
+from txlog.base.schemas.schema import DEFINITION_BYTES_MAX, TYPES, Schema
+from txlog.base.suggest import suggestion
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import schema_in
 from txlog.errors import InvalidArgument, NotFound, TopicNotFound, TxlogError
-from txlog.ids import TopicName
-from txlog.schemas.forms import is_avro
-from txlog.schemas.schema import DEFINITION_BYTES_MAX, TYPES, Schema
 from txlog.serve.core.authority import PRODUCE
 from txlog.serve.pulsar.batches import VERSION
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto, message_class
 from txlog.serve.pulsar.topics import in_use, may_any, name_of
-from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 # Schema.Type. None is bytes; Auto are those of clients that take what the topic has.
 _TYPES: Final = {

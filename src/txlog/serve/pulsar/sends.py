@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from txlog.api.sending.producer import Producer
+from txlog.base.ids import MessageId, TxnId
+from txlog.client.sending.producer import Producer
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
@@ -32,7 +33,6 @@ from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import ProducerBusy, TxlogError
-from txlog.ids import MessageId, TxnId
 from txlog.serve.pulsar.batches import Columns, rows_of_all
 
 if TYPE_CHECKING:

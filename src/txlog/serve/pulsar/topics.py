@@ -20,11 +20,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
-from txlog.ids import TopicName
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
 from txlog.serve.core.shares import check_topic
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
@@ -35,7 +35,7 @@ from txlog.serve.pulsar.messages import Proto
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 SCHEME: Final = "persistent://"

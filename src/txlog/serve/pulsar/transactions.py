@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.register import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
-from txlog.ids import TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTxns, check_key
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -42,8 +42,8 @@ from txlog.serve.pulsar.wire import txn_frame
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from txlog.api.client import Client
-    from txlog.rows.transactions import KeyConnected, TransactionBegun
+    from txlog.base.rows.transactions import KeyConnected, TransactionBegun
+    from txlog.client.client import Client
 
 _COMMIT: Final = 0  # of TxnAction
 _ROOM: Final = "transactions"

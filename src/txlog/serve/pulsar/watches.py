@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from txlog.base.ids import TopicName
 from txlog.errors import NotAllowed, NotFound, TxlogError
-from txlog.ids import TopicName
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
@@ -17,7 +17,7 @@ from txlog.serve.pulsar.topics import may_any, urls_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from txlog.api.client import Client
+    from txlog.client.client import Client
 
 ROOM: Final = "watches"
 

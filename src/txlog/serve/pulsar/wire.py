@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from txlog.base.ids import TxnId
+from txlog.base.startup.crc32c import crc32c
 from txlog.errors import InvalidMessage
-from txlog.ids import TxnId
 from txlog.serve.pulsar.fields import IDS_MAX, check
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
-from txlog.startup.crc32c import crc32c
 
 MAGIC: Final = b"\x0e\x01"
 # Beside the largest message a frame has room for its command and metadata, as Pulsar's has.

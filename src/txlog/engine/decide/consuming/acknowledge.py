@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import Use, enter
@@ -33,8 +35,6 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.standing import OUTSIDE, Standing, is_stale
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
-from txlog.ids import MessageId, TxnId
-from txlog.settings import Settings
 
 STALE = "stale"
 _HOW = {

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.settings import TOPICS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import AFTER, Delays
@@ -47,8 +49,6 @@ from txlog.engine.plan.route import route
 from txlog.engine.plan.runs import merged, runs_of_table
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded
-from txlog.ids import MessageId, TopicName
-from txlog.settings import TOPICS_MAX, Settings
 
 DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from txlog.base.settings import RECEIVE_BYTES_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import by_partition
 from txlog.engine.decide.draft import Decision
@@ -38,7 +39,6 @@ from txlog.engine.plan.reading.dispatch import Piece
 from txlog.engine.plan.standing import Place, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed
-from txlog.settings import RECEIVE_BYTES_MAX, Settings
 
 Find = Callable[[View], tuple[Topic, Subscription]]
 UNACKED_MAX = "unacked_max"

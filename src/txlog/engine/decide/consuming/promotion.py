@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import by_partition
 from txlog.engine.decide.draft import Decision, Draft
@@ -36,9 +39,6 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.fetch import taken_apart
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed
-from txlog.ids import MessageId, TopicName, TxnId
-from txlog.settings import Settings
-from txlog.startup import compute as pc
 
 HONOURING = ("shared", "key-shared")  # the types that wait for the time of a message
 Find = Callable[[View], tuple[Topic, Subscription | None]]

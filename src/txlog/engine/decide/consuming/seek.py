@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.ranges import Bound
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.resolve import abort_ops, aborter, finish_ops
@@ -24,9 +27,6 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.ranges import end_of, partition_of, resolve_bound
 from txlog.engine.view.view import View
 from txlog.errors import NotAllowed
-from txlog.ids import MessageId, TxnId
-from txlog.ranges import Bound
-from txlog.settings import Settings
 
 HOLDERS_NAMED_MAX = 5
 

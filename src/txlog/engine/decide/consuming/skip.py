@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import AT
@@ -30,8 +32,6 @@ from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_
 from txlog.engine.plan.reading.ranges import before_time, stop_after
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
-from txlog.settings import Settings
-from txlog.startup import compute as pc
 
 ALL = 1 << 62
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import Delays
@@ -50,8 +52,6 @@ from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
-from txlog.ids import TopicName
-from txlog.settings import Settings
 
 NAMES_MAX = 10_000
 NAME_BYTES_MAX = 1_024

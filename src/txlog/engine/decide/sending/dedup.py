@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.ids import SEQUENCE_STOP
+from txlog.base.startup import compute as pc
 from txlog.engine.model import sequences
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.sequences import GAPS_MAX, Sequences
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
 from txlog.errors import InvalidMessage, LimitExceeded
-from txlog.ids import SEQUENCE_STOP
-from txlog.startup import compute as pc
 
 # Rows of a slice, from the first up to the one before the second.
 Rows = tuple[int, int]

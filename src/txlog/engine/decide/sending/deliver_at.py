@@ -18,6 +18,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import INSTANT_MS_MAX, Settings
+from txlog.base.startup import compute as pc
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import DelaysCounted
@@ -26,9 +29,6 @@ from txlog.engine.plan.policies import MAX_DELAY, delay_policy, retention_policy
 from txlog.engine.plan.route import FEW_ROWS, Routed
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.ids import TopicName
-from txlog.settings import INSTANT_MS_MAX, Settings
-from txlog.startup import compute as pc
 
 AFTER, AT = "deliver_after", "deliver_at"
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from txlog.base.ids import TopicName
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import ProducerOpened
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, ProducerBusy, ProducerFenced
-from txlog.ids import TopicName
 
 SEAT: Final = "__exclusive"  # names of users begin otherwise
 SHARED: Final = "shared"

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.dedup import check_known, next_sequence
@@ -44,8 +46,6 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.ids import MessageId, TxnId
-from txlog.settings import Settings
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import NamedTuple
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.exclusive import SEAT
@@ -20,8 +22,6 @@ from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.view.view import View
 from txlog.errors import ProducerFenced
-from txlog.ids import TopicName
-from txlog.settings import Settings
 
 
 class Named(NamedTuple):

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import MessageId, TxnId
+from txlog.base.settings import TXN_MESSAGES_MAX, Settings
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending import dedup, producers
@@ -51,9 +54,6 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
-from txlog.ids import MessageId, TxnId
-from txlog.settings import TXN_MESSAGES_MAX, Settings
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.dedup import Rows

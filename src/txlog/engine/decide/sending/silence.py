@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
 from txlog.engine.folds.catalog import Topic, numbers
@@ -20,7 +21,6 @@ from txlog.engine.model.ops import WatermarkIdled
 from txlog.engine.plan.policies import policy
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.settings import Settings
 
 TIMEOUT: Final = "watermark_producer_idle_timeout_ms"
 BY_TIMEOUT: Final = "timeout"

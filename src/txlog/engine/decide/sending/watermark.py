@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.settings import EVENT_TIME_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.producers import Named, check_producer
@@ -26,8 +28,6 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import policy
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, LimitExceeded
-from txlog.ids import TopicName, TxnId
-from txlog.settings import EVENT_TIME_MAX, Settings
 
 
 class Assertion(msgspec.Struct, frozen=True, gc=False):

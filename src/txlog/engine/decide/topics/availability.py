@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.resolve import finish_ops
@@ -20,8 +22,6 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import waiting_for
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, InvalidArgument
-from txlog.ids import TopicName, TxnId
-from txlog.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

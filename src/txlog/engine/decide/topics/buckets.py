@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import SHARED_TYPES
 from txlog.engine.decide.draft import Decision
@@ -29,7 +30,6 @@ from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.storage.bucket.file import Head
 from txlog.engine.view.view import View
-from txlog.settings import Settings
 
 
 def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> int:

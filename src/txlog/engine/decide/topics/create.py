@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import START, Bound
+from txlog.base.schemas.schema import Schema
+from txlog.base.settings import (
+    INSTANT_MS_MAX,
+    PARTITIONS_MAX,
+    TOPICS_MAX,
+    Settings,
+    check_setting,
+)
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.topics.policies import Policies
@@ -31,16 +41,6 @@ from txlog.errors import (
     InvalidArgument,
     LimitExceeded,
     NotAllowed,
-)
-from txlog.ids import MessageId, TopicName
-from txlog.ranges import START, Bound
-from txlog.schemas.schema import Schema
-from txlog.settings import (
-    INSTANT_MS_MAX,
-    PARTITIONS_MAX,
-    TOPICS_MAX,
-    Settings,
-    check_setting,
 )
 
 NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})

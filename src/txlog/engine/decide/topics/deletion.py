@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.topics.buckets import all_gone
@@ -21,8 +23,6 @@ from txlog.engine.plan.ack_sets import backlog
 from txlog.engine.plan.participants import Participant, in_order, participants, waiting_for
 from txlog.engine.view.view import View
 from txlog.errors import ConsumerBusy, StillInUse
-from txlog.ids import TopicName
-from txlog.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

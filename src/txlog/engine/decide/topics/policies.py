@@ -32,6 +32,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import (
+    CHOICES,
+    INSTANT_MS_MAX,
+    SWITCHES,
+    UNLIMITED,
+    WATERMARK_POLICIES,
+    Settings,
+    check_setting,
+)
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import (
@@ -45,16 +55,6 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import ACTIVE, FIXED_DELAY, MAX_DELAY, STRICT, TICK_TIME, TTL_FROM
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument
-from txlog.ids import TopicName
-from txlog.settings import (
-    CHOICES,
-    INSTANT_MS_MAX,
-    SWITCHES,
-    UNLIMITED,
-    WATERMARK_POLICIES,
-    Settings,
-    check_setting,
-)
 
 Policies = Mapping[str, int | str | None]
 SPLIT_BATCHES: Final = "split_batches"

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txlog.base.ids import TopicName
+from txlog.base.schemas import compatibility
+from txlog.base.schemas.schema import Schema
+from txlog.base.settings import CHOICES, SCHEMAS_MAX, Settings
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of
 from txlog.engine.model.ops import Op, PolicySet, SchemaAdded, SchemasDeleted
 from txlog.engine.plan.records import COMPATIBILITY, ENFORCE, MARK, VALIDATION, schema_in, word
 from txlog.engine.view.view import View
 from txlog.errors import IncompatibleSchema, LimitExceeded
-from txlog.ids import TopicName
-from txlog.schemas import compatibility
-from txlog.schemas.schema import Schema
-from txlog.settings import CHOICES, SCHEMAS_MAX, Settings
 
 
 def add_schema(

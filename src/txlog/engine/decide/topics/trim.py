@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import Bound
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.folds import buffer as buffers
@@ -25,9 +28,6 @@ from txlog.engine.plan.policies import RetentionPolicy, retention_policy
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
 from txlog.engine.view.view import View
 from txlog.errors import Refused
-from txlog.ids import MessageId, TopicName
-from txlog.ranges import Bound
-from txlog.settings import Settings
 
 # The policies of a topic: keep this long, keep this many bytes, keep until acknowledged by all;
 # acknowledge what is older (upkeep/space/retention); compact by key (…/topic_compaction).

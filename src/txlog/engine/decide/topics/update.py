@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import PARTITIONS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.watermark import least_state
@@ -31,8 +33,6 @@ from txlog.engine.model.ops import (
 from txlog.engine.plan.clock_trust import Judged, judge
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
-from txlog.ids import TopicName
-from txlog.settings import PARTITIONS_MAX, Settings
 
 # --- a topic ---------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from txlog.base.ids import TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
@@ -31,8 +33,6 @@ from txlog.engine.folds.coordinator import (
 from txlog.engine.plan.lookup import check_owner, ended_error, is_overdue, timed_out, transaction
 from txlog.engine.plan.participants import Participant, participants
 from txlog.engine.view.view import View
-from txlog.ids import TxnId
-from txlog.settings import Settings
 
 
 class EndAnswer(msgspec.Struct, frozen=True, gc=False):

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from txlog.base.ids import TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.resolve import expire_if_due, reserve_ids
@@ -18,8 +20,6 @@ from txlog.engine.folds.coordinator import Txn
 from txlog.engine.model.ops import TxnOpened
 from txlog.engine.plan.lookup import check_coordinator, check_open, check_owner, transaction
 from txlog.errors import InvalidArgument, LimitExceeded
-from txlog.ids import TxnId
-from txlog.settings import Settings
 
 
 class NewTxn(msgspec.Struct, frozen=True, gc=False):

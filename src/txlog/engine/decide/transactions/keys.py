@@ -21,6 +21,9 @@ from zlib import crc32
 
 import msgspec
 
+from txlog.base.ids import TxnId
+from txlog.base.settings import TRANSACTION_KEY_BYTES_MAX, Settings
+from txlog.base.suggest import NAMES_MAX, suggestion
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import NewTxn, check_timeout, open_txn
@@ -32,9 +35,6 @@ from txlog.engine.model.ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDelete
 from txlog.engine.plan.lookup import ROOT_UID, is_overdue
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
-from txlog.ids import TxnId
-from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
-from txlog.suggest import NAMES_MAX, suggestion
 
 Owner = tuple[int, str]
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import enter
@@ -19,8 +21,6 @@ from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import PartitionAdded, SubscriptionAdded
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
-from txlog.ids import TopicName, TxnId
-from txlog.settings import Settings
 
 # Places that a transaction may register ahead. A record grows by copying, so without a bound one
 # short command would cost every process seconds. Places beyond it register when they are used.

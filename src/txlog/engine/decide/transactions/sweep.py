@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.base.settings import INSTANT_MS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
 from txlog.engine.decide.transactions import resolve
@@ -29,7 +30,6 @@ from txlog.engine.plan.participants import in_order, participants
 from txlog.engine.plan.route import PartitionSlice
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
-from txlog.settings import INSTANT_MS_MAX, Settings
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from txlog.base.settings import RECEIVE_BYTES_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.folds.catalog import Consumer, Topic, consumers_of, index_of
 from txlog.engine.model.idset import IdSet
@@ -25,7 +26,6 @@ from txlog.engine.plan.reading.dispatch import Piece, plan
 from txlog.engine.plan.standing import Place, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.settings import RECEIVE_BYTES_MAX, Settings
 
 SHARED_TYPES = ("shared", "key-shared")
 

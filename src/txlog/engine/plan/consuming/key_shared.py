@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import RECEIVE_BYTES_MAX
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
@@ -32,8 +34,6 @@ from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.plan.standing import Place, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.settings import RECEIVE_BYTES_MAX
-from txlog.startup import compute as pc
 
 SLOTS = 1 << 16
 NO_SLOT = -1

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.cursor import Cursor, covers
@@ -40,7 +41,6 @@ from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.plan.standing import Place, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.startup import compute as pc
 
 LOOK_ROWS = 4096  # rows whose time is read at once
 # ids and rows looked at under the write lock before a consumer that gets none must try again

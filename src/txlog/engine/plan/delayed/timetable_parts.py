@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Buffer, find_marker
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.idset import IdSet
@@ -37,7 +38,6 @@ from txlog.engine.storage.bucket.reader import BucketFile, Columns
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.view.view import View
 from txlog.errors import DiskFailed, IntegrityError, NoResources
-from txlog.startup import compute as pc
 
 Key = tuple[int, int, int, int]
 FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands after all keys of that time

@@ -22,6 +22,7 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.model.idset import IdSet, before
 from txlog.engine.model.ops import Bucket, Id, Mark, Run
 from txlog.engine.model.schedule import Schedule
@@ -34,7 +35,6 @@ from txlog.engine.storage.bucket.file import IDS, Key
 from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError
-from txlog.startup import compute as pc
 
 Note = Callable[[str], None]
 TIMES = IDS

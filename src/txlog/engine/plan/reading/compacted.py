@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, RECEIVED
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile, SnapshotExpired
-from txlog.startup import compute as pc
 
 _IDS = ("marker_ledger", "marker_entry", "txn_index")
 _RENAMED = dict(zip(_IDS, ("ledger", "entry", "index"), strict=True))

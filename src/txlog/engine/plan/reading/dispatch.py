@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.settings import RECEIVE_BYTES_MAX
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, covers
@@ -28,8 +30,6 @@ from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left
 from txlog.engine.storage.columns import FEW_ROWS, conform, constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
-from txlog.settings import RECEIVE_BYTES_MAX
-from txlog.startup import compute as pc
 
 RECEIVED = pa.schema(
     [

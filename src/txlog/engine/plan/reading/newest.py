@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
-from txlog.startup import compute as pc
 
 # Where a message lies: its row of a ledger; and what its id, time and LSN are once it is visible,
 # as far as the row itself does not say it: a plain message its LSN, a compacted row all of them.

@@ -9,6 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.ranges import START, Bound, Range
+from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
@@ -28,9 +31,6 @@ from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, position_followe
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
-from txlog.ids import MessageId, TopicName, TxnId
-from txlog.ranges import START, Bound, Range
-from txlog.startup import compute as pc
 
 _STEADY = ("start", "skip", "id", "after", "time")  # bounds that later frames do not move back
 

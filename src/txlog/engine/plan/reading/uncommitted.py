@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from txlog.base.ids import TxnId
+from txlog.base.settings import RECEIVE_BYTES_MAX
+from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.reading import dispatch
 from txlog.engine.storage.segment_reader import rows_of
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, SnapshotExpired
-from txlog.ids import TxnId
-from txlog.settings import RECEIVE_BYTES_MAX
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.folds.buffer import Buffer, Marker

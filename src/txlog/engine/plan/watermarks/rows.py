@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.watermark import START, Position, State
 from txlog.engine.model.ops import Effect, Mark, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
@@ -23,7 +24,6 @@ from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, moves_between
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
-from txlog.startup import compute as pc
 
 ROWS_AT_ONCE = 100_000
 _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "txn_least")

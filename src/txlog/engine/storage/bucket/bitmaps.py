@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
-from txlog.startup import compute as pc
+from txlog.base.startup import compute as pc
 
 MarkerCounts = Callable[[int], "pa.Array | None"]
 """Of a ledger: int32, at each entry the messages of that marker, 0 for none; may end early."""

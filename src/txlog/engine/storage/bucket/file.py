@@ -30,6 +30,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.bucket.bitmaps import (
     MarkerCounts,
     PackedBitmaps,
@@ -39,7 +40,6 @@ from txlog.engine.storage.bucket.bitmaps import (
 )
 from txlog.engine.storage.segment import FileRef, Group, arrow_module
 from txlog.errors import FormatMismatch
-from txlog.startup.crc32c import crc32c
 
 # --- where segments end ----------------------------------------------------------------------
 

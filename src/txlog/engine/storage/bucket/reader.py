@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.bucket.bitmaps import (
     Bitmaps,
     PackedBitmaps,
@@ -36,7 +37,6 @@ from txlog.engine.storage.checked import Window, check_size, checked_bytes, dama
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef, Group, arrow_module
 from txlog.errors import Corruption
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.errors import (
     AlreadyClosed,
     Corruption,
@@ -29,7 +30,6 @@ from txlog.errors import (
     StoreFull,
     TxlogError,
 )
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

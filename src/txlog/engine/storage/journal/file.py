@@ -23,6 +23,7 @@ import struct
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.journal.frame import (
@@ -37,7 +38,6 @@ from txlog.engine.storage.journal.frame import (
     decode_header,
 )
 from txlog.errors import Corruption
-from txlog.startup.crc32c import crc32c
 
 JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512

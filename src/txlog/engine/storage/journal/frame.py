@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from txlog.startup.crc32c import crc32c
+from txlog.base.startup.crc32c import crc32c
 
 MAGIC = b"TXLF"
 VERSION = 1

@@ -22,8 +22,8 @@ import uuid
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk, File
-from txlog.startup.crc32c import crc32c
 
 WITNESS_PATH = "journal/witness"
 RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")

@@ -16,6 +16,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName, encode_component
+from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
@@ -23,10 +27,6 @@ from txlog.engine.storage.segment import GROUP_ROWS, arrow_module
 from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, Cell, Collected, Named, snapshot, tables
 from txlog.engine.view.paths import topic_dir
 from txlog.errors import IntegrityError
-from txlog.ids import TopicName, encode_component
-from txlog.settings import Settings
-from txlog.startup import compute as pc
-from txlog.startup.crc32c import crc32c
 
 DIRECTORIES: Final = {
     "key": "system/__transaction_key",

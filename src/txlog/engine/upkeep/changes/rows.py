@@ -16,6 +16,8 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.startup import compute as pc
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.catalog import Catalog
@@ -65,8 +67,6 @@ from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest
 from txlog.engine.view.view import FOLDS, load_dump
-from txlog.ids import TopicName, TxnId
-from txlog.startup import compute as pc
 
 # At most this many acknowledgements, over at most this much time, are one row.
 MERGED_MAX: Final = 1_000

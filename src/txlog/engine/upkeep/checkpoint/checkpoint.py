@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
@@ -60,7 +61,6 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
 from txlog.engine.view.paths import Place, part_path, place_dir, place_of
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     import pyarrow as pa

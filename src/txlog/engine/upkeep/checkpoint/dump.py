@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from txlog.base.ids import MessageId
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.storage.bucket.file import FOOTER_KEY, Head, decode_head
 from txlog.engine.storage.checked import said_by_arrow
@@ -21,10 +22,9 @@ from txlog.engine.storage.manifest import ChangeRef, Manifest, changes_of
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.errors import Corruption, FormatMismatch, NotFound
-from txlog.ids import MessageId
 
 if TYPE_CHECKING:
-    from txlog.rows.files import Frame
+    from txlog.base.rows.files import Frame
 
 
 FRAMES_SHOWN_MAX = 1000

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.model.ops import (
     CounterRaised,
     IdsReserved,
@@ -35,9 +38,6 @@ from txlog.engine.storage.manifest import HistoryRef
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, SnapshotExpired
-from txlog.settings import Settings
-from txlog.startup import compute as pc
-from txlog.startup.crc32c import crc32c
 
 HISTORY_DIR = "system/transaction_log"
 HISTORY = pa.schema(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.decide.topics import sidecar
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import topic_of
@@ -31,7 +32,6 @@ from txlog.engine.upkeep.checkpoint.quarantine import record_damage
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import Span

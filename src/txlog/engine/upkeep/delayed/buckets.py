@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.store.store import Store
@@ -22,8 +24,6 @@ from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, TendReport, 
 from txlog.engine.upkeep.delayed.builder import is_lost as is_lost
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, TxlogError
-from txlog.settings import Settings
-from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.model.ops import Id

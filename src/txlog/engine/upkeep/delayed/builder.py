@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import SECOND_MS
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.model import ops
@@ -40,7 +41,6 @@ from txlog.errors import (
     StoreLocked,
     TxlogError,
 )
-from txlog.settings import SECOND_MS
 
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
@@ -23,7 +24,6 @@ from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.store.store import Store
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
-from txlog.startup import compute as pc
 
 # A ledger with more entries than this gets no table of its markers: none then counts as whole.
 MARKED_ENTRIES_MAX = 1 << 25

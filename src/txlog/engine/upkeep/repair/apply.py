@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from txlog.base.ids import TopicName
+from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Clock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics.availability import partition_number, set_online
@@ -47,8 +49,6 @@ from txlog.engine.upkeep.space.sweep import sweep_unnamed
 from txlog.engine.upkeep.verify.verify import Known
 from txlog.engine.view.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import TxlogError
-from txlog.ids import TopicName
-from txlog.startup.crc32c import crc32c
 
 _OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
 _AT_LAST: Final = ("new-checkpoint",)

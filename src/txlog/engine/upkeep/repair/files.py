@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Held, Marker, live_rows
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
@@ -49,7 +50,6 @@ from txlog.engine.upkeep.space.compact import moved_rows
 from txlog.engine.view.paths import ledger_dir, part_path, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, TxlogError
-from txlog.startup import compute as pc
 
 LOST_PROPERTY: Final = "txlog.lost"
 FRAMES_AT_ONCE: Final = 1024

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from txlog.base.settings import Settings
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.resolve import recover_lossy
@@ -74,7 +75,6 @@ from txlog.engine.upkeep.verify.journal import Chain
 from txlog.engine.upkeep.verify.verify import Known
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, TxlogError
-from txlog.settings import Settings
 
 # A frame that cannot be read may have taken some ledgers; far more than any frame takes.
 LEDGERS_SKIPPED: Final = 1_000_000

@@ -35,6 +35,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
 from txlog.clock import Clock
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.routes import Component
@@ -48,7 +49,6 @@ from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.findings import ERROR, Findings, Problem
 from txlog.engine.upkeep.verify.verify import Known, verify
 from txlog.errors import Corruption
-from txlog.ids import TopicName
 
 ROUNDS_MAX: Final = 12
 LOSING: Final = ("cut-journal", "salvage-file")

@@ -19,6 +19,7 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import adopt as flow
@@ -42,7 +43,6 @@ from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnam
 from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
-from txlog.settings import Settings
 
 # Above this only length and footer are compared: the task has read back what it wrote.
 CHECK_BYTES_MAX = 4 << 30

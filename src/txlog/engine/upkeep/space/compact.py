@@ -20,6 +20,8 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from txlog.base.ids import txn_halves
+from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.topics import sidecar
@@ -39,8 +41,6 @@ from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.ids import txn_halves
-from txlog.startup import compute as pc
 
 # Where rows of sealed files and other rows go: (columns of PLACES) -> them in that order, and how
 # many data rows there were at all.

@@ -19,10 +19,10 @@ from zlib import crc32
 import pyarrow as pa
 from pyroaring import BitMap
 
+from txlog.base.startup import compute as pc
 from txlog.engine.plan.reading.newest import Latest, last_of_each
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.scratch import Kept, Scratch
-from txlog.startup import compute as pc
 
 KEYED = pa.schema([("key", pa.binary()), ("number", pa.int64())])
 HELD_BYTES = 4 << 20

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import files as deciding
 from txlog.engine.storage import remote
@@ -32,7 +33,6 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space.sweep import named_paths
 from txlog.engine.view.view import View
 from txlog.errors import DiskFailed
-from txlog.startup.crc32c import crc32c
 
 
 @dataclass(slots=True)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from txlog.base.ids import TopicName
+from txlog.base.ranges import Bound
+from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.skip import expire
 from txlog.engine.decide.draft import Decision
@@ -19,9 +22,6 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import retention_policy
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
-from txlog.ids import TopicName
-from txlog.ranges import Bound
-from txlog.settings import Settings
 
 # --- trimming --------------------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
 from txlog.engine.decide.topics import files as deciding
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.folds.topic import Compaction
@@ -74,8 +76,6 @@ from txlog.engine.upkeep.space.newest_keys import KEYED, Group, NewestKeys, Numb
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound
-from txlog.ids import TopicName
-from txlog.startup import compute as pc
 
 # Of open files: plain messages and those of transactions come by turns from the row groups of two.
 KEPT_DECODED_BYTES = 32 << 20

@@ -20,6 +20,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.staging import STAGE_DIR, job_time
@@ -44,8 +46,6 @@ from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view.paths import COMPACTED_DIR
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import MissingFile, TxlogError
-from txlog.startup import compute as pc
-from txlog.startup.crc32c import crc32c
 
 HINT: Final = "txlog admin repair says what can be rebuilt"
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size

@@ -20,6 +20,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.ids import SIDECAR, TopicName
+from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -41,8 +43,6 @@ from txlog.engine.upkeep.verify.rows import (
 )
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, TxlogError
-from txlog.ids import SIDECAR, TopicName
-from txlog.startup import compute as pc
 
 # --- cursors ---------------------------------------------------------------------------------
 

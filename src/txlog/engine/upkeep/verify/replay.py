@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
@@ -25,7 +26,6 @@ from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view.view import FOLDS, View, load_dump
 from txlog.errors import MissingFile, TxlogError
-from txlog.startup.crc32c import crc32c
 
 FRAMES_AT_ONCE: Final = 4096
 _VALUES_OF_DUMP: Final = ("delayed", "watermark")

@@ -7,14 +7,14 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.ids import TxnId
+from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Marker, live_rows
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
-from txlog.ids import TxnId
-from txlog.startup import compute as pc
 
 ROWS_AT_ONCE: Final = 200_000
 _PARTITION: Final = ("kind", "entry", "txn_most", "txn_least", "count")

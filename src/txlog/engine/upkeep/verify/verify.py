@@ -17,6 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from txlog.base.ids import TopicName
+from txlog.base.settings import Settings
+from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Instant
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
@@ -57,9 +60,6 @@ from txlog.engine.upkeep.verify.journal import Chain, check_age, check_journals,
 from txlog.engine.upkeep.verify.replay import Conflict, check_replay, first_conflict
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, TxlogError
-from txlog.ids import TopicName
-from txlog.settings import Settings
-from txlog.startup.crc32c import crc32c
 
 # How often everything is checked again if something was wrong and others wrote meanwhile.
 TRIES_MAX: Final = 4

@@ -11,9 +11,9 @@ from typing import Final
 
 from starlette.convertors import CONVERTOR_TYPES, StringConvertor
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.client.client import Client
 from txlog.errors import NotAllowed
-from txlog.ids import TopicName
 from txlog.serve.http.admin.store import CLUSTER, NAMESPACE, broker_of, full
 from txlog.serve.http.admin.subscriptions import SUBSCRIPTION
 from txlog.serve.http.admin.topics import TOPIC, TYPES

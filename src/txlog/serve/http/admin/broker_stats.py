@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 import txlog
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.client.client import Client
 from txlog.errors import NotAllowed, TopicNotFound
-from txlog.ids import TopicName
 from txlog.serve.core.service import Publisher
 from txlog.serve.http.admin.store import BUNDLE, names
 from txlog.serve.http.admin.topics import stats

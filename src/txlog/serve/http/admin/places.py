@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.api.client import Client
+from txlog.base.ids import MessageId
+from txlog.client.client import Client
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
-from txlog.ids import MessageId
 from txlog.serve.http.core.declared import integer
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.messages import MessageIdData, Proto

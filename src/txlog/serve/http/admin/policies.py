@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.rows.topics import Policies
+from txlog.base.settings import MINUTE_MS, UNLIMITED
+from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import TopicName
-from txlog.rows.topics import Policies
 from txlog.serve.http.admin.store import BUNDLE, CLUSTER, NAMESPACE
 from txlog.serve.http.admin.topics import TOPIC
 from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer, members
-from txlog.settings import MINUTE_MS, UNLIMITED
 
 MIB: Final = 1 << 20
 Values = dict[str, Any]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.rows.topics import SchemaRow
+from txlog.base.schemas.schema import Schema
+from txlog.client.client import Client
 from txlog.errors import IncompatibleSchema, InvalidArgument, NotFound
-from txlog.ids import TopicName
-from txlog.rows.topics import SchemaRow
-from txlog.schemas.schema import Schema
 from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, Declared, members
 from txlog.serve.pulsar.schemas import (
     KEY_VALUE,

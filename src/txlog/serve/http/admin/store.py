@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Final
 
 import txlog
-from txlog.api.client import Client
+from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
+from txlog.client.client import Client
 from txlog.engine.view.view import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
-from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
 
 CLUSTER: Final = "standalone"

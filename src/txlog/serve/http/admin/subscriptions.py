@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from txlog.api.client import Client
-from txlog.api.reading.message import messages
+from txlog.base.ids import TopicName
+from txlog.base.ranges import END, START, Bound, Range
+from txlog.client.client import Client
+from txlog.client.reading.message import messages
+from txlog.engine.relation.positions import Where
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.ids import TopicName
-from txlog.ranges import END, START, Bound, Range
-from txlog.relation.positions import Where
 from txlog.serve.http.admin.places import message_of, wire_text
 from txlog.serve.http.admin.topics import TOPIC
 from txlog.serve.http.core.answers import Peeked, check_size

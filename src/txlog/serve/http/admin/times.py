@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.api.client import Client
+from txlog.base.ids import MessageId, TopicName
+from txlog.client.client import Client
 from txlog.errors import InvalidArgument
-from txlog.ids import MessageId, TopicName
 from txlog.serve.http.admin.topics import TOPIC
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, PRODUCE, Declared, integer, members
 

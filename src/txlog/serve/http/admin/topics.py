@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName
+from txlog.base.ranges import Bound, Range
+from txlog.base.rows.consuming import ConsumerRow
+from txlog.base.rows.topics import TopicDescription
+from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import TopicName
-from txlog.ranges import Bound, Range
-from txlog.rows.consuming import ConsumerRow
-from txlog.rows.topics import TopicDescription
+from txlog.lake.sql import segments
 from txlog.serve.core.service import Publisher, Subscriber
 from txlog.serve.core.shares import check_topic
 from txlog.serve.http.admin.places import as_pulsar
@@ -21,7 +22,6 @@ from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
 from txlog.serve.http.core.rates import Rates
 from txlog.serve.pulsar.topics import count_partitions
-from txlog.sql import segments
 
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 TYPES: Final = {

@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from txlog.api.client import Client
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.rows.transactions import CoordinatorStats
+from txlog.client.client import Client
 from txlog.errors import CoordinatorNotFound, TopicNotFound
-from txlog.ids import TopicName, TxnId
-from txlog.rows.transactions import CoordinatorStats
 from txlog.serve.http.admin.places import message_of
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer

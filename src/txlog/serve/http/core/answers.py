@@ -18,7 +18,8 @@ import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from txlog.api.reading.message import Message
+from txlog.base.ids import MessageId, Position, TxnId
+from txlog.client.reading.message import Message
 from txlog.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -38,7 +39,6 @@ from txlog.errors import (
     Usage,
     WrongState,
 )
-from txlog.ids import MessageId, Position, TxnId
 from txlog.serve.core.budget import Hold
 
 HEADER: Final = "X-Pulsar-"

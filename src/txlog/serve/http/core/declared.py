@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
+from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import TopicName, TxnId, check_name
 from txlog.serve.pulsar.topics import namespace_in
 
 PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"

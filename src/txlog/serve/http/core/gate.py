@@ -15,11 +15,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import HTTPConnection
 
-from txlog.aio import Client
-from txlog.api.client import Client as Store
+from txlog.base.ids import TopicName
+from txlog.client.aio import Client
+from txlog.client.client import Client as Store
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
-from txlog.ids import TopicName
 from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.limits import Limits, Seat

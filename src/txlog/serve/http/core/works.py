@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, TypeVar
 
-from txlog.api.client import Client
+from txlog.client.client import Client
 from txlog.serve.core.limits import Pool
 
 T = TypeVar("T")

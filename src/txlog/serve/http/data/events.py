@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from txlog.api.reading.message import Message
+from txlog.base.ids import MessageId
+from txlog.base.ranges import Bound
+from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.ids import MessageId
-from txlog.ranges import Bound
 from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.declared import CONSUME

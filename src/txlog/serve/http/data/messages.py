@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from txlog.aio import Reader
-from txlog.api.reading.message import Message, messages
+from txlog.base.ids import MessageId
+from txlog.client.aio import Reader
+from txlog.client.reading.message import Message, messages
 from txlog.errors import InvalidArgument
-from txlog.ids import MessageId
 from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import check_size
 from txlog.serve.http.core.gate import Serving

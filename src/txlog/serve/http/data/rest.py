@@ -10,12 +10,12 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from txlog.api.client import Client
-from txlog.api.reading.message import Message, messages
-from txlog.api.sending.receipt import SendReceipt
+from txlog.base.ids import TopicName
+from txlog.base.ranges import Bound, Range
+from txlog.client.client import Client
+from txlog.client.reading.message import Message, messages
+from txlog.client.sending.receipt import SendReceipt
 from txlog.errors import InvalidArgument, LimitExceeded
-from txlog.ids import TopicName
-from txlog.ranges import Bound, Range
 from txlog.serve.http.core.answers import Sliced, check_size, dumped
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
 from txlog.serve.http.data.messages import as_json, number_in, value_of

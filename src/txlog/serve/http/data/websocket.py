@@ -18,10 +18,10 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from txlog import aio
-from txlog.api.reading.message import Message
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import END, START, Bound
+from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.ids import MessageId, TopicName
-from txlog.ranges import END, START, Bound
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.descriptors import check_room
 from txlog.serve.core.producer_names import SHARED, Holder

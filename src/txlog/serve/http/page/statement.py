@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import orjson
 
-from txlog.api.open import open_store
+from txlog.client.open import open_store
 from txlog.errors import SqlError, TxlogError
+from txlog.lake.sql.client_query import Query
 from txlog.serve.http.page.browser import ROWS_MAX, cell
-from txlog.sql.client_query import Query
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 READY: Final = b"ready\n"  # what a process says first

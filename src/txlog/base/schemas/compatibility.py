@@ -1,0 +1,129 @@
+"""Owns which schema may follow which: Pulsar's strategies over what can read what.
+
+BACKWARD: the new schema reads what the last one wrote, so readers change first. FORWARD: the last
+one reads what the new one writes, so writers may. FULL: both. With _TRANSITIVE, not only the last
+one but all before it. The rules of reading are those of `resolution`, and for values of Avro those
+of Avro as well, by which stock clients and other programs read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from txlog.base.schemas.resolution import Unreadable, source_of, steps
+from txlog.base.schemas.schema import DECLARED, TYPES, Schema, Type
+from txlog.base.suggest import suggestion
+from txlog.errors import InvalidArgument
+
+NONE: Final = "NONE"
+BACKWARD: Final = "BACKWARD"
+BACKWARD_TRANSITIVE: Final = "BACKWARD_TRANSITIVE"
+FORWARD: Final = "FORWARD"
+FORWARD_TRANSITIVE: Final = "FORWARD_TRANSITIVE"
+FULL: Final = "FULL"
+FULL_TRANSITIVE: Final = "FULL_TRANSITIVE"
+ALWAYS_INCOMPATIBLE: Final = "ALWAYS_INCOMPATIBLE"
+STRATEGIES: Final = (
+    *(NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE),
+    ALWAYS_INCOMPATIBLE,
+)
+_OTHER: Final = {"ALWAYS_COMPATIBLE": NONE}
+_NAMED: Final = ("record", "enum", "fixed")
+
+
+def strategy_of(word: str) -> str:
+    """One of STRATEGIES by its name, in any case; ALWAYS_COMPATIBLE is Pulsar's word for NONE.
+
+    raises: InvalidArgument
+    """
+    name = word.upper().replace("-", "_")
+    name = _OTHER.get(name, name)
+    if name not in STRATEGIES:
+        hint = suggestion(word, STRATEGIES, f"they are {', '.join(STRATEGIES)}")
+        raise InvalidArgument(f"there is no compatibility strategy {word}", hint=hint)
+    return name
+
+
+def can_read(reader: Schema, writer: Schema) -> str | None:
+    """None if every record of `writer` is one of `reader`; otherwise why not: which field."""
+    try:
+        steps(writer, reader)
+    except Unreadable as error:
+        return str(error)
+    return None
+
+
+def can_read_anywhere(reader: Schema, writer: Schema) -> str | None:
+    """The same, also for programs that read values of Avro without this library."""
+    reason = can_read(reader, writer)
+    if reason is not None or reader.type != "avro":
+        return reason
+    try:
+        _check_avro(writer.record, reader.record, "")
+    except Unreadable as error:
+        return str(error)
+    return None
+
+
+def _shown(schema: Schema) -> str:
+    """The type of a schema, for people."""
+    kind = schema.type.removeprefix(DECLARED)
+    return kind if schema.is_record or kind not in TYPES else f"{kind} that is no record"
+
+
+def _check_avro(old: Type, new: Type, path: str) -> None:
+    """Raise Unreadable where readers by Avro's rules fail, though `resolution` has an answer.
+
+    A field that is new needs a default, even if it may be null. Records, enums and fixed need the
+    same name, without namespace, or an alias, but for the outermost record: clients of Java name
+    it after a class, and Pulsar lets another class follow. An enum is no string.
+    """
+    if path and new.kind in _NAMED and new.kind == old.kind:
+        names = {_short(new.name), *map(_short, new.aliases)}
+        if _short(old.name) not in names:
+            raise Unreadable(
+                f"{path} was {new.kind} {_short(old.name)}, which Avro does not read as"
+                f" {_short(new.name)}: name it the same, or give it an alias"
+            )
+    if old.kind == "enum" and new.kind == "string":
+        raise Unreadable(f"{path} was enum, which does not become string in Avro")
+    if new.items is not None and old.items is not None:
+        _check_avro(old.items, new.items, f"{path}{'[]' if new.kind == 'array' else '{}'}")
+    for field in new.fields:
+        here = f"{path}.{field.name}" if path else field.name
+        source = source_of(old, field)
+        if source is not None:
+            _check_avro(source.type, field.type, here)
+        elif not field.has_default:
+            raise Unreadable(f"{here} is new and has no default")
+
+
+def _short(name: str) -> str:
+    """A name without its namespace."""
+    return name.rpartition(".")[2]
+
+
+def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
+    """None if a schema may follow the older ones, oldest first; otherwise why not.
+
+    A topic's type, avro or json, stays what it was: consumers of bytes know only one.
+    """
+    if strategy == NONE or not older:
+        return None
+    if strategy == ALWAYS_INCOMPATIBLE:
+        return "the topic takes no other schema (ALWAYS_INCOMPATIBLE)"
+    for one in reversed(older if strategy.endswith("_TRANSITIVE") else older[-1:]):
+        if one.type != new.type:
+            return f"its type is {_shown(new)}, before it was {_shown(one)}"
+        if not new.is_record:
+            return f"definitions of type {_shown(new)} cannot be compared"
+        if not strategy.startswith(FORWARD):
+            reason = can_read_anywhere(new, one)
+            if reason is not None:
+                return f"it cannot read what is there ({strategy}): {reason}"
+        if not strategy.startswith(BACKWARD):
+            reason = can_read_anywhere(one, new)
+            if reason is not None:
+                return f"readers of an older version cannot read it ({strategy}): {reason}"
+    return None

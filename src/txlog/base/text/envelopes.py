@@ -1,0 +1,216 @@
+"""Owns envelopes: lines of JSON that say all of a message, as columns of messages.
+
+A block of them is read at once (`clean`), which is None when one of them is bad, or is written in a
+way that is not understood there. Then `envelope_row` reads them one by one, and says what is wrong
+where; what is clean gives the same columns either way. Source: spec/cli 7.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import chain
+from operator import attrgetter
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from txlog.base.ranges import STORED_MAX
+from txlog.base.startup import compute as pc
+from txlog.base.startup import json as orjson
+from txlog.base.text import columns as text
+from txlog.base.text.records import TYPES, Columns, bad_record, check_delivery, maps, whole_table
+
+_INT64_MAX: Final = (1 << 63) - 1
+_INT32_MAX: Final = (1 << 31) - 1
+_LIMITS: Final = {
+    "event_time": (-STORED_MAX - 1, STORED_MAX),
+    "deliver_at": (-STORED_MAX - 1, STORED_MAX),
+    "deliver_after": (0, _INT64_MAX),
+    "sequence_id": (0, _INT64_MAX),
+    "partition": (0, _INT32_MAX),
+}
+_NOTHING: Final[dict[str, str]] = {}
+_SHOWN: Final = 64
+Encoding = Literal["utf8", "base64"]
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One line, as `consume` writes it; any other is read by itself."""
+
+    key: str | None = None
+    key_encoding: Encoding | None = None
+    value: str | None = None
+    value_encoding: Encoding | None = None
+    properties: msgspec.Raw = msgspec.Raw(b"null")
+    event_time: int | float | None = None  # a float is told from an integer, and refused
+    deliver_at: int | float | None = None
+    deliver_after: int | float | None = None
+    sequence_id: int | float | None = None
+    partition: int | float | None = None
+    producer: str | None = None
+    topic: str | None = None
+    message_id: str | None = None
+    publish_time: int | None = None
+
+
+_MEMBERS: Final = {
+    name: attrgetter(name)
+    for name in Envelope.__struct_fields__
+    if name not in ("topic", "message_id", "publish_time")
+}
+
+
+@cache
+def _decoder() -> Callable[[bytes], Envelope]:
+    return msgspec.json.Decoder(Envelope).decode
+
+
+@cache
+def _properties_decoder() -> Callable[[bytes], list[dict[str, str] | None]]:
+    return msgspec.json.Decoder(list[dict[str, str] | None]).decode
+
+
+def clean(lines: pa.Array, records: pa.Array) -> pa.Table | None:
+    """The messages of envelopes, a line each."""
+    decode = _decoder()
+    try:
+        text.as_text(records)
+        found = [decode(record) for record in records.to_pylist()]
+    except (msgspec.DecodeError, pa.ArrowInvalid):
+        return None
+    members = {name: [*map(get, found)] for name, get in _MEMBERS.items()}
+    made: dict[str, pa.Array | None] = {"line": lines}
+    for name in ("value", "key"):
+        made[name] = _bytes(members[name], members[f"{name}_encoding"])
+    for name, (least, most) in _LIMITS.items():
+        made[name] = _integers(members[name], least, most, TYPES[name])
+    made["properties"] = _objects(members["properties"])
+    made["producer"] = pa.array(members["producer"], pa.string())
+    return None if any(column is None for column in made.values()) else whole_table(made)
+
+
+def _integers(
+    said: Sequence[float | None], least: int, most: int, kind: pa.DataType
+) -> pa.Array | None:
+    """Integers in range; None: some are not."""
+    if said.count(None) == len(said):
+        return pa.nulls(len(said), kind)
+    try:
+        numbers = pa.array(said)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+    if not pa.types.is_int64(numbers.type):  # a float among them makes all of them floats
+        return None
+    ends = pc.min_max(numbers).as_py()
+    return numbers.cast(kind) if least <= ends["min"] and ends["max"] <= most else None
+
+
+def _objects(said: Sequence[msgspec.Raw]) -> pa.Array | None:
+    """Maps of objects, null where they are empty or none; None: some are no maps of strings.
+
+    Those that are written alike are read once, if the first ones show that there are such.
+    """
+    texts, places = [*map(bytes, said)], None
+    if len({*texts[:_SHOWN]}) * 2 <= len(texts[:_SHOWN]):
+        encoded = pa.array(texts, pa.binary()).dictionary_encode()
+        texts, places = encoded.dictionary.to_pylist(), encoded.indices
+    try:
+        pairs = [one or _NOTHING for one in _properties_decoder()(b"[%b]" % b",".join(texts))]
+    except msgspec.DecodeError:
+        return None
+    names = pa.array([*chain.from_iterable(pairs)], pa.string())
+    values = pa.array([*chain.from_iterable(map(dict.values, pairs))], pa.string())
+    ends = pc.cumulative_sum(pa.array([*map(len, pairs)], pa.int32()))
+    made = maps(ends, names, values)
+    return made if places is None else made.take(places)
+
+
+def _bytes(said: Sequence[str | None], encodings: Sequence[Encoding | None]) -> pa.Array | None:
+    """Bytes that an encoding says; None: it does not."""
+    column = pa.array(said, pa.string())
+    if not column.null_count and {*encodings} == {"utf8"}:
+        return column.cast(pa.binary())
+    kinds = pa.array(encodings, pa.string())
+    if not pc.all(pc.equal(column.is_null(), kinds.is_null())).as_py():
+        return None
+    if "base64" not in encodings:
+        return column.cast(pa.binary())
+    try:
+        return pa.array(
+            [
+                one if one is None or kind == "utf8" else base64.b64decode(one, validate=True)
+                for one, kind in zip(said, encodings, strict=True)
+            ],
+            pa.binary(),
+        )
+    except (binascii.Error, ValueError):
+        return None
+
+
+def envelope_row(columns: Columns, line: int, record: bytes) -> None:
+    """Parse one envelope into columns.
+
+    raises: BadRecord (104)
+    """
+    try:
+        fields = orjson.loads(record)
+    except orjson.JSONDecodeError as error:
+        reason = "not a JSON object" if _is_text(record) else "not UTF-8"
+        raise bad_record(line, reason) from error
+    if not isinstance(fields, dict):
+        raise bad_record(line, "not a JSON object")
+    properties = fields.get("properties")
+    if properties is None:
+        properties = {}
+    if not isinstance(properties, dict) or not all(isinstance(v, str) for v in properties.values()):
+        raise bad_record(line, "properties must map strings to strings")
+    row: dict[str, object] = {
+        "line": line,
+        "value": _decoded(fields, "value", line),
+        "key": _decoded(fields, "key", line),
+        "properties": list(properties.items()) if properties else None,
+        **{name: _integer(fields, name, line, *ends) for name, ends in _LIMITS.items()},
+    }
+    producer = fields.get("producer")
+    row["producer"] = producer if isinstance(producer, str) else None
+    check_delivery(row, line)
+    columns.add(row)
+
+
+def _decoded(fields: dict[str, object], name: str, line: int) -> bytes | None:
+    encoding, value = fields.get(f"{name}_encoding"), fields.get(name)
+    if encoding is None:
+        if value is not None:
+            raise bad_record(line, f"{name} without {name}_encoding")
+        return None
+    if not isinstance(value, str):
+        raise bad_record(line, f"{name} is not a string")
+    if encoding == "utf8":
+        return value.encode()
+    if encoding == "base64":
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise bad_record(line, f"{name} is not base64") from error
+    raise bad_record(line, f"{name}_encoding is utf8, base64 or null")
+
+
+def _integer(fields: dict[str, object], name: str, line: int, least: int, most: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise bad_record(line, f"{name} is not an integer in range")
+    return value
+
+
+def _is_text(record: bytes) -> bool:
+    try:
+        record.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

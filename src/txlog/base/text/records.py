@@ -1,0 +1,127 @@
+"""Owns records of an input: blocks of bytes cut into records, and the columns that they become.
+
+No Python object is made for a record that is only cut: a block is split by Arrow into one binary
+array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from txlog.base.startup import compute as pc
+from txlog.errors import BadRecord
+
+# the longest record that could be a message with its key
+_RECORD_BYTES_MAX = MESSAGE_BYTES_MAX + KEY_BYTES_MAX
+_INSTANT = pa.timestamp("ms", "UTC")
+TYPES = {
+    "line": pa.int64(),
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "event_time": _INSTANT,
+    "deliver_at": _INSTANT,
+    "deliver_after": pa.int64(),
+    "producer": pa.string(),
+    "sequence_id": pa.int64(),
+    "partition": pa.int32(),
+}
+
+
+def split_records(
+    blocks: Iterator[bytes | None],
+    separator: bytes,
+    line: int,
+    record_bytes_max: int = _RECORD_BYTES_MAX,
+) -> Iterator[tuple[pa.Array, int, bool] | None]:
+    """Yield (records, line of the first, ended) as blocks come; None when nothing came.
+
+    ended is false for a last record without its separator, which comes alone.
+    raises: BadRecord (104) for a record too long to be a message
+    """
+    held: list[bytes] = []
+    held_bytes = 0
+    for block in blocks:
+        if block is None:
+            yield None
+            continue
+        cut = block.rfind(separator)
+        if cut < 0:
+            held.append(block)
+            held_bytes += len(block)
+            if held_bytes > record_bytes_max:
+                raise BadRecord(f"line {line}: longer than {record_bytes_max} bytes", line=line)
+            continue
+        data = b"".join([*held, block[:cut]])
+        rest = block[cut + 1 :]
+        held, held_bytes = ([rest], len(rest)) if rest else ([], 0)
+        records = pc.split_pattern(pa.array([data], pa.binary()), separator).values
+        yield records, line, True
+        line += len(records)
+    if held:
+        yield pa.array([b"".join(held)], pa.binary()), line, False
+
+
+class Columns:
+    """The columns of parsed records, before they become a table."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[object]] = {name: [] for name in TYPES}
+
+    def __len__(self) -> int:
+        return len(self._lists["line"])
+
+    def add(self, row: dict[str, object]) -> None:
+        """Add a record; a name it lacks is null."""
+        for name, column in self._lists.items():
+            column.append(row.get(name))
+
+    def table(self) -> pa.Table:
+        """Return the columns that are not all null."""
+        kept = {
+            name: pa.array(column, TYPES[name])
+            for name, column in self._lists.items()
+            if name in ("line", "value") or any(item is not None for item in column)
+        }
+        return pa.table(kept)
+
+    def clear(self) -> None:
+        """Begin again."""
+        for column in self._lists.values():
+            column.clear()
+
+
+def whole_table(made: Mapping[str, pa.Array]) -> pa.Table | None:
+    """The columns that are not all null; both a time and a delay are bad."""
+    there = {
+        name: column
+        for name, column in made.items()
+        if name in ("line", "value") or column.null_count < len(column)
+    }
+    if "deliver_at" in there and "deliver_after" in there:
+        both = pc.and_(there["deliver_at"].is_valid(), there["deliver_after"].is_valid())
+        if pc.any(both).as_py():
+            return None
+    return pa.table({name: there[name] for name in TYPES if name in there})
+
+
+def maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
+    """The maps of pairs that lie behind each other, null where they are empty."""
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    maps = pa.MapArray.from_arrays(offsets, names, values)
+    is_any = pc.greater(pc.pairwise_diff(offsets)[1:], 0)
+    return pc.if_else(is_any, maps, pa.scalar(None, maps.type))
+
+
+def check_delivery(row: dict[str, object], line: int) -> None:
+    """Refuse both a time and a delay. Raises BadRecord (104)."""
+    if row.get("deliver_at") is not None and row.get("deliver_after") is not None:
+        raise bad_record(line, "both deliver_at and deliver_after")
+
+
+def bad_record(line: int, reason: str) -> BadRecord:
+    """The error for a record, by the line that it is on."""
+    return BadRecord(f"line {line}: {reason}", line=line)

@@ -1,0 +1,20 @@
+"""The Python API, shaped like Pulsar's.
+
+A client on a store, its administration, and the handles that the client gives out: one package for
+each subject.
+
+Contents:
+
+    admin           Admin: the operations of administration, reached as `client.admin`
+    aio/            the same handles for programs built on an event loop
+    answers/        what a store looks like, as plain values; its metrics
+    client          Client: everything a program does with a store begins here
+    consuming/      consumers
+    copy            a copy of a store as it is at one LSN, while others keep writing
+    open            `init` and `open`
+    reading/        readers, messages, and what a session knows of its watermark
+    sending/        producers, large messages and bulk batches
+    topics/         handles of topics and subscriptions
+    transactions/   transactions
+    wait            `client.wait`: until a store has become what was asked for
+"""

@@ -1,0 +1,467 @@
+"""Owns the handles of an asynchronous client: producer, consumer, reader, table view, transaction.
+
+Each has the calls of the handle of `txlog` with the same name, as coroutines, and that handle does
+the work: what a call takes, returns and raises is said there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+
+import pyarrow as pa
+
+from txlog.base.ids import TxnId
+from txlog.client.aio.waits import Waits
+from txlog.client.aio.worker import Worker
+from txlog.client.consuming.acknowledge import Acknowledgeable
+from txlog.client.consuming.batches import Receives
+from txlog.client.consuming.consumer import Consumer as Consuming
+from txlog.client.consuming.in_memory import NonDurableConsumer
+from txlog.client.consuming.many_topics import MultiTopicsConsumer
+from txlog.client.reading.message import Message, messages
+from txlog.client.reading.pause import until_told
+from txlog.client.reading.reader import Reader as Reading
+from txlog.client.reading.table_view import News
+from txlog.client.reading.table_view import TableView as Viewing
+from txlog.client.sending.large import Value
+from txlog.client.sending.producer import Producer as Producing
+from txlog.client.sending.receipt import BatchReceipt, SendReceipt
+from txlog.client.transactions.transaction import Later
+from txlog.client.transactions.transaction import Transaction as Transacting
+from txlog.engine.decide.consuming.acknowledge import AckAnswer
+from txlog.engine.relation.positions import Where
+from txlog.errors import NotAllowed, ProducerQueueIsFull
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+H = TypeVar("H", bound="Handle[Any]")
+
+
+class Handle(Generic[S]):
+    """A handle of `txlog`, whose calls run in the client's thread."""
+
+    __slots__ = ("_sync", "_waits", "_worker")
+
+    def __init__(self, sync: S, worker: Worker, waits: Waits) -> None:
+        self._sync, self._worker, self._waits = sync, worker, waits
+
+    def __repr__(self) -> str:
+        return f"<txlog.aio of {self._sync!r}>"
+
+    async def __aenter__(self: H) -> H:
+        return self
+
+    @abstractmethod
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+
+
+def awaited(
+    function: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Handle[Any], P], Coroutine[Any, Any, T]]:
+    """The same call as a coroutine."""
+
+    @wraps(function)
+    async def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        act = getattr(self._sync, function.__name__, None)
+        if act is None:
+            kind = type(self._sync).__name__
+            raise NotAllowed(f"a {kind} has no {function.__name__}")
+        return cast(T, await self._worker.run(partial(act, *args, **kwargs)))
+
+    return call
+
+
+def direct(
+    function: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Handle[Any], P], T]:
+    """The same call, of what is in memory and belongs to the event loop."""
+
+    @wraps(function)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(T, getattr(self._sync, function.__name__)(*args, **kwargs))
+
+    return call
+
+
+class Closable(Handle[S]):
+    """A handle to be closed: `async with` does it."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
+        await self._worker.run(cast(Any, self._sync).close, keeps=True)
+        self._waits.end_of(self._sync)  # tasks that wait in it look, and get AlreadyClosed
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Opening(Generic[H]):
+    """A handle in the making: `handle = await …` or `async with … as handle`."""
+
+    __slots__ = ("_made", "_open")
+
+    def __init__(self, open: Callable[[], Coroutine[Any, Any, H]]) -> None:
+        self._open = open
+        self._made: H | None = None
+
+    def __await__(self) -> Generator[Any, None, H]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> H:
+        self._made = await self._open()
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._made is not None
+        await self._made.__aexit__(kind, error, trace)
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+class Transaction(Handle[Transacting]):
+    """A transaction: `async with client.transaction() as txn` commits at the end of its block.
+
+    If the block ends with an exception, a cancellation included, the transaction is aborted. Either
+    happens even if the task is cancelled while it waits for it.
+    """
+
+    __slots__ = ()
+
+    commit = awaited(Transacting.commit)
+    abort = awaited(Transacting.abort)
+
+    @property
+    def state(self) -> str:
+        """The status as this handle knows it."""
+        return self._sync.state
+
+    async def get_id(self) -> TxnId:
+        """Its id; a transaction without operations yet is opened now."""
+        return await self._worker.run(lambda: self._sync.id)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._worker.run(partial(self._sync.__exit__, kind, error, trace), keeps=True)
+
+
+Txn = Transaction | TxnId | None
+
+
+def plain(txn: Txn) -> Transacting | TxnId | None:
+    """The transaction that the synchronous calls know."""
+    return txn._sync if isinstance(txn, Transaction) else txn
+
+
+# --- sending ---------------------------------------------------------------------------------
+
+
+class SendOptions(TypedDict, total=False):
+    """What `Producer.send` takes besides the value."""
+
+    key: bytes | str | None
+    ordering_key: bytes | str | None
+    properties: Mapping[str, str] | None
+    event_time: int | None
+    deliver_at: int | None
+    deliver_after: int | None
+    sequence_id: int | None
+    partition: int | None
+
+
+class Producer(Closable[Producing]):
+    """A producer; see txlog.Producer."""
+
+    __slots__ = ("_last",)
+
+    flush = awaited(Producing.flush)
+    last_sequence_id = awaited(Producing.last_sequence_id)
+
+    def __init__(self, sync: Producing, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        self._last: Future[SendReceipt] | None = None
+
+    async def send(
+        self, value: Value | str | None, *, txn: Txn = None, **options: Unpack[SendOptions]
+    ) -> SendReceipt:
+        """Send one message; durable when it returns, in a transaction with the commit.
+
+        What tasks send while a flush is under way shares the next frame and flush. A task that
+        finds the queue full waits.
+        """
+        if txn is not None or self._sync.chunking or not isinstance(value, bytes | str | None):
+            act = partial(self._sync.send, value, txn=plain(txn), **options)
+            return await self._worker.run(act)
+        while True:
+            try:
+                sent = self._last = self._sync.send_async(value, **options)
+            except ProducerQueueIsFull:
+                if self._last is None:
+                    raise
+                await asyncio.wait([asyncio.wrap_future(self._last)])
+            else:
+                return await asyncio.wrap_future(sent)
+
+    async def send_batch(
+        self, batch: pa.Table | pa.RecordBatch, *, txn: Txn = None
+    ) -> BatchReceipt:
+        """Send the rows of a batch; durable when it returns, in a transaction with the commit."""
+        return await self._worker.run(partial(self._sync.send_batch, batch, txn=plain(txn)))
+
+    async def send_later(
+        self, value: bytes | str | None, *, txn: Transaction, **options: Unpack[SendOptions]
+    ) -> Later[SendReceipt]:
+        """Send one message in a transaction, in the frame of its commit (send_async of txlog)."""
+        return await self._worker.run(
+            lambda: self._sync.send_async(value, txn=txn._sync, **options)
+        )
+
+
+# --- consuming and reading -------------------------------------------------------------------
+
+Consumes = Consuming | MultiTopicsConsumer | NonDurableConsumer
+
+
+class _Receives(Receives, Protocol):
+    """What waiting needs of a consumer (api/consuming)."""
+
+    def _next(self, is_thorough: bool) -> tuple[Message | None] | None: ...
+    def _unreceived(self, message: Message) -> None: ...
+
+
+class Consumer(Closable[Consumes]):
+    """A consumer of one topic or several; see txlog.Consumer. `async for` receives for ever."""
+
+    __slots__ = ("_kept",)
+
+    acknowledge_cumulative = awaited(Consuming.acknowledge_cumulative)
+    negative_acknowledge = awaited(Consuming.negative_acknowledge)
+    reconsume_later = awaited(Consuming.reconsume_later)
+    redeliver_unacknowledged_messages = awaited(Consuming.redeliver_unacknowledged_messages)
+    get_last_message_id = awaited(Consuming.get_last_message_id)
+    has_message_available = awaited(Consuming.has_message_available)
+    seek = awaited(Consuming.seek)
+    unsubscribe = awaited(Consuming.unsubscribe)
+    get_last_watermark = awaited(Consuming.get_last_watermark)
+
+    def __init__(self, sync: Consumes, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        # for tasks that were cancelled: previews, which nobody leases, and None for a watermark
+        self._kept: deque[Message | None] = deque()
+
+    async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
+        """Acknowledge messages; in a transaction with its commit."""
+        act = partial(cast(Consuming, self._sync).acknowledge, what, txn=plain(txn))
+        return await self._worker.run(act)
+
+    async def receive(self, timeout_ms: int | None = None) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
+
+        If the task is cancelled, as by `asyncio.wait_for`, it comes again at once, uncounted, to
+        whoever receives next.
+        """
+        sync = cast(_Receives, self._sync)
+
+        def look(is_thorough: bool) -> tuple[Message | None] | None:
+            return (self._kept.popleft(),) if self._kept else sync._next(is_thorough)
+
+        found = await self._waits.until(look, timeout_ms, sync._rest, self._give_back)
+        return None if found is None else found[0]
+
+    async def receive_batch(
+        self, max_messages: int | None = None, timeout_ms: int | None = 0
+    ) -> pa.Table:
+        """The next messages, at most max_messages; no rows if none came within timeout_ms.
+
+        Without arguments: as batch_receive_policy says. If the task is cancelled, they come again
+        at once.
+        """
+        sync = cast(Receives, self._sync)
+        batch = sync._batching.begin(sync, max_messages, timeout_ms)
+        try:
+            found = await self._waits.until(batch.look, batch.timeout_ms, sync._rest)
+        except BaseException:  # above all a cancellation
+            self._worker.leave(batch.give_back)
+            raise
+        return batch.table() if found is None else found
+
+    def _give_back(self, found: tuple[Message | None]) -> None:
+        """Runs in the worker, before any later look."""
+        message = found[0]
+        if message is None or message.message_id is None:
+            self._kept.append(message)
+        else:
+            cast(_Receives, self._sync)._unreceived(message)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            message = await self.receive()
+            if message is not None:  # with watermarks: a new one
+                yield message
+
+
+class Reader(Closable[Reading]):
+    """A reader; see txlog.Reader. `async for` ends where the log ends now, `follow` never."""
+
+    __slots__ = ("_kept",)
+
+    get_last_message_id = awaited(Reading.get_last_message_id)
+    get_last_watermark = awaited(Reading.get_last_watermark)
+
+    def __init__(self, sync: Reading, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        self._kept: deque[pa.Table] = deque()  # rows that were read for tasks that were cancelled
+
+    async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
+
+        If the task is cancelled, the next call of any kind returns it.
+        """
+
+        def give_back(found: tuple[Message, Callable[[], pa.Table]]) -> None:
+            self._kept.append(found[1]())
+
+        found = await self._waits.until(self._next, timeout_ms, self._sync._rest, give_back)
+        return None if found is None else found[0]
+
+    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
+        """The next messages, at most max_messages; no rows if none came within timeout_ms.
+
+        If the task is cancelled, the next call of any kind returns them.
+        """
+        nothing: pa.Table | None = None
+
+        def look(is_thorough: bool) -> pa.Table | None:
+            nonlocal nothing
+            self._sync._settle(is_thorough)
+            nothing = self._some(max_messages)
+            return nothing if nothing.num_rows else None
+
+        rest = self._sync._rest
+        found = await self._waits.until(look, timeout_ms, rest, self._kept.append)
+        return nothing if found is None else found
+
+    async def has_message_available(self) -> bool:
+        """True when a visible message follows."""
+        return await self._worker.run(
+            lambda: bool(self._kept) or self._sync.has_message_available()
+        )
+
+    async def seek(self, position: Where) -> None:
+        """Continue from another position; see txlog.Reader.seek."""
+
+        def act() -> None:
+            self._sync.seek(position)
+            self._kept.clear()
+
+        await self._worker.run(act)
+
+    def _next(self, is_thorough: bool) -> tuple[Message, Callable[[], pa.Table]] | None:
+        """The next message, and what makes its row."""
+        sync = self._sync
+        if self._kept:
+            row = self._some(1)
+            return next(iter(messages(row, sync._decoder))), lambda: row
+        sync._settle(is_thorough)
+        message = sync.read_next()
+        return None if message is None else (message, sync._unread.last_row())
+
+    def _some(self, limit: int) -> pa.Table:
+        if not self._kept or limit <= 0:
+            return self._sync.receive_batch(limit)
+        table = self._kept.popleft()
+        if len(table) > limit:
+            self._kept.appendleft(table.slice(limit))
+        return table.slice(0, limit)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while (message := await self.read_next()) is not None:
+            yield message
+
+    async def follow(self) -> AsyncIterator[Message]:
+        """Messages in order from here on, for ever."""
+        while True:
+            message = await self.read_next(None)
+            if message is not None:
+                yield message
+
+
+class TableView(Closable[Viewing]):
+    """A table view; see txlog.TableView. What it holds is in memory and is asked without `await`.
+
+    It changes in the event loop only, at the end of a `refresh` or `wait`: then its actions are
+    called. A task that is cancelled leaves it as it was.
+    """
+
+    __slots__ = ()
+
+    get = direct(Viewing.get)
+    keys = direct(Viewing.keys)
+    values = direct(Viewing.values)
+    items = direct(Viewing.items)
+    for_each = direct(Viewing.for_each)
+    listen = direct(Viewing.listen)
+    __getitem__ = direct(Viewing.__getitem__)
+    __contains__ = direct(Viewing.__contains__)
+    __len__ = direct(Viewing.__len__)
+    __iter__ = direct(Viewing.__iter__)
+
+    @property
+    def lsn(self) -> int:
+        """The moment that it shows: everything durable up to this LSN."""
+        return self._sync.lsn
+
+    async def refresh(self) -> int:
+        """Take what came since, as of now; returns how many keys have another value."""
+        return self._sync._take(await self._worker.run(self._sync._look))
+
+    async def wait(self, timeout_ms: int | None = None) -> int:
+        """Refresh until a key has another value, and return how many have; 0: time ran out."""
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+
+        def look(_: bool) -> News | None:
+            news = self._sync._look()
+            return news if news.found or not news.is_since else None
+
+        while (news := await self._waits.until(look, timeout_ms, until_told)) is not None:
+            if changed := self._sync._take(news):
+                return changed
+            if deadline is not None:  # somebody sent a value that is there
+                timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
+        return 0
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+        self._sync.close()
+        self._waits.end_all()

@@ -1,0 +1,236 @@
+"""Whether a store can be relied on: verify and repair, as the API answers them.
+
+It calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
+Source: spec/reliability 2.3, promise 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txlog.base.ids import MessageId, TopicName
+from txlog.clock import Clock, SystemClock
+from txlog.engine.folds.catalog import has_partition, index_of, topic_of
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.upkeep.repair.apply import perform
+from txlog.engine.upkeep.repair.plan import ROUNDS_MAX, Action, make_plan
+from txlog.engine.upkeep.verify.findings import Findings, Problem, silent
+from txlog.engine.upkeep.verify.verify import verify as look_over
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, Refused
+
+if TYPE_CHECKING:
+    from txlog.base.rows.store import RepairAction, Repaired, Verified, VerifyProblem
+
+
+REBUILD = ("state", "delayed", "changes", "all")
+
+
+def verify(
+    path: str,
+    *,
+    deep: bool = False,
+    topics: Sequence[str] = (),
+    clock: Clock | None = None,
+    tell: Callable[[str, int], None] = silent,
+) -> Verified:
+    """Read every byte of a store and repair nothing; exported as txlog.verify.
+
+    It works on a store that cannot be opened, takes no lock and writes nothing.
+
+    deep:    also decode everything, replay the journal from the checkpoint before the newest, and
+             compare all components with each other and with the rows
+    topics:  only the files and components of these, and what all topics share
+    tell:    called now and then with the current step and the bytes read so far
+    returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
+             severity (error or warning), path, topic, partition, ledger, first and last (message
+             ids), offset (byte), message and hint
+    raises:  StoreNotFound, TopicNotFound, NoResources
+    cost:    reads every byte once; deep about three times
+    """
+    disk = PosixDisk(str(Path(path).absolute()), read_only=True)
+    try:
+        return verify_disk(disk, clock or SystemClock(), deep=deep, topics=topics, tell=tell)
+    finally:
+        disk.close()
+
+
+def verify_disk(
+    disk: Disk,
+    clock: Clock,
+    *,
+    deep: bool = False,
+    topics: Sequence[str] = (),
+    tell: Callable[[str, int], None] = silent,
+) -> Verified:
+    """Like verify, on a disk."""
+    names = [TopicName.parse(name, allow_partition=True) for name in topics]
+    findings = Findings(tell)
+    known = look_over(disk, clock.now(), findings, deep=deep, topics=names)
+    try:
+        return told(findings, None if known is None else known.view)
+    finally:
+        if known is not None:
+            known.close()
+
+
+def told(findings: Findings, view: View | None) -> Verified:
+    """Findings as the fields of `txlog verify`."""
+    return {
+        "files": findings.files,
+        "size_bytes": findings.size_bytes,
+        "frames": findings.frames,
+        "errors": findings.errors,
+        "warnings": findings.warnings,
+        "problem_list": [_row(one, view) for one in findings.problems],
+    }
+
+
+def _row(problem: Problem, view: View | None) -> VerifyProblem:
+    topic: str | None = None
+    partition: int | None = None
+    number = problem.partition
+    if number is not None and view is not None and has_partition(view.catalog, number):
+        found = topic_of(view.catalog, number)
+        topic = TopicName.parse(found.name).short
+        partition = index_of(found, number)
+    return {
+        "code": problem.code,
+        "severity": problem.severity,
+        "path": problem.path,
+        "topic": topic,
+        "partition": partition,
+        "ledger": problem.ledger,
+        "first": _id(problem.first),
+        "last": _id(problem.last),
+        "offset": problem.offset,
+        "message": problem.message,
+        "hint": problem.hint,
+    }
+
+
+def _id(place: tuple[int, int] | None) -> MessageId | None:
+    return None if place is None else MessageId(place[0], max(0, place[1]))
+
+
+def repair(
+    path: str,
+    *,
+    apply: bool = False,
+    rebuild: str | None = None,
+    ledger: int | None = None,
+    accept_loss: bool = False,
+    lock_timeout_ms: int = 30_000,
+    clock: Clock | None = None,
+) -> Repaired:
+    """Say how a damaged store can be repaired, or repair it; exported as txlog.repair.
+
+    What the journal or older files still lead to is made again without loss. Of the rest, what is
+    good can be kept: the journal up to the damage, and the good row groups of a file. Messages lost
+    that way are counted, and recorded for every later reader: those of a file stay at their ids
+    without key and value, with the property `txlog.lost`.
+
+    apply:       do it; otherwise only plan, which locks and changes nothing
+    rebuild:     "state", "delayed", "changes" or "all": rebuild this, damaged or not
+    ledger:      only files of this one
+    accept_loss: also take steps that lose messages
+    returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
+                 last (entries of the ledger, or LSNs), messages_lost, detail, done;
+                 messages_lost is None where unreadable frames are lost, and the detail says what
+                 is known
+    raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
+                 StoreLocked, StoreFull, InvalidArgument
+    """
+    if rebuild is not None and rebuild not in REBUILD:
+        raise InvalidArgument(f"rebuild is {rebuild!r}, it must be one of {', '.join(REBUILD)}")
+    disk = PosixDisk(str(Path(path).absolute()), read_only=not apply)
+    try:
+        return repair_disk(
+            disk,
+            clock or SystemClock(),
+            apply=apply,
+            rebuild=rebuild,
+            ledger=ledger,
+            accept_loss=accept_loss,
+            lock_timeout_ms=lock_timeout_ms,
+        )
+    finally:
+        disk.close()
+
+
+def repair_disk(
+    disk: Disk,
+    clock: Clock,
+    *,
+    apply: bool,
+    rebuild: str | None = None,
+    ledger: int | None = None,
+    accept_loss: bool = False,
+    lock_timeout_ms: int = 30_000,
+) -> Repaired:
+    """Like repair, on a disk."""
+    wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
+    done: list[Action] = []
+    for _ in range(ROUNDS_MAX):
+        plan = make_plan(disk, clock, wanted, ledger)
+        try:
+            if not apply:
+                return _repaired(False, plan.actions)
+            if plan.losing and not accept_loss:
+                if not done:
+                    _refuse(plan.losing)
+                return _repaired(True, done, plan.losing)
+            step = perform(disk, clock, plan, lock_timeout_ms)
+            if step is None:
+                continue
+            if not step:
+                return _repaired(True, done, plan.actions)
+            done += step
+            wanted = [name for name in wanted if f"rebuild-{name}" not in {a.action for a in step}]
+        finally:
+            plan.close()
+    return _repaired(True, done, make_plan(disk, clock).actions)
+
+
+def _refuse(losing: Sequence[Action]) -> None:
+    lost = _sum_lost(losing)
+    how_many = (
+        "an unknown number of messages"
+        if lost is None
+        else ("1 message" if lost == 1 else f"{lost} messages")
+    )
+    what = "; ".join(f"{one.action} {one.path}" for one in losing)
+    raise Refused(
+        f"this would lose {how_many}: {what}",
+        code=902,
+        hint="restore the file from a copy of the store, or give --accept-loss",
+        path=losing[0].path,
+    )
+
+
+def _sum_lost(actions: Sequence[Action]) -> int | None:
+    """How many messages are lost; None: unknown for some step."""
+    every = [one.messages_lost for one in actions]
+    return None if None in every else sum(one for one in every if one is not None)
+
+
+def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Repaired:
+    """What was done, then what a person must do: restore a copy, or agree to the loss."""
+    rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
+    return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
+
+
+def _action(one: Action, done: bool) -> RepairAction:
+    return {
+        "action": one.action,
+        "detail": one.detail,
+        "path": one.path,
+        "ledger": one.ledger,
+        "first": one.first,
+        "last": one.last,
+        "messages_lost": one.messages_lost,
+        "done": done,
+    }

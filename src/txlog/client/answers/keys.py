@@ -1,0 +1,214 @@
+"""Transaction keys as rows and as metrics.
+
+The names in the answers are the fields that the commands print. The metrics:
+
+    pulsar_txn_transaction_key_count   living keys      _epoch   the newest epoch of each
+    pulsar_txn_transaction_key_age     summary: how long transactions of the key were open, one
+                                       observation for each ended; quantiles over the last 64
+    txlog_transaction_key_last_used_seconds             to find keys that nobody uses
+
+Source: the metrics of the transaction-key proposal; spec/transactions 16.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from typing import TYPE_CHECKING
+
+from txlog.base.ids import TxnId
+from txlog.client.answers.metric_family import Family, Sample
+from txlog.client.answers.topics_and_txns import begun, topics_of
+from txlog.engine.decide.transactions import keys
+from txlog.engine.decide.transactions.keys import Connected, Opened, Owner
+from txlog.engine.folds.coordinator import Txn
+from txlog.engine.folds.transaction_key import Key
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+
+if TYPE_CHECKING:
+    from txlog.base.rows.transactions import (
+        KeyConnected,
+        KeyDescription,
+        KeyRow,
+        KeyTransaction,
+        TransactionBegun,
+    )
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def connected(answer: Connected) -> KeyConnected:
+    """The answer of connect."""
+    return {
+        "transaction_key": answer.key,
+        "owner": answer.owner,
+        "owner_uid": answer.owner_uid,
+        "epoch": answer.epoch,
+        "coordinator": answer.coordinator,
+        "fenced_txn": answer.fenced,
+    }
+
+
+def opened(view: View, answer: Opened, store: Store) -> TransactionBegun:
+    """The answer of begin under a key."""
+    return {**begun(view, answer.txn_id, store), "fenced_txn": answer.fenced}
+
+
+def coordinators(view: View) -> tuple[int, ...]:
+    """Coordinators that have keys; their transactions are swept before they are shown."""
+    return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
+
+
+def transaction_keys(
+    view: View, store: Store, deleted: bool, owner: str | int | None
+) -> list[KeyRow]:
+    """Every living key, by key and owner; deleted: tombstones too."""
+    out: list[KeyRow] = []
+    for number in coordinators(view):
+        newest = _newest_unfinished(view.coordinator(number).unfinished.values())
+        for uid, of_owner in view.keys(number).of.items():
+            for key, known in of_owner.items():
+                wanted = owner is None or str(owner) in (str(uid), known.owner)
+                if wanted and (deleted or not known.deleted):
+                    txn = newest.get((uid, key))
+                    out.append(_row(view, store, number, uid, key, known, txn))
+    return sorted(out, key=lambda row: (row["transaction_key"], row["owner_uid"]))
+
+
+def transaction_key(
+    view: View, store: Store, caller: Owner, key: str, owner: str | int | None
+) -> KeyDescription:
+    """One living key with its remembered transactions, newest first."""
+    keys.check_key(key)
+    holder = keys.find_owner(view, caller, owner)
+    number = keys.home(view, store.settings, holder[0], key)
+    known = keys.living(view, number, holder, key)
+    state = view.coordinator(number)
+    newest = _newest_unfinished(state.unfinished.values())
+    mine = [
+        txn
+        for pool in (state.unfinished, state.ended)
+        for txn in pool.values()
+        if (txn.owner_uid, txn.key) == (holder[0], key)
+    ]
+    rows: list[KeyTransaction] = [
+        {
+            "txn": TxnId(number, txn.sequence),
+            "state": txn.status.lower(),
+            "reason": txn.reason,
+            "begin_time": txn.wall_ms,
+            "end_time": txn.ended_ms or None,
+        }
+        for txn in sorted(mine, key=lambda txn: -txn.sequence)
+    ]
+    txn = newest.get((holder[0], key))
+    return {**_row(view, store, number, holder[0], key, known, txn), "txn_list": rows}
+
+
+def _newest_unfinished(txns: Iterable[Txn]) -> dict[tuple[int, str], Txn]:
+    found = {(txn.owner_uid, txn.key): txn for txn in sorted(txns, key=lambda txn: txn.sequence)}
+    return {(uid, key): txn for (uid, key), txn in found.items() if key is not None}
+
+
+def _row(
+    view: View, store: Store, number: int, uid: int, key: str, known: Key, txn: Txn | None
+) -> KeyRow:
+    now = store.clock.now()
+    return {
+        "transaction_key": key,
+        "owner": known.owner,
+        "epoch": known.epoch,
+        "txn": None if txn is None else TxnId(number, txn.sequence),
+        "txn_state": None if txn is None else txn.status.lower(),
+        "coordinator": number,
+        "last_used_time": known.used_ms,
+        "owner_uid": uid,
+        "age_ms": now.wall_ms - known.used_ms,
+        "connected_time": known.connected_ms,
+        "deleted": known.deleted,
+        "topic_list": [] if txn is None else topics_of(view, txn),
+    }
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def living_keys(view: View) -> dict[tuple[int, str], Key]:
+    """The keys that are not deleted, by (uid, key)."""
+    return {pair: one for _, pair, one in _living(view)}
+
+
+def living_counts(view: View) -> Counter[int]:
+    """How many living keys each coordinator has."""
+    return Counter(coordinator for coordinator, _, _ in _living(view))
+
+
+def _living(view: View) -> Iterator[tuple[int, tuple[int, str], Key]]:
+    for component in sorted(view.known()):
+        if component[0] == "key":
+            for uid, keys in view.keys(component[1]).of.items():
+                for key, one in keys.items():
+                    if not one.deleted:
+                        yield component[1], (uid, key), one
+
+
+def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
+    """The metrics of these keys; a label is OWNER&KEY."""
+    shown = [(labels, keys[pair]) for pair, labels in _labels(keys)]
+    yield Family(
+        "pulsar_txn_transaction_key_count",
+        "gauge",
+        "living transaction keys",
+        [("", {}, len(keys))],
+    )
+    yield Family(
+        "pulsar_txn_transaction_key_epoch",
+        "gauge",
+        "newest epoch of the key",
+        [("", labels, one.epoch) for labels, one in shown],
+    )
+    yield Family(
+        "pulsar_txn_transaction_key_age",
+        "summary",
+        "seconds from begin to end of the key's transactions",
+        [sample for labels, one in shown for sample in _ages(labels, one)],
+    )
+    yield Family(
+        "txlog_transaction_key_last_used_seconds",
+        "gauge",
+        "when the key was last used",
+        [("", labels, one.used_ms / 1000) for labels, one in shown],
+    )
+
+
+def _labels(
+    keys: dict[tuple[int, str], Key],
+) -> Iterator[tuple[tuple[int, str], dict[str, str]]]:
+    """A label for each key; users with the same name are told apart by their numbers."""
+    seen: dict[tuple[str, str], int] = {}
+    for (_, key), one in keys.items():
+        seen[one.owner, key] = seen.get((one.owner, key), 0) + 1
+    for (uid, key), one in sorted(keys.items(), key=lambda item: item[0]):
+        owner = one.owner if seen[one.owner, key] == 1 else str(uid)
+        yield (uid, key), {"transaction_key": f"{owner}&{key}"}
+
+
+def _ages(labels: dict[str, str], one: Key) -> Iterable[Sample]:
+    out: list[Sample] = []
+    if one.recent_ms:
+        for quantile in QUANTILES:
+            value = nearest_rank(one.recent_ms, quantile) / 1000
+            out.append(("", {**labels, "quantile": f"{quantile:g}"}, value))
+    out.append(("_count", labels, one.ended_count))
+    out.append(("_sum", labels, one.open_ms_sum / 1000))
+    return out
+
+
+def nearest_rank(values: Sequence[int], quantile: float) -> int:
+    """The smallest value that this share of the values does not exceed."""
+    return sorted(values)[max(0, ceil(quantile * len(values)) - 1)]

@@ -1,0 +1,62 @@
+"""Who holds which lock of a store: the writer, maintenance, readers that pin files, consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
+from txlog.engine.store.liveness import CONSUMERS_DIR, WRITE_LOCK, consumer_lock
+from txlog.engine.store.pins import pins
+from txlog.engine.store.store import MAINTENANCE_PATH, Store
+from txlog.engine.view.view import View
+from txlog.errors import MissingFile
+
+if TYPE_CHECKING:
+    from txlog.base.rows.store import LockRow
+
+
+def locks(view: View, store: Store) -> list[LockRow]:
+    """Every lock: {name, path, held, pid, command, since_time, subscription}.
+
+    That of an exclusive producer is named producer, by topic and epoch. A consumer's lock is listed
+    while the catalog has the consumer, and held while that lives.
+    """
+    out = [
+        _row(store, "write", WRITE_LOCK, None, None),
+        _row(store, "flush", FLUSH_LOCK, None, None),
+        _row(store, "maintenance", MAINTENANCE_PATH, None, None),
+    ]
+    out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]
+    seats = sorted(name for name in store.disk.listdir(CONSUMERS_DIR) if "-" in name)
+    out += [_row(store, "producer", f"{CONSUMERS_DIR}/{name}", None, None) for name in seats]
+    for _, one in sorted(view.catalog.consumers.items()):
+        held = view.catalog.subscriptions[one.subscription]
+        out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))
+    return out
+
+
+def _row(
+    store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
+) -> LockRow:
+    found = holder(store, path)
+    return {
+        "name": name,
+        "path": path,
+        "held": found is not None,
+        "pid": None if found is None else found[0],
+        "command": None if found is None else found[1],
+        "since_time": since_ms if found is not None else None,
+        "subscription": subscription,
+    }
+
+
+def holder(store: Store, path: str) -> tuple[int, str] | None:
+    """(process, command) of the holder of a lock file, None when nobody holds it."""
+    try:
+        lock = store.disk.lock_file(path, create=False)
+    except MissingFile:
+        return None
+    try:
+        return lock.holder()
+    finally:
+        lock.close()

@@ -1,0 +1,200 @@
+"""What a whole store looks like at one moment: the figures that `txlog report` draws.
+
+It only reads from a view. Nothing is counted here that another answer counts: topics, sizes and
+transactions are those of status and list, durations those of metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from txlog.client.answers import (
+    delayed as delayreport,
+)
+from txlog.client.answers import topics_and_txns
+from txlog.client.answers import watermarks as watermarkhistory
+from txlog.client.answers import (
+    watermarks as watermarkreport,
+)
+from txlog.client.answers.metrics import families
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.relation import build
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, PartitionUnavailable, TxlogError
+
+if TYPE_CHECKING:
+    from txlog.base.rows.store import (
+        DelayedOverview,
+        Overview,
+        Problem,
+        TransactionDurations,
+        TransactionsByState,
+        TransactionsOverview,
+        WatermarkOverview,
+    )
+    from txlog.base.rows.watermarks import WatermarkPartition, WatermarkRow
+
+
+MOVES_MAX: Final = 2000  # rows that moved a watermark: the last ones of a topic
+OPEN_MAX: Final = 20  # unfinished transactions: the oldest
+_DURATIONS: Final = "txlog_txn_duration_seconds"
+_REASONS: Final = "txlog_txn_aborted_by_reason_total"
+R = TypeVar("R")
+_COMMITTED: Final = "pulsar_txn_committed_total"
+
+
+def overview(view: View, store: Store) -> Overview:
+    """Everything from one view; instants are in milliseconds, sizes in bytes.
+
+    returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
+             transactions: {state_list, duration_list, open_list}, subscription_list,
+             delayed_list, watermark_list, segment_list}; what cannot be read is left out there
+             and listed in problem_list
+    raises:  Corruption of what status needs
+    cost:    loads every fold; reads the index of delayed messages, and the rows that moved
+             watermarks, at most MOVES_MAX for each topic; reads no message
+    """
+    status = topics_and_txns.status(view, store)
+    topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    last = {row["topic"]: row["last_publish_time"] for row in topics_and_txns.topics(view, store)}
+    problems: list[Problem] = []
+
+    def each(ask: Callable[[View, Store, Topic], list[R]]) -> list[R]:
+        rows: list[R] = []
+        for topic in topics:
+            try:
+                rows += ask(view, store, topic)
+            except (Corruption, PartitionUnavailable) as error:
+                problems.append(problem(error))
+        return rows
+
+    waiting, moved = each(delayed), each(watermarks)
+    return {
+        "time": store.clock.now().wall_ms,
+        "lsn": view.lsn,
+        "store": status["store"],
+        "journal": status["journal"],
+        "checkpoint": status["checkpoint"],
+        "txns": status["txns"],
+        "problem_list": [*status["problem_list"], *problems],
+        "topic_list": [
+            {**row, "last_publish_time": last[row["topic"]]} for row in status["topic_list"]
+        ],
+        "transactions": transactions(view, store),
+        "subscription_list": topics_and_txns.subscriptions(view, None, store),
+        "delayed_list": waiting,
+        "watermark_list": moved,
+        "segment_list": build.segments(view),
+    }
+
+
+def problem(error: TxlogError) -> Problem:
+    """An error as a row of problem_list."""
+    return {"code": error.kind, "message": error.message, "hint": error.hint}
+
+
+def transactions(view: View, store: Store) -> TransactionsOverview:
+    """How many are in each state, how long the ended ones took, and the oldest open ones.
+
+    returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
+             aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
+    """
+    found = {family.name: family.samples for family in families(view, store)}
+    unfinished = topics_and_txns.transactions(view, store, False, None)
+    states = [_counted("committed", None, _sum(found[_COMMITTED]))]
+    states += [
+        _counted("aborted", labels["reason"], int(count)) for _, labels, count in found[_REASONS]
+    ]
+    by_state = Counter(row["state"] for row in unfinished)
+    states += [
+        _counted(state, None, by_state[state]) for state in ("open", "committing", "aborting")
+    ]
+    return {
+        "state_list": [row for row in states if row["transactions"]],
+        "duration_list": _durations(found[_DURATIONS]),
+        "open_list": unfinished[:OPEN_MAX],
+    }
+
+
+def _counted(state: str, reason: str | None, count: int) -> TransactionsByState:
+    return {"state": state, "reason": reason, "transactions": count}
+
+
+def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
+    return int(sum(value for _, _, value in samples))
+
+
+def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[TransactionDurations]:
+    """A row for each bucket, not cumulative: how many took this long, and more than the last."""
+    rows: dict[int | None, TransactionDurations] = {}
+    committed = aborted = 0
+    for suffix, labels, value in samples:
+        if suffix != "_bucket":
+            continue
+        bound = labels["le"]
+        up_to_ms = None if bound == "+Inf" else round(float(bound) * 1000)
+        row = rows.setdefault(up_to_ms, {"up_to_ms": up_to_ms, "committed": 0, "aborted": 0})
+        if labels["status"] == "committed":
+            row["committed"], committed = int(value) - committed, int(value)
+        else:
+            row["aborted"], aborted = int(value) - aborted, int(value)
+    return [*rows.values()]
+
+
+def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
+    """When messages of a topic are due; [{topic, due_within_ms, messages}], [] for none."""
+    scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
+    ahead = delayreport.ahead(view, scope, in_order=False)
+    rows = delayreport.histogram(scope.now_ms, ahead)
+    if not any(row["messages"] for row in rows):
+        return []
+    short = topics_and_txns.short(topic)
+    return [{"topic": short, **row} for row in rows]
+
+
+def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview]:
+    """How far event time is in a topic, and what moved it; [] if no time was ever asserted.
+
+    returns: one row {topic, status, watermark, lag_ms, holder, partition, move_list}; partition:
+             the one that holds the watermark back; move_list: what moved it there, oldest first:
+             {time, producer, event_time, idle}, at most MOVES_MAX
+    """
+    indexes = range(topic.partitions)
+    standings = [*watermarkreport.standings(view, topic, indexes)]
+    shown = watermarkreport.show(view, topic, standings, store.clock.now().wall_ms)
+    if all(view.watermark(one.number).state.status == "unknown" for one in standings):
+        return []
+    partition = _holding(shown["partition_list"])
+    moves: list[WatermarkRow] = []
+    if shown["status"] != watermarkreport.UNAVAILABLE:
+        moves = watermarkhistory.history(view, topic, [partition], limit=MOVES_MAX)
+    return [
+        {
+            "topic": shown["topic"],
+            "status": shown["status"],
+            "watermark": shown["watermark"],
+            "lag_ms": shown["lag_ms"],
+            "holder": shown["holder"],
+            "partition": partition,
+            "move_list": [
+                {
+                    "time": row["publish_time"],
+                    "producer": row["producer"],
+                    "event_time": row["event_time"],
+                    "idle": row["marker_type"] == "idle",
+                }
+                for row in moves
+                if row["producer"] is not None and not row["regressed"]
+            ],
+        }
+    ]
+
+
+def _holding(partitions: Iterable[WatermarkPartition]) -> int:
+    """The partition with the lowest watermark; of several, the first."""
+    rows = [row for row in partitions if row["watermark"] is not None] or [*partitions]
+    least = min(rows, key=lambda row: (row["watermark"] or 0, row["partition"]))
+    return least["partition"]

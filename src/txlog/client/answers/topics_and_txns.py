@@ -1,0 +1,513 @@
+"""What a store looks like: the answers of list, describe, show and status as plain values.
+
+They only read from a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys are
+the fields that the commands print.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.settings import SECOND_MS
+from txlog.client.answers import watermarks
+from txlog.client.answers.delayed import DelayCounts
+from txlog.engine.decide.topics.policies import own_policies
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.resolve import unrecorded_markers
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Subscription, Topic, numbers, schema_of
+from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
+from txlog.engine.folds.topic import Topic as TopicState
+from txlog.engine.plan import clock_trust, lookup
+from txlog.engine.plan.ack_sets import backlog, first_entry
+from txlog.engine.plan.participants import (
+    participant_name,
+    participants,
+    skipped_by,
+    unavailable_error,
+)
+from txlog.engine.storage.manifest import changes_of
+from txlog.engine.store.liveness import dead_consumers, writer
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+
+if TYPE_CHECKING:
+    from txlog.base.rows.consuming import SubscriptionRow
+    from txlog.base.rows.store import Problem, Status, TopicStatus, WriterStatus
+    from txlog.base.rows.topics import TopicDescription, TopicPartition, TopicRow
+    from txlog.base.rows.transactions import (
+        CommitMarker,
+        TransactionAcks,
+        TransactionBegun,
+        TransactionDescription,
+        TransactionEnded,
+        TransactionPartition,
+        TransactionRow,
+        WaitingTransaction,
+    )
+
+
+def short(topic: Topic) -> str:
+    """The name people use: without public/default."""
+    return TopicName.parse(topic.name).short
+
+
+def partition_name(view: View, number: int) -> str:
+    """`topic/partition` of a store-wide partition number; the number if it was deleted."""
+    return participant_name(view.catalog, (number, 0))
+
+
+def subscription_name(view: View, number: int) -> str:
+    """The name of a subscription; its number if it was deleted."""
+    held = view.catalog.subscriptions.get(number)
+    return f"subscription {number}" if held is None else held.name
+
+
+def there(view: View, partitions: Iterable[int]) -> list[int]:
+    """Those of these partitions that were not deleted, in order."""
+    return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
+
+
+def file_bytes(view: View, ledgers: Sequence[int]) -> int:
+    """Bytes of the segment files of these ledgers; what is still in the journal has none."""
+    return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
+
+
+# --- topics and subscriptions ----------------------------------------------------------------
+
+
+def topics(view: View, store: Store) -> list[TopicRow]:
+    """Every topic, by name."""
+    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    counts = DelayCounts(view, store)
+    return [_topic_row(view, topic, counts) for topic in known]
+
+
+def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
+    states = [view.topic(number) for number in numbers(topic)]
+    last = max((state.last_publish_ms for state in states), default=0)
+    open_txns = {
+        (coordinator, sequence)
+        for number in numbers(topic)
+        for coordinator, held in view.buffer(number).held.items()
+        for sequence in held
+    }
+    return {
+        "topic": short(topic),
+        "partitions": topic.partitions,
+        "messages": sum(state.messages for state in states),
+        "size_bytes": sum(state.payload_bytes for state in states),
+        "open_txns": len(open_txns),
+        "delayed": counts.of_topic(topic),
+        "subscriptions": len(topic.subscriptions),
+        "backlog": sum(
+            backlog(view, subscription, number)
+            for subscription in topic.subscriptions
+            for number in numbers(topic)
+        ),
+        "created_time": topic.created_ms,
+        "last_publish_time": last or None,
+    }
+
+
+def topic(view: View, found: Topic, store: Store) -> TopicDescription:
+    """One topic with its partitions."""
+    rows: list[TopicPartition] = []
+    counts = DelayCounts(view, store)
+    for index, number in enumerate(numbers(found)):
+        state, side = view.topic(number), view.buffer(number)
+        rows.append(
+            {
+                "partition": index,
+                "online": number not in view.catalog.unavailable,
+                "first": None
+                if (first := first_entry(view, number)) is None
+                else MessageId(*first),
+                "last": None if state.last_message is None else MessageId(*state.last_message),
+                "messages": state.messages,
+                "size_bytes": state.payload_bytes,
+                "ledgers": len(state.ledgers),
+                "open_ledger": state.ledgers[-1].ledger,
+                "open_txns": sum(map(len, side.held.values())),
+                "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
+                "delayed": counts.of_partition(found, number),
+                "watermark": view.watermark(number).state.value,
+                "compacted_through": _horizon(state),
+            }
+        )
+    held = [view.catalog.subscriptions[number] for number in found.subscriptions]
+    return {
+        **_topic_row(view, found, counts),
+        "policies": own_policies(view, found),
+        "schema_version": None if (newest := schema_of(found)) is None else newest.version,
+        "mismatched": sum(view.topic(number).mismatched for number in numbers(found)),
+        "subscription_list": [
+            {
+                "subscription": one.name,
+                "type": one.type,
+                "backlog": _backlog(view, one),
+                "consumers": live_count(view, store, one),
+            }
+            for one in held
+        ],
+        "partition_list": rows,
+    }
+
+
+def _horizon(state: TopicState) -> MessageId | None:
+    """The last entry that a compaction by key has read."""
+    known = state.compaction
+    return None if known is None or known.horizon[1] < 0 else MessageId(*known.horizon)
+
+
+def _backlog(view: View, held: Subscription) -> int:
+    return sum(
+        backlog(view, held.number, number) for number in numbers(view.catalog.topics[held.topic])
+    )
+
+
+def live_count(view: View, store: Store, held: Subscription) -> int:
+    """How many consumers of a subscription are alive."""
+    known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
+    return len(known) - len(dead_consumers(store.disk, known))
+
+
+def subscriptions(view: View, of: Topic | None, store: Store) -> list[SubscriptionRow]:
+    """The subscriptions of one topic, or of all."""
+    out: list[SubscriptionRow] = []
+    counts = DelayCounts(view, store)
+    for held in view.catalog.subscriptions.values():
+        if of is not None and held.topic != of.number:
+            continue
+        found = view.catalog.topics[held.topic]
+        cursors = [view.cursor(held.number, number) for number in numbers(found)]
+        mark = cursors[0].mark_delete
+        last = max(cursor.last_ack_ms for cursor in cursors)
+        left, delayed = _backlog(view, held), counts.of_subscription(found, held)
+        out.append(
+            {
+                "topic": short(found),
+                "subscription": held.name,
+                "type": held.type,
+                "backlog": left,
+                "delayed": delayed,
+                "backlog_no_delayed": left - delayed,
+                "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
+                "consumers": live_count(view, store, held),
+                "isolation": held.isolation,
+                "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
+                "last_ack_time": last or None,
+                "created_time": held.created_ms,
+            }
+        )
+    return sorted(out, key=lambda row: (row["topic"], row["subscription"]))
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def begun(view: View, txn_id: TxnId, store: Store) -> TransactionBegun:
+    """The answer of begin."""
+    txn = lookup.transaction(view, txn_id, store.settings.coordinators)
+    return {
+        "txn": txn_id,
+        "coordinator": txn.coordinator,
+        "transaction_key": txn.key,
+        "owner": txn.owner,
+        "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None,
+        "timeout_ms": txn.timeout_ms,
+        "begin_time": txn.wall_ms,
+        "timeout_at": txn.wall_ms + txn.timeout_ms,
+        "fenced_txn": None,
+    }
+
+
+def ended(view: View, answer: EndAnswer) -> TransactionEnded:
+    """The answer of commit and abort."""
+    return {
+        "txn": answer.txn_id,
+        "state": answer.status.lower(),
+        "already": answer.already,
+        "reason": answer.reason,
+        "messages": answer.messages,
+        "acks": answer.acks,
+        "marker_list": [
+            _marker_row(view, marker)
+            for marker in answer.markers
+            if catalogs.has_partition(view.catalog, marker[0])
+        ],
+        "waiting_list": [participant_name(view.catalog, place) for place in answer.waiting],
+        "skipped_list": [participant_name(view.catalog, place) for place in answer.skipped],
+        "open_ms": answer.open_ms,
+    }
+
+
+def _marker_row(view: View, marker: tuple[int, int, int, int]) -> CommitMarker:
+    number, ledger, entry, count = marker
+    found = catalogs.topic_of(view.catalog, number)
+    return {
+        "topic": short(found),
+        "partition": catalogs.index_of(found, number),
+        "marker": MessageId(ledger, entry),
+        "messages": count,
+    }
+
+
+def waiting(view: View) -> list[WaitingTransaction]:
+    """Decided transactions that wait for partitions, and which ones they wait for."""
+    view.load_coordinators()
+    return [
+        {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
+        for _, state in view.loaded_coordinators()
+        for txn in state.unfinished.values()
+        if txn.status != OPEN
+    ]
+
+
+def waiting_list(view: View, txn: Txn) -> list[str]:
+    """The participants that a decided transaction waits for, as topic/partition[:subscription]."""
+    if txn.status not in (COMMITTING, ABORTING):
+        return []
+    return [participant_name(view.catalog, place) for place in participants(view, txn).waiting]
+
+
+def transactions(
+    view: View, store: Store, every: bool, states: Sequence[str] | None
+) -> list[TransactionRow]:
+    """Unfinished transactions, oldest first; every: also the ended ones still remembered."""
+    out: list[TransactionRow] = []
+    wanted = None if states is None else {state.lower() for state in states}
+    for number in view.known_coordinators():
+        state = view.coordinator(number)
+        ended = state.ended.values() if every or wanted else ()
+        out += [_txn_row(view, store, txn) for txn in (*state.unfinished.values(), *ended)]
+    out = [row for row in out if wanted is None or row["state"] in wanted]
+    return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
+
+
+def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
+    now = store.clock.now()
+    txn_id = TxnId(txn.coordinator, txn.sequence)
+    messages, acks, size = txn.messages, txn.acks, None
+    if txn.status == OPEN:
+        held = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
+        messages = sum(one.count for one in held if one is not None)
+        size = sum(one.payload_bytes for one in held if one is not None)
+        pending = [view.cursor(s, p).pending.get(_pair(txn)) for s, p in txn.subscriptions]
+        acks = sum(one.count for one in pending if one is not None)
+    unfinished = not txn.ended_ms
+    left = lookup.left_ms(txn, now)
+    return {
+        "txn": txn_id,
+        "state": txn.status.lower(),
+        "transaction_key": txn.key,
+        "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
+        "expires_in_ms": left if txn.status == OPEN else None,
+        "topic_list": topics_of(view, txn),
+        "messages": messages,
+        "acks": acks,
+        "owner": txn.owner,
+        "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None,
+        "coordinator": txn.coordinator,
+        "overdue": lookup.is_overdue(txn, now),
+        "reason": txn.reason,
+        "subscription_list": sorted(
+            {subscription_name(view, subscription) for subscription, _ in txn.subscriptions}
+        ),
+        "size_bytes": size or 0,
+        "begin_time": txn.wall_ms,
+        "timeout_at": txn.wall_ms + txn.timeout_ms,
+        "end_time": None if unfinished else txn.ended_ms,
+        "waiting_list": waiting_list(view, txn),
+    }
+
+
+def topics_of(view: View, txn: Txn) -> list[str]:
+    """The topics to which a transaction has sent."""
+    return sorted({short(catalogs.topic_of(view.catalog, n)) for n in there(view, txn.partitions)})
+
+
+def _pair(txn: Txn) -> tuple[int, int]:
+    return (txn.coordinator, txn.sequence)
+
+
+def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescription:
+    """One transaction, with what it touches."""
+    txn = lookup.transaction(view, txn_id, store.settings.coordinators)
+    decided = txn.status != OPEN
+    found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
+    markers = {marker[0]: marker for marker in found_markers}
+    partitions: list[TransactionPartition] = []
+    for number in there(view, txn.partitions):
+        held = buffers.find_held(view.buffer(number), *_pair(txn))
+        marker = markers.get(number)
+        found = catalogs.topic_of(view.catalog, number)
+        partitions.append(
+            {
+                "topic": short(found),
+                "partition": catalogs.index_of(found, number),
+                "messages": held.count if held else marker[3] if marker else 0,
+                "size_bytes": held.payload_bytes if held else 0,
+                "marker": MessageId(marker[1], marker[2]) if marker else None,
+                "done": decided and held is None,
+            }
+        )
+    acks: list[TransactionAcks] = []
+    for subscription, number in sorted(txn.subscriptions):
+        if subscription not in view.catalog.subscriptions:
+            continue  # it is in the list of skipped ones
+        pending = view.cursor(subscription, number).pending.get(_pair(txn))
+        found = catalogs.topic_of(view.catalog, number)
+        cumulative = pending.cumulative if pending else None
+        acks.append(
+            {
+                "topic": short(found),
+                "partition": catalogs.index_of(found, number),
+                "subscription": view.catalog.subscriptions[subscription].name,
+                "acks": pending.count if pending else 0,
+                "cumulative": MessageId(*cumulative) if cumulative else None,
+                "done": decided and pending is None,
+            }
+        )
+    return {
+        **_txn_row(view, store, txn),
+        "timeout_ms": txn.timeout_ms,
+        "decision_lsn": txn.decision_lsn or None,
+        "partition_list": partitions,
+        "ack_list": acks,
+        "skipped_list": [participant_name(view.catalog, place) for place in skipped_by(view, txn)],
+    }
+
+
+# --- the store -------------------------------------------------------------------------------
+
+
+def status(view: View, store: Store) -> Status:
+    """The store at a glance."""
+    now = store.clock.now()
+    counts = Counter[str]()
+    oldest: int | None = None
+    for number in view.known_coordinators():
+        for txn in view.coordinator(number).unfinished.values():
+            counts[txn.status.lower()] += 1
+            counts["overdue"] += lookup.is_overdue(txn, now)
+            age = now.wall_ms - txn.wall_ms
+            oldest = age if oldest is None else max(oldest, age)
+    frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
+    segments = file_bytes(view, list(view.catalog.owners))
+    logs = changes_of(view.manifest).refs
+    told = sum(ref.bytes for ref in logs)
+    return {
+        "store": {
+            "path": store.disk.description,
+            "uuid": store.identity.uuid,
+            "format": store.identity.format,
+            "size_bytes": size + segments + told,
+            "durability": store.durability,
+            "created_time": store.identity.created_ms,
+        },
+        "journal": {
+            "lsn": view.lsn,
+            "durable_lsn": view.journal.durable_lsn,
+            "frames": frames,
+            "size_bytes": size,
+        },
+        "checkpoint": {
+            "generation": view.manifest.generation,
+            "lsn": view.manifest.cut_lsn,
+            "written_time": view.manifest.time_ms or None,
+        },
+        "change_logs": {
+            "files": len(logs),
+            "rows": sum(ref.rows for ref in logs),
+            "size_bytes": told,
+        },
+        "writer": cast("WriterStatus | None", writer(store.disk)),
+        "txns": {
+            "open": counts["open"],
+            "overdue": counts["overdue"],
+            "committing": counts["committing"],
+            "aborting": counts["aborting"],
+            "oldest_age_ms": oldest,
+        },
+        "topic_list": _topic_status(view, store),
+        "problem_list": [
+            *(_recovery(line) for line in store.reports),
+            *(_problem(view, number) for number in sorted(view.catalog.unavailable)),
+            *(loss(view, one) for one in view.catalog.losses),
+            *clock_problem(view, store),
+        ],
+    }
+
+
+def _recovery(line: str) -> Problem:
+    return {"code": "recovery", "message": line, "hint": None}
+
+
+def _topic_status(view: View, store: Store) -> list[TopicStatus]:
+    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    return [
+        {
+            "topic": row["topic"],
+            "partitions": row["partitions"],
+            "messages": row["messages"],
+            "size_bytes": row["size_bytes"],
+            "open_txns": row["open_txns"],
+            "hidden_messages": sum(
+                held.count
+                for number in numbers(found)
+                for by_sequence in view.buffer(number).held.values()
+                for held in by_sequence.values()
+            ),
+            "delayed": row["delayed"],
+            "backlog": row["backlog"],
+            "watermark": watermarks.at_end(view, found),
+        }
+        for row, found in zip(topics(view, store), known, strict=True)
+    ]
+
+
+def clock_problem(view: View, store: Store) -> list[Problem]:
+    """The problem of a wall clock that is not trusted: none or one."""
+    known = clock_trust.judge(view, store.settings, store.clock.now())
+    if known.is_believed:
+        return []
+    ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
+    if known.is_set:
+        why = f"{ahead}: it was set; nothing expires or is delivered early by it"
+    else:
+        why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
+    return [
+        {
+            "code": "clock",
+            "message": why,
+            "hint": "set the clock, or `txlog admin accept-clock` if it is right",
+        }
+    ]
+
+
+def loss(view: View, one: catalogs.Loss) -> Problem:
+    """What was accepted as lost: {code, message, hint}."""
+    where = f"LSN {one.first} to {one.last}"
+    if one.ledger:
+        where = f"ledger {one.ledger}, entries {one.first} to {one.last}"
+        if catalogs.has_partition(view.catalog, one.partition):
+            found = catalogs.topic_of(view.catalog, one.partition)
+            where = f"{short(found)}/{catalogs.index_of(found, one.partition)}, {where}"
+    return {
+        "code": "loss",
+        "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
+        "hint": None,
+    }
+
+
+def _problem(view: View, number: int) -> Problem:
+    found = catalogs.topic_of(view.catalog, number)
+    error = unavailable_error(view.catalog, found, number)
+    return {"code": "unavailable", "message": error.message, "hint": error.hint}

@@ -1,0 +1,207 @@
+"""Owns BatchReceivePolicy: how many messages, how many bytes and how long a batch waits for.
+
+A call that names its own limit returns whatever is there. Under a policy a batch is filled in
+several turns, and what it has is leased meanwhile. The bytes of rows are known once they are read:
+those beyond the policy go back, uncounted, before anybody has seen them, and the next turn asks for
+as many rows as fit by the size of those before.
+Source: Pulsar's BatchReceivePolicy.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from txlog.base.arguments import fits
+from txlog.base.settings import MIB
+from txlog.base.startup import compute as pc
+from txlog.client.reading.pause import Quiet, until
+from txlog.engine.store.store import Store
+from txlog.errors import InvalidArgument, TxlogError
+
+MESSAGES = 1000  # that a call takes at most if nobody says how many
+TURN_MESSAGES = 10_000  # that a turn of a policy asks for
+_SIZE = 1024  # of a message, before any was seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReceivePolicy:
+    """When a batch is full; 0 or less: that does not count.
+
+    max_num_messages: this many messages
+    max_num_bytes:    values of this many bytes; only a message alone may have more
+    timeout_ms:       this long after the call, with what there is
+    raises: InvalidArgument (nothing counts: it would never be full)
+
+    >>> from txlog import BatchReceivePolicy
+    >>> BatchReceivePolicy(max_num_messages=100, timeout_ms=20).max_num_bytes
+    10485760
+    """
+
+    max_num_messages: int = -1
+    max_num_bytes: int = 10 * MIB
+    timeout_ms: int = 100
+
+    def __post_init__(self) -> None:
+        given = astuple(self)
+        for name, one in zip(self.__slots__, given, strict=True):
+            if not fits(one, int):
+                raise InvalidArgument(f"{name} is {type(one).__name__}, it must be int")
+        if max(given) <= 0:
+            raise InvalidArgument(
+                "a batch would never be full: the policy has no messages, bytes or time", code=203
+            )
+
+
+def _bound(value: int) -> int | None:
+    return value if value > 0 else None
+
+
+class Receives(Protocol):
+    """What filling a batch needs of a consumer of any kind."""
+
+    def _some(self, limit: int, is_thorough: bool) -> pa.Table | None:
+        """A turn: messages; None: nothing; without rows: there is a new watermark."""
+
+    def _unread(self, table: pa.Table) -> None:
+        """Rows of that turn go back uncounted: they are the last of it."""
+
+    def _nothing(self) -> pa.Table:
+        """What a call returns that found nothing."""
+
+    def _rest(self, pause: float) -> Quiet:
+        """How long to wait for news."""
+
+    @property
+    def _batching(self) -> Batching:
+        """How it fills batches."""
+
+
+class Batching:
+    """How a consumer fills batches: its policy, if it has one, and what it learned of sizes."""
+
+    __slots__ = ("_full", "_is_marked", "size")
+
+    def __init__(self, policy: BatchReceivePolicy | None, *, has_watermarks: bool) -> None:
+        self._full: tuple[int | None, int | None, int | None] | None = None
+        if policy is not None:
+            messages, size, timeout_ms = map(_bound, astuple(policy))
+            self._full = (messages, size, timeout_ms)
+        self._is_marked = has_watermarks
+        self.size: float = _SIZE
+
+    def begin(self, consumer: Receives, max_messages: int | None, timeout_ms: int | None) -> Batch:
+        """A batch for a call; the policy is for one that names no limit."""
+        if max_messages is not None and max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        if self._full is None or max_messages is not None or timeout_ms != 0:
+            return Batch(consumer, self, max_messages or MESSAGES, None, timeout_ms, True)
+        # with watermarks one turn, as a watermark is told after what came before it
+        return Batch(consumer, self, *self._full, self._is_marked)
+
+
+class Batch:
+    """A batch in the making: `look` until it returns something, or `table` when time is up."""
+
+    __slots__ = (
+        "_batching",
+        "_bytes_left",
+        "_consumer",
+        "_is_one_turn",
+        "_left",
+        "_tables",
+        "timeout_ms",
+    )
+
+    def __init__(
+        self,
+        consumer: Receives,
+        batching: Batching,
+        limit: int | None,
+        bytes_max: int | None,
+        timeout_ms: int | None,
+        is_one_turn: bool,
+    ) -> None:
+        self._consumer, self._batching = consumer, batching
+        self._left, self._bytes_left = limit, bytes_max
+        self.timeout_ms, self._is_one_turn = timeout_ms, is_one_turn
+        self._tables: list[pa.Table] = []
+
+    def look(self, is_thorough: bool) -> pa.Table | None:
+        """What there is, once it is full; a new watermark ends it, too."""
+        while True:
+            try:
+                table = self._consumer._some(self._wanted(), is_thorough)
+            except TxlogError:
+                if not self._tables:
+                    raise
+                return self.table()  # the next call meets it
+            if table is None:
+                return None
+            if not table.num_rows:
+                self._tables.append(table)
+                return self.table()
+            if self._add(table) or self._is_one_turn:
+                return self.table()
+
+    def _wanted(self) -> int:
+        wanted = TURN_MESSAGES if self._left is None else self._left
+        if self._bytes_left is None:
+            return wanted
+        return max(1, min(wanted, TURN_MESSAGES, int(self._bytes_left / self._batching.size)))
+
+    def _add(self, table: pa.Table) -> bool:
+        """Take rows, as far as they fit; whether it is full."""
+        if self._bytes_left is not None:
+            rows, size = self._fitting(table, self._bytes_left)
+            if rows < table.num_rows:
+                self._consumer._unread(table.slice(rows))
+                table, size = table.slice(0, rows), self._bytes_left
+            self._bytes_left = max(0, self._bytes_left - size)
+        if table.num_rows:
+            self._tables.append(table)
+            if self._left is not None:
+                self._left -= table.num_rows
+        return self._left == 0 or self._bytes_left == 0
+
+    def _fitting(self, table: pa.Table, room: int) -> tuple[int, int]:
+        """How many rows fit, and the bytes of all."""
+        sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
+        ends = pc.cumulative_sum(sizes.cast(pa.int64()))
+        size = ends[-1].as_py()
+        self._batching.size = max(1.0, size / table.num_rows)
+        if size <= room or table.column("ledger").null_count:
+            return table.num_rows, size  # previews cannot go back: nobody has leased them
+        rows = pc.sum(pc.less_equal(ends, room)).as_py()
+        return max(rows, 0 if self._tables else 1), size  # the first, however large
+
+    def table(self) -> pa.Table:
+        """What it has."""
+        tables = self._tables
+        if not tables:
+            return self._consumer._nothing()
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def give_back(self) -> None:
+        """Nobody gets it: what it has comes again, uncounted."""
+        tables, self._tables = self._tables, []
+        for table in reversed(tables):
+            if table.num_rows:
+                self._consumer._unread(table)
+
+
+def receive_batch(
+    store: Store, consumer: Receives, max_messages: int | None, timeout_ms: int
+) -> pa.Table:
+    """A batch, as `receive_batch` of each kind of consumer says."""
+    batch = consumer._batching.begin(consumer, max_messages, timeout_ms)
+    try:
+        found = until(store, batch.look, batch.timeout_ms, consumer._rest)
+    except BaseException:  # Ctrl-C too: nobody has what it has
+        with suppress(TxlogError):  # the first error is the cause
+            batch.give_back()
+        raise
+    return batch.table() if found is None else found

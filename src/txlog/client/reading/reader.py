@@ -1,0 +1,897 @@
+"""Owns Reader and Readers: read committed messages without a subscription, changing nothing.
+
+Reading goes in rounds. A round stands at one LSN, shared by all partitions, and ends where they
+ended at that LSN; only then does the next one begin. So a transaction lies wholly within one round,
+however many partitions and topics its messages are in. A range with an end is a single round.
+Source: spec/transactions 8, Snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from types import TracebackType
+
+import pyarrow as pa
+
+from txlog.base.arguments import checked
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import Bound, Range
+from txlog.base.settings import RECEIVE_BYTES_MAX
+from txlog.client.reading.message import Decoder, Message
+from txlog.client.reading.pause import Concern, Quiet, least, until, until_appended, until_told
+from txlog.client.reading.unread import Part, Received, Unread
+from txlog.client.reading.watermark_ground import HandedOut
+from txlog.client.reading.watermark_session import (
+    Watermarked,
+    WatermarkListener,
+    WatermarkSession,
+    check_listener,
+)
+from txlog.engine.folds.catalog import Topic, number_of, numbers
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.model.idset import IdSet
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.routes import CATALOG
+from txlog.engine.plan.damage import damage_error, find_damage, quarantine_wall
+from txlog.engine.plan.damage import wall as damage_wall
+from txlog.engine.plan.lookup import check_partition, live_topic
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.compacted import Left, take_again
+from txlog.engine.plan.reading.compacted import take as take_compacted
+from txlog.engine.plan.reading.dispatch import (
+    NO_MESSAGES,
+    RECEIVED,
+    Plan,
+    plan,
+    received,
+    requests_of,
+    rows_of,
+)
+from txlog.engine.plan.reading.ranges import (
+    ReadRange,
+    check_retained,
+    compacted_range,
+    end_of,
+    is_settled,
+    partition_of,
+    resolve_bound,
+    resolve_range,
+    start_of,
+    stop_after,
+)
+from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
+from txlog.engine.relation.positions import Where, bound_of, last_ids, only_one
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.store.mutex import Mutex
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint import quarantine
+from txlog.engine.view.view import View
+from txlog.errors import (
+    AlreadyClosed,
+    Corruption,
+    InvalidArgument,
+    MessageNotFound,
+    MissingFile,
+    SnapshotExpired,
+    TxlogError,
+)
+
+BATCH_MESSAGES = 1000
+AHEAD_FIRST, AHEAD_GROWTH = 10, 10  # of read_next: most readers of one message want no more
+
+
+@checked
+class Reader(Watermarked):
+    """Reads a topic from a position on; iterating ends at the end of the log.
+
+    With watermarks its value is that of the place up to which it has delivered: the last message,
+    and what follows it that is not a message. Nothing of it is stored.
+
+    It can be used on after an exception of a signal handler in the middle of a call: what that call
+    had read comes next. Only what it was giving back at that moment may be gone; a loop over the
+    messages, or over `follow`, loses none.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.producer("orders").send(b"one", key=b"k")
+    ...         with client.reader("orders") as reader:
+    ...             message = reader.read_next()
+    ...             message.value, message.key, reader.has_message_available()
+    (b'one', b'k', False)
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_compacted",
+        "_compacted_files",
+        "_concern",
+        "_damage",
+        "_decoder",
+        "_ends",
+        "_ground",
+        "_grows",
+        "_is_bounded",
+        "_is_closed",
+        "_isolation",
+        "_left",
+        "_lsn",
+        "_of_txn",
+        "_partitions",
+        "_places",
+        "_previews",
+        "_session",
+        "_skips",
+        "_stops",
+        "_store",
+        "_topic_number",
+        "_turn",
+        "_turns",
+        "_unread",
+        "_wanted",
+        "columns",
+        "is_led",
+        "is_settled",
+        "short",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        wanted: Range,
+        partitions: list[int] | None,
+        isolation: str = "committed",
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None,
+        *,
+        is_led: bool = False,
+    ) -> None:
+        """is_led: Readers begins its rounds, including the first."""
+        check_isolation(isolation)
+        if wanted.kind == "compacted" and (isolation != "committed" or enable_watermarking):
+            raise InvalidArgument(
+                "compacted messages are committed, and have no watermarks", code=203
+            )
+        check_listener(listener, enable_watermarking)
+        self._store = store
+        self._decoder = Decoder(store)
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self.short = self.topic.topic.short
+        self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
+        self._unread = Unread(self._decoder)  # read ahead, and not delivered yet
+        self._turns = Mutex(store.disk.pid)  # of threads: what is read ahead goes to one of them
+        self._is_closed = False
+        self._turn = 0
+        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
+        self._places: dict[int, Mark] = {}
+        self._compacted: dict[int, Left] = {}  # rows that come before the place
+        self._compacted_files: dict[int, tuple[FileRef, ...]] = {}  # those that it began with
+        self._stops: dict[int, Mark | None] = {}
+        self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
+        self._previews: dict[int, PreviewPlace] = {}
+        # of the round: its LSN, the first positions after it, what is not finished
+        self._lsn = 0
+        self._ends: dict[int, Mark] = {}
+        self._left: set[int] = set()
+        self._topic_number = 0
+        self._wanted, self._partitions, self._isolation = wanted, partitions, isolation
+        self._of_txn = wanted.txn
+        self._is_bounded = not wanted.is_endless
+        self.is_led = is_led
+        self.columns: Sequence[str] | None = None  # that are read of the log, the rest is null
+        self.is_settled = False  # what may follow is outside the range, and so is damage there
+        of_all = partitions is None and self.topic.partition is None
+        self._grows = of_all and wanted.is_endless and (wanted.start.kind not in ("id", "after"))
+        self._ground: HandedOut | None = None
+        self._session: WatermarkSession | None = None
+        self._concern: Concern | None = None  # after a look that found nothing: what may be next
+        if not is_led:
+            store.settle()
+            store.read(self.start, up_to_damage=True)
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._ground = HandedOut(self._standing)
+            self._session = WatermarkSession(store, self._ground, notify)
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """True when it also reads what no transaction has committed yet."""
+        return bool(self._previews)
+
+    def start(self, view: View) -> None:
+        """Find where it begins, and begin its first round."""
+        wanted, partitions = self._wanted, self._partitions
+        found = find_topic(view, self.topic)
+        self._topic_number = self._decoder.number = found.number
+        if self.topic.partition is not None:
+            partitions = [self.topic.partition]
+        for number in partitions or ():
+            check_partition(self.short, found, number)
+        chosen = range(found.partitions) if partitions is None else partitions
+        places = resolve_range(view, found, wanted, list(chosen))
+        self.is_settled = is_settled(view, found, wanted, places, of_all=partitions is None)
+        for number, place in places.items():
+            self._place(number, place)
+            self._skips[number] = _skip_of(view, found, number, place.subscription)
+        # uncommitted messages come after the end: a range that stops before has none
+        if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
+            self._previews = dict.fromkeys(chosen, START)
+        self._begin(view, found)
+
+    def _go_on(self, view: View) -> None:
+        """Begin a round at the LSN of this view; one of a range with an end goes on as it is."""
+        self._notice(view)
+        if self._is_bounded:
+            self._left = {*self._places, *self._previews}
+        else:
+            self._begin(view, self._found(view))
+
+    def _begin(self, view: View, found: Topic) -> None:
+        self._left = {*self._places, *self._previews}
+        self._ends = {partition: end_of(view, found, partition) for partition in self._left}
+        self._lsn = view.lsn
+
+    def _notice(self, view: View) -> None:
+        """Begin with partitions added since, if it reads the whole topic without end."""
+        if not self._grows:
+            return
+        found = self._found(view)
+        for partition in range(len(self._places), found.partitions):
+            place = ReadRange(start_of(view, number_of(found, partition)), None)
+            if self._wanted.kind == "compacted":
+                place = compacted_range(view, found, partition, Range(kind="compacted"))
+            self._place(partition, place)
+            self._skips[partition] = None
+            if self._previews:
+                self._previews[partition] = START
+
+    def _place(self, partition: int, place: ReadRange) -> None:
+        self._places[partition], self._stops[partition] = place.after, place.stop
+        self._compacted.pop(partition, None)
+        if place.compacted is not None:
+            self._compacted[partition] = place.compacted
+            self._compacted_files[partition] = place.compacted.files
+
+    def _compacted_again(self, view: View, partition: int, run: Run, limit: int) -> pa.Table:
+        """Compacted rows that it has read, of a run without whole markers; see take_compacted."""
+        files = self._compacted_files.get(partition, ())
+        return take_again(view, self.short, partition, files, run, limit)
+
+    def _number(self, view: View, partition: int) -> int:
+        return number_of(self._found(view), partition)
+
+    def _found(self, view: View) -> Topic:
+        """The topic it was opened on; raises TopicNotFound, also if its name was reused."""
+        return live_topic(view, self._topic_number, self.short)
+
+    def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
+        """Its place in each partition: (index, number in the store) -> mark."""
+        self._notice(view)
+        found = self._found(view)
+        return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
+
+    def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+        """Read these partitions only, from after marks that `standing` gave, up to `stops`.
+
+        The next call that reads raises MessageNotFound if what follows a mark was trimmed.
+        """
+        with self._turns.held():
+            self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
+            self._skips = dict.fromkeys(places)
+            self._compacted = {}
+            self._unread = Unread(self._decoder)
+            self._left.clear()
+            self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
+            self.is_settled = places.keys() <= stops.keys()
+
+    def receive_batch(
+        self, max_messages: int = BATCH_MESSAGES, timeout_ms: int | None = 0
+    ) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows if none came in time.
+
+        What read_next read ahead comes first, in a call of its own. With watermarks also no
+        rows when there is a new one, and a column is_late. timeout_ms: as of read_next
+        raises: AlreadyClosed, InvalidArgument; MessageNotFound: what follows was trimmed, see
+                `first` and `last`; PartitionUnavailable, Corruption: once all that can be read has
+                been
+        """
+        self._check_open()
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        nothing = NO_MESSAGES
+
+        def look(is_thorough: bool) -> pa.Table | None:
+            nonlocal nothing
+            self._check_open()
+            self._settle(is_thorough)
+            session = self._session
+            if session is None:
+                table, has_moved = self.take(max_messages), False
+            else:
+                found, has_moved = session.turn(partial(self._some, max_messages, session.marked))
+                table = session.marked(NO_MESSAGES) if found is None else found
+            nothing = table
+            return table if table.num_rows or has_moved else None
+
+        found = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
+        return nothing if found is None else found
+
+    def _some(self, limit: int, marked: Callable[[pa.Table], pa.Table]) -> pa.Table | None:
+        table = self._rows(limit, marked)
+        if self._ground is not None:
+            self._ground.moved()
+        return table if table.num_rows else None
+
+    def take(self, max_messages: int) -> pa.Table:
+        """As receive_batch, regardless of watermarks."""
+        return self._rows(max_messages)
+
+    def _rows(
+        self, max_messages: int, marked: Callable[[pa.Table], pa.Table] | None = None
+    ) -> pa.Table:
+        """The next messages; they count as received once they are marked."""
+        self._check_open()
+        with self._turns.held():
+            if not self._unread:
+                return self._read_rows(max_messages, marked)
+            table, rest = self._unread.split(max_messages)
+            ground, handed = self._ground, list[Message]()
+            try:
+                if marked is not None:
+                    table = marked(table)
+                if ground is not None:
+                    for message in [*islice(self._unread.make_all(), len(table))]:
+                        handed.append(message)
+                        ground.handed_out(message)
+                self._unread = rest
+            except BaseException:  # nobody has the rows
+                if ground is not None:
+                    for message in reversed(handed):
+                        ground.taken_back(message)
+                raise
+            return table
+
+    def _read_rows(self, limit: int, marked: Callable[[pa.Table], pa.Table] | None) -> pa.Table:
+        """The same, when nothing was read ahead."""
+        try:
+            self._read(limit)
+            table, rest = self._unread.split(limit)
+            if marked is not None:
+                table = marked(table)
+            self._unread = rest
+        except BaseException:  # the ground takes them for received, as the place is behind them
+            if self._ground is not None:
+                self._ground.read_ahead(self._unread.make_all())
+            raise
+        return table
+
+    def _read(self, limit: int, *, is_apart: bool = False) -> None:
+        """Read the next messages of the log ahead, at most so many; apart: they are no table."""
+        try:
+            self._store.read(
+                lambda view: self._take(view, limit, is_apart=is_apart), up_to_damage=True
+            )
+        except MissingFile:  # also for the newest view: damage, like any other
+            self._store.read(
+                lambda view: self._take(view, limit, is_apart=is_apart, is_gone=True),
+                up_to_damage=True,
+            )
+        finally:
+            found, self._damage = self._damage, None
+            if found is not None:
+                quarantine.record_damage(self._store, *found)
+
+    def _take(self, view: View, limit: int, *, is_apart: bool, is_gone: bool = False) -> None:
+        """Read one batch ahead.
+
+        Whatever ends it leaves nothing behind: an interrupt, or MissingFile, as the file may have
+        been replaced (R21). Else place and messages would part, and messages be lost.
+        """
+        before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
+        compacted, turn = dict(self._compacted), self._turn
+        try:
+            is_new = not self._left and not self.is_led
+            if is_new:
+                self._go_on(view)
+            parts, room, failed = self._take_round(view, limit, is_apart=is_apart, is_gone=is_gone)
+            if room > 0 and not (is_new or self.is_led) and self._may_go_on(view):
+                self._go_on(view)
+                more, _, failed = self._take_round(view, room, is_apart=is_apart, is_gone=is_gone)
+                parts += more
+            unread = Unread(self._decoder, parts)
+            self._store.tally.handed_out += len(unread)
+            if is_apart and self._ground is not None:
+                self._ground.read_ahead(unread.make_all())
+            self._unread = unread  # no call of C between the three: ground, this, end of the block
+        except BaseException:  # place and messages would part
+            self._places, self._previews, self._lsn, self._ends, self._left = before
+            self._compacted, self._turn, self._damage = compacted, turn, None
+            raise
+        if failed is not None and not parts:
+            raise failed
+        if not parts and (damage := view.damage) is not None and self._may_lack(view):
+            raise damage  # of the journal: more was stored
+        self._concern = None if parts or self.is_led else self._concern_of(view)
+
+    def _may_go_on(self, view: View) -> bool:
+        """Whether there may be more than this round has given: new, or left behind a large one."""
+        if view.lsn != self._lsn or self._previews or self._compacted:
+            return True
+        return any(stop_after(place) < self._stop(at) for at, place in self._places.items())
+
+    def _concern_of(self, view: View) -> Concern | None:
+        """What decides whether more is committed here; None: more than that is awaited."""
+        if self._ground is not None or self.is_uncommitted:
+            return None
+        partitions = [("topic", number, 0) for number in numbers(self._found(view))]
+        return Concern(view.lsn, frozenset([CATALOG, *partitions]))
+
+    def _may_lack(self, view: View) -> bool:
+        """Whether damage of the journal may have taken what is read here.
+
+        Also for a round that began before it was met: the view may have been reloaded since.
+        """
+        if not (self.is_led or self.is_settled):
+            return True
+        found = self._found(view)
+        return any(self._stop(index) > end_of(view, found, index) for index in self._places)
+
+    def _take_round(
+        self, view: View, limit: int, *, is_apart: bool, is_gone: bool
+    ) -> tuple[list[Part], int, TxlogError | None]:
+        """What is next in this round; how many more have room; why a partition returned nothing.
+
+        raises: MissingFile
+        """
+        parts: list[Part] = []
+        failed: TxlogError | None = None
+        room_bytes = RECEIVE_BYTES_MAX
+        for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
+            try:
+                number = self._number(view, partition)
+                found = self._take_of(
+                    view, partition, number, limit, is_apart=is_apart, is_gone=is_gone
+                )
+            except TxlogError as error:
+                if isinstance(error, MissingFile) and not is_gone:
+                    raise
+                failed = failed or error  # the other partitions carry on
+                continue
+            if not found:
+                self._left.discard(partition)
+                continue
+            parts += found
+            limit -= sum([part.num_rows for part in found])
+            if limit > 0:  # the bytes of many pieces take long to count
+                room_bytes -= sum([part.value_bytes for part in found])
+            if limit <= 0 or room_bytes <= 0:
+                self._turn = partition
+                return parts, 0, failed
+        return parts, limit, failed
+
+    def _take_of(
+        self, view: View, partition: int, number: int, limit: int, *, is_apart: bool, is_gone: bool
+    ) -> list[Part]:
+        """The next messages of one partition; its place moves only once its rows could be read."""
+        wall = self._wall(view, number)
+        if partition in self._compacted:
+            return self._take_compacted(view, partition, limit)
+        if partition not in self._places:
+            return self._preview(view, partition, number, limit)
+        found = self._plan(view, partition, number, limit, wall)
+        try:
+            parts = self._parts(view, partition, number, found, is_apart=is_apart)
+        except Corruption as error:
+            if isinstance(error, MissingFile) and not is_gone:
+                raise
+            damage = find_damage(view, requests_of(found.pieces))
+            if damage is None:
+                raise
+            self._damage = (number, *damage)
+            found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
+            if not found.messages:
+                raise
+            parts = self._parts(view, partition, number, found, is_apart=is_apart)
+        if wall is not None and not found.messages and wall < self._stop(partition):
+            raise damage_error(view, number)
+        self._places[partition] = found.after
+        if found.messages < limit and wall is None and self._damage is None and self._previews:
+            parts += self._preview(view, partition, number, limit - found.messages)
+        return parts
+
+    def _parts(
+        self, view: View, partition: int, number: int, found: Plan, *, is_apart: bool
+    ) -> list[Part]:
+        """The messages of a plan."""
+        if not found.pieces:
+            return []
+        names = self.columns
+        if is_apart:
+            return [rows_of(view, self.short, partition, found.pieces, names)]
+        table = received(view, self.short, partition, number, found.pieces, names=names)
+        return [Received(partition, table)]
+
+    def _take_compacted(self, view: View, partition: int, limit: int) -> list[Part]:
+        """The next compacted rows of a partition; after the last one the log is next."""
+        table, left = take_compacted(view, self.short, partition, self._compacted[partition], limit)
+        if left.start < left.stop:
+            self._compacted[partition] = left
+        else:
+            del self._compacted[partition]
+            self._places[partition] = left.after
+        return [Received(partition, table)] if table.num_rows else []
+
+    def _preview(self, view: View, partition: int, number: int, limit: int) -> list[Part]:
+        """The next uncommitted rows, if this reader wants them."""
+        if partition not in self._previews:
+            return []
+        rows, self._previews[partition] = preview(
+            view,
+            self.short,
+            partition,
+            number,
+            self._previews[partition],
+            limit,
+            through_lsn=self._lsn,
+            only=self._of_txn,
+            is_strict=self._is_bounded,
+        )
+        return [Received(partition, rows)] if rows.num_rows else []
+
+    def _stop(self, partition: int) -> Mark:
+        """The first position that is not read in this round."""
+        stop = self._stops[partition]
+        return self._ends[partition] if stop is None else stop
+
+    def _wall(self, view: View, number: int) -> Mark | None:
+        """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
+        why = view.catalog.unavailable.get(number)
+        if why is not None and why.reason != "damage":
+            raise unavailable_error(view.catalog, self._found(view), number)
+        return quarantine_wall(view, number)
+
+    def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
+        """What is next in a partition, in this round."""
+        stop = self._stop(partition)
+        return self._plan_to(
+            view, partition, number, limit, stop if wall is None else min(stop, wall)
+        )
+
+    def _plan_to(
+        self, view: View, partition: int, number: int, limit: int, stop: Mark | None
+    ) -> Plan:
+        skip: tuple[IdSet, ...] = ()
+        place, skipped = self._places[partition], self._skips[partition]
+        if skipped is not None:
+            mark_delete, acked = skipped
+            skip = (acked,)
+            if covers(mark_delete, place):
+                place = mark_delete  # what it passed is no longer in `acked`
+        try:
+            check_retained(view, self._found(view), number, place)
+        except MessageNotFound as error:
+            if not self._is_bounded:
+                raise
+            raise SnapshotExpired(
+                f"{error.message} while they were read",
+                hint="read again",
+                topic=self.short,
+                partition=partition,
+            ) from error
+        return plan(view, number, place, limit, skip, stop)
+
+    def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
+
+        Nothing is waited for at the end of a range that has one. With watermarks also None, at
+        once, when there is a new one: see get_last_watermark. Raises as receive_batch.
+        """
+        unread, message = self._unread, None
+        try:
+            message, has_moved = self._read_next()
+            if message is not None or has_moved or timeout_ms == 0 or self._is_bounded:
+                return message
+
+            def look(is_thorough: bool) -> bool | None:
+                nonlocal unread, message
+                self._settle(is_thorough)
+                message, has_moved = self._read_next()
+                unread = self._unread
+                return message is not None or has_moved or None
+
+            until(self._store, look, timeout_ms, self._rest)
+        except BaseException:  # nobody has it
+            self._put_back(unread, message)
+            raise
+        return message
+
+    _next = read_next  # without what @checked adds, in which a signal can be heard
+
+    def follow(self) -> Iterator[Message]:
+        """The messages from here on, for ever: after the last one it waits for the next.
+
+        A position is kept across checkpoints, compaction and what other processes do; every message
+        comes once, in order. A range with an end ends. Raises as receive_batch; after an error it
+        can be called again, and goes on where it stopped.
+        """
+        while True:
+            message = self._next(timeout_ms=None)
+            if message is not None:
+                yield message
+            elif self._is_bounded:
+                return
+
+    def _rest(self, pause: float) -> Quiet:
+        """How long to wait for news; a preview shows what is appended, too."""
+        told = until_told(pause)._replace(concern=self._concern)
+        rests = [until_appended(self._store, pause) if self.is_uncommitted else told]
+        if self._session is not None:
+            rests.append(Quiet(self._session.rest()))
+        return least(rests)
+
+    def _settle(self, is_thorough: bool) -> None:
+        """Before a look of a call that waits: make visible what open transactions have sent."""
+        if is_thorough and self.is_uncommitted:
+            self._store.settle()
+
+    def _read_next(self) -> tuple[Message | None, bool]:
+        """The next message, or whether there is a new watermark instead."""
+        self._check_open()
+        session = self._session
+        if session is None:
+            return self._pop(), False
+        return session.turn(self._pop)
+
+    def _pop(self) -> Message | None:
+        unread, message, shown = self._unread, None, None
+        try:
+            with self._turns.held():
+                if not self._unread:
+                    self._read(self._ahead, is_apart=True)
+                    self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
+                unread = self._unread
+                shown = message = unread.pop()
+                if self._session is not None and message is not None:
+                    shown = self._session.judged(message)
+                if self._ground is not None and message is not None:
+                    self._ground.handed_out(message)
+        except BaseException:  # nobody has it
+            self._put_back(unread, message)
+            raise
+        return shown
+
+    def _put_back(self, unread: Unread, message: Message | None) -> None:
+        """What nobody has is next, if nobody has moved the reader since."""
+        with self._turns.held():
+            if message is not None and unread is self._unread:
+                unread.made.appendleft(message)
+                if self._ground is not None:
+                    self._ground.taken_back(message)
+
+    def has_message_available(self) -> bool:
+        """True when a visible message follows."""
+        self._check_open()
+        if self._unread:
+            return True
+
+        def look(view: View) -> bool:
+            self._notice(view)
+            found = bool(self._compacted) or any(
+                self._plan_to(
+                    view,
+                    partition,
+                    number,
+                    1,
+                    _least(self._stops[partition], quarantine_wall(view, number)),
+                ).messages
+                for partition in self._places
+                if (number := self._number(view, partition)) not in view.catalog.unavailable
+                or view.catalog.unavailable[number].reason == "damage"
+            )
+            if not (found or self.is_settled) and (damage := view.damage) is not None:
+                raise damage
+            return found
+
+        return bool(self._store.read(look, up_to_damage=True))
+
+    def seek(self, position: Where) -> None:
+        """Continue from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
+
+        A message id moves its partition; the others stay where they are.
+        raises: AlreadyClosed, MessageNotFound, InvalidArgument
+        """
+        self._check_open()
+        bound = bound_of(position)
+        with self._turns.held():
+            places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
+            after = self._places | {index: place.after for index, place in places.items()}
+            compacted = {at: left for at, left in self._compacted.items() if at not in places}
+            for index, place in places.items():
+                if place.compacted is not None:
+                    compacted[index] = place.compacted
+            previews = dict.fromkeys(self._previews.keys() & places.keys(), START)
+            previews, left, unread = (
+                self._previews | previews,
+                set[int](),
+                self._unread.without(places),
+            )
+            if self._ground is not None:
+                self._ground.sought(places)
+            self._places, self._compacted, self._previews = after, compacted, previews
+            self._left, self._ahead, self._unread = left, AHEAD_FIRST, unread
+
+    def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
+        self._notice(view)
+        found, indexes = find_topic(view, self.topic), list(self._places)
+        if isinstance(bound.value, MessageId):
+            index = partition_of(view, found, bound.value)
+            if index not in self._places:
+                raise InvalidArgument(f"partition {self.short}/{index} is not read", code=203)
+            indexes = [index]
+        if self._wanted.kind == "compacted":
+            wanted = Range(bound, kind="compacted")
+            return {index: compacted_range(view, found, index, wanted) for index in indexes}
+        return {
+            index: ReadRange(resolve_bound(view, found, index, bound), None) for index in indexes
+        }
+
+    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+        """The last visible message of each partition that is read, None for an empty one."""
+        self._check_open()
+
+        def look(view: View) -> dict[int, MessageId | None]:
+            self._notice(view)
+            return last_ids(view, find_topic(view, self.topic), self._places)
+
+        return self._store.read(look)
+
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when several partitions are read."""
+        return only_one(self.short, self.get_last_message_ids())
+
+    def __iter__(self) -> Iterator[Message]:
+        turns, is_plain = self._turns.held(), self._session is None
+        while True:
+            while is_plain and self._unread.made:  # each step costs as much as a message
+                unread, ahead = self._unread, None
+                try:
+                    with turns:
+                        unread = self._unread
+                        made = unread.made
+                        ahead = made[0]
+                        del made[0]
+                except IndexError:  # another thread was faster, or has closed the reader
+                    break
+                except BaseException:  # nobody has it
+                    self._put_back(unread, ahead)
+                    raise
+                yield ahead
+            message, has_moved = self._read_next()
+            if message is not None:
+                yield message
+            elif not has_moved:
+                return
+
+    def close(self) -> None:
+        """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
+        self._is_closed = True
+        self._store.wakeups.ring()
+        self._unread = Unread(self._decoder)  # a thread that is reading has the other
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the reader is closed")
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def range_from(start: Where | None, *, read_compacted: bool = False) -> Range:
+    """The range that begins at a position and has no end."""
+    kind = "compacted" if read_compacted else "range"
+    return Range(start=bound_of(start), stop=None, kind=kind)
+
+
+def _least(*stops: Mark | None) -> Mark | None:
+    return min((stop for stop in stops if stop is not None), default=None)
+
+
+class Readers:
+    """Readers of several topics that share rounds: all that the topics hold at one LSN, then more.
+
+    They read their topics one after another, each from where `wanted` says.
+    raises: as Reader, for any of the topics, before anything is read
+    """
+
+    __slots__ = ("_at", "_damage", "_is_bounded", "_is_of_end", "_readers", "_store")
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Sequence[str],
+        wanted: Range,
+        partitions: list[int] | None,
+        isolation: str = "committed",
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """columns: the stored ones that are read, the others are null; None: all."""
+        for name in columns or ():
+            if name not in RECEIVED.names:
+                raise InvalidArgument(f"messages have no column {name}", code=203)
+        if not topics:
+            raise InvalidArgument("no topic was given", code=203)
+        self._store = store
+        self._at = 0
+        self._is_bounded = not wanted.is_endless
+        self._is_of_end = wanted.kind != "range" or wanted.start.kind in ("last", "end", "sub")
+        self._damage: Corruption | None = None  # of the journal, when the round began
+        self._readers = [
+            Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
+        ]
+        for reader in self._readers:
+            reader.columns = columns
+        store.settle()
+        self._begin(Reader.start)
+
+    def _begin(self, begin: Callable[[Reader, View], None]) -> None:
+        """Begin a round of all readers, in one view."""
+
+        def each(view: View) -> None:
+            for reader in self._readers:
+                begin(reader, view)
+            is_settled = all(reader.is_settled for reader in self._readers)
+            self._damage = None if is_settled else view.damage
+
+        self._store.read(each, up_to_damage=True)
+        self._at = 0
+
+    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
+        """The next messages of one topic as RECEIVED, up to a limit; no rows: at the end.
+
+        raises: as Reader.receive_batch
+        """
+        table = self._rest_of_round(max_messages)
+        if not table.num_rows and not self._is_bounded:
+            self._begin(Reader._go_on)
+            table = self._rest_of_round(max_messages)
+        if not table.num_rows and self._damage is not None:
+            raise self._damage
+        return table
+
+    def stop(self) -> None:
+        """Stop reading before the end. Raises Corruption if the caller must know of it."""
+        if self._is_of_end and self._damage is not None:
+            raise self._damage
+
+    def _rest_of_round(self, max_messages: int) -> pa.Table:
+        while self._at < len(self._readers):
+            table = self._readers[self._at].receive_batch(max_messages)
+            if table.num_rows:
+                return table
+            self._at += 1
+        return NO_MESSAGES
+
+
+def _skip_of(
+    view: View, topic: Topic, partition: int, subscription: int | None
+) -> tuple[Mark, IdSet] | None:
+    """What a subscription has acknowledged now: it may move on during the read."""
+    if subscription is None:
+        return None
+    cursor: Cursor = view.cursor(subscription, number_of(topic, partition))
+    return cursor.mark_delete, cursor.acked.copy()

@@ -1,0 +1,60 @@
+"""Owns topics that a job makes for itself: if it fails, those that stayed unused go again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from txlog.base.ids import TopicName
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics import deletion
+from txlog.engine.decide.topics.create import create_topic
+from txlog.engine.decide.topics.deletion import DeletedTopic
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+
+if TYPE_CHECKING:
+    from txlog.base.schemas.schema import Schema
+
+
+@contextmanager
+def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
+    """Make topics that are missing, with one partition; if the block raises, delete those it made.
+
+    A topic stays if anything was stored in it, or if somebody has a subscription, an open
+    transaction or another schema there: it is no longer this job's alone.
+    raises: InvalidArgument, LimitExceeded, ReadOnlyStore; what the block raises
+    """
+    numbers: list[int] = []
+    try:
+        for name in map(TopicName.parse, topics):
+            if _create(store, name, schema):
+                numbers.append(_number_of(store, name))
+        yield
+    except BaseException:  # Ctrl-C too leaves nothing behind
+        for number in numbers:
+            with suppress(TxlogError):  # the first error is the cause
+                _delete_unused(store, number)
+        raise
+
+
+def _create(store: Store, name: TopicName, schema: Schema | None) -> bool:
+    def decide(view: View, now: Instant) -> Decision[bool]:
+        return create_topic(view, store.settings, now, name, 1, if_not_exists=True, schema=schema)
+
+    return bool(store.write(decide))
+
+
+def _number_of(store: Store, name: TopicName) -> int:
+    return store.read(lambda view: find_topic(view, name).number)
+
+
+def _delete_unused(store: Store, number: int) -> None:
+    def decide(view: View, now: Instant) -> Decision[DeletedTopic]:
+        return deletion.delete_unused(view, store.settings, now, number)
+
+    store.write(decide)

@@ -1,0 +1,186 @@
+"""Upkeep of the index of delayed messages on demand: merge its buckets, rebuild it from the log.
+
+Runs the engine's upkeep, or says what it would do. The keys of the answers are the fields that
+`txlog delay merge` and `txlog delay rebuild` print. Source: spec/delayed 6, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.base.ids import MessageId
+from txlog.base.startup import compute as pc
+from txlog.engine.decide.topics.buckets import cutoff_of, doomed
+from txlog.engine.folds.catalog import topic_of
+from txlog.engine.folds.delayed import Ranges
+from txlog.engine.model.idset import before
+from txlog.engine.model.ops import Bucket, Id
+from txlog.engine.plan.ack_sets import messages_in, through
+from txlog.engine.plan.delayed.upcoming import TIMES, later_in, scan
+from txlog.engine.plan.participants import check_available
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.delayed.buckets import merge_now, rebuild_now
+from txlog.engine.upkeep.delayed.sources import Search, logged
+from txlog.engine.view.view import View
+from txlog.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from txlog.base.rows.delayed import BucketsMerged, IndexRebuilt
+
+
+INDEX_MAX = (1 << 31) - 1
+BEFORE_ALL: Id = (0, 0, 0)
+BEHIND_ALL: Id = (1 << 62, 0, 0)
+
+
+def merge(
+    store: Store, topic: str, numbers: Sequence[int], to: int, *, dry_run: bool
+) -> BucketsMerged:
+    """Merge the buckets of partitions until each has at most this many.
+
+    What is no longer needed goes first; buckets with an unindexed range between them stay apart.
+    returns: messages: the ids in the buckets then
+    """
+    before_count, after, messages = 0, 0, 0
+    for number in numbers:
+        buckets, left = store.read(lambda view, number=number: _merged(view, store, number, to))  # type: ignore[misc]
+        before_count += len(buckets)
+        if not dry_run:
+            merge_now(store, number, to)
+            now = store.read(lambda view, number=number: [*view.delayed(number).buckets])  # type: ignore[misc]
+            left, messages = len(now), messages + sum(bucket.count for bucket in now)
+        else:
+            messages += sum(bucket.count for bucket in buckets)
+        after += left
+    return {
+        "topic": topic,
+        "buckets_before": before_count,
+        "buckets_after": after,
+        "messages": messages,
+    }
+
+
+def _merged(view: View, store: Store, number: int, to: int) -> tuple[list[Bucket], int]:
+    """The buckets of a partition, and how many a merge would leave."""
+    check_available(view, topic_of(view.catalog, number), number)
+    state = view.delayed(number)
+    cutoff = cutoff_of(view, store.settings, number, store.clock.now())
+    gone = {gen for op in doomed(view, number, cutoff) for gen in op.gens}
+    kept = [bucket for bucket in state.buckets if bucket.gen not in gone]
+    apart = 1 + sum(
+        any(low.last < first < high.first for first, _ in state.unindexed)
+        for low, high in pairwise(kept)
+    )
+    return list(state.buckets), min(len(kept), max(apart, to)) if kept else 0
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a rebuild did or would do; figures are of messages that are not due."""
+
+    partitions: int = 0
+    messages_read: int = 0
+    indexed: int = 0
+    missing: int = 0
+    surplus: int = 0
+    buckets: int = 0
+
+
+def rebuild(
+    store: Store,
+    topic: str,
+    numbers: Sequence[int],
+    first: MessageId | None,
+    last: MessageId | None,
+    *,
+    dry_run: bool,
+    searches: Mapping[int, Search] | None = None,
+) -> IndexRebuilt:
+    """Replace the index of a range by what the log says, and say what differed.
+
+    first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.
+    searches:    by partition, what finds the delayed ids, if not a read of the log
+    returns:     missing were in the log and not in the index, surplus the other way round
+    """
+    low = BEFORE_ALL if first is None else (first.ledger, first.entry, first.index)
+    high = BEHIND_ALL if last is None else (last.ledger, last.entry, last.index or INDEX_MAX)
+    total = Rebuilt()
+    for number in numbers:
+        ranges = store.read(lambda view, number=number: _ranges(view, number, low, high))  # type: ignore[misc]
+        if not ranges:
+            continue
+        total.partitions += 1
+        total.messages_read += store.read(
+            lambda view, number=number, ranges=ranges: _messages(view, number, ranges)  # type: ignore[misc]
+        )
+        if dry_run:
+            store.read(
+                lambda view, number=number, ranges=ranges: _compare(  # type: ignore[misc]
+                    view, store, number, ranges, total
+                )
+            )
+            continue
+        search = (searches or {}).get(number, logged)
+        report = rebuild_now(store, number, low, high, search)
+        total.indexed += report.ids
+        total.missing += report.missing
+        total.surplus += report.extra
+        total.buckets += report.buckets_made
+    return {
+        "topic": topic,
+        "partitions": total.partitions,
+        "messages_read": total.messages_read,
+        "indexed": total.indexed,
+        "missing": total.missing,
+        "surplus": total.surplus,
+        "buckets": total.buckets,
+    }
+
+
+def _ranges(view: View, number: int, low: Id, high: Id) -> Ranges:
+    """What a rebuild reads: whole buckets, and what is not indexed."""
+    check_available(view, topic_of(view.catalog, number), number)
+    state = view.delayed(number)
+    out: Ranges = [r for r in state.unindexed if not (r[1] < low or high < r[0])]
+    ranges = [(one.first, one.last) for one in state.buckets]
+    return sorted([*out, *(r for r in ranges if not (r[1] < low or high < r[0]))])
+
+
+def _messages(view: View, number: int, ranges: Ranges) -> int:
+    return sum(
+        messages_in(view, number, through(view, number, before(first), _mark(last)))
+        for first, last in ranges
+    )
+
+
+def _mark(last: Id) -> Id:
+    """An id as the mark that covers it."""
+    return (last[0], last[1], 0 if last[2] == INDEX_MAX else last[2])
+
+
+def _compare(view: View, store: Store, number: int, ranges: Ranges, total: Rebuilt) -> None:
+    """Count what the log has and the index lacks, and the other way round."""
+    cutoff = cutoff_of(view, store.settings, number, store.clock.now())
+    known = [TIMES.empty_table()]
+    for bucket in view.delayed(number).buckets:
+        if any(first <= bucket.first and bucket.last <= last for first, last in ranges):
+            try:
+                known.append(later_in(view, bucket, cutoff))
+            except IntegrityError as error:
+                store.note(f"a bucket of delayed messages cannot be read: {error}")
+    indexed = pa.concat_tables(known)
+    most = store.settings.mutable_ids_max
+    logged = [TIMES.empty_table()]
+    for first, last in ranges:
+        found = scan(view, number, first, last)
+        logged.append(found.filter(pc.greater(found["deliver_at"], cutoff)))
+        total.buckets += -(-logged[-1].num_rows // most)
+    there = pa.concat_tables(logged)
+    total.indexed += there.num_rows
+    total.surplus += indexed.join(there, TIMES.names, join_type="left anti").num_rows
+    total.missing += there.join(indexed, TIMES.names, join_type="left anti").num_rows

@@ -1,0 +1,345 @@
+"""Owns SubscriptionHandle: everything that can be done to a subscription except consuming from it.
+
+There is a method for each command of `txlog sub`. Each is one decision, durable when it returns;
+answers are plain values under the names that the commands print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from txlog.base.arguments import checked
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.client.answers import consumers
+from txlog.client.consuming.acknowledge import acknowledge_runs
+from txlog.client.transactions.transaction import Transaction
+from txlog.clock import Instant
+from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge, redeliver
+from txlog.engine.decide.consuming.seek import SeekAnswer, seek
+from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics.deletion import DeletedSubscription, delete_subscription
+from txlog.engine.decide.topics.policies import set_policies
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
+from txlog.engine.model.leases import Seen
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.runs import runs_of_ids
+from txlog.engine.relation.positions import Where, bound_of
+from txlog.engine.store.liveness import consumer_lock, dead_consumers, read_all_seen
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import ConsumerBusy, InvalidArgument
+
+if TYPE_CHECKING:
+    from txlog.base.rows.consuming import (
+        Acknowledged,
+        BacklogGroup,
+        NegativelyAcknowledged,
+        Redelivered,
+        Skipped,
+        Sought,
+        SubscriptionDeleted,
+        SubscriptionDescription,
+    )
+
+
+DELETE_TRIES = 3
+
+T = TypeVar("T")
+
+
+def _durable(decision: Decision[T]) -> Decision[T]:
+    """The same, durable: an outside caller may next look from another process."""
+    decision.sync = True
+    return decision
+
+
+@checked
+class SubscriptionHandle:
+    """A durable subscription of a topic, or of one partition of it.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.create_subscription("orders", "billing")
+    ...         ids = [client.producer("orders").send(b"%d" % n).message_id for n in range(5)]
+    ...         billing = client.subscription("orders", "billing")
+    ...         skipped = billing.skip(4)["skipped"]
+    ...         moved = billing.seek(ids[1])
+    ...         skipped, moved["redeliver"], billing.describe()["backlog"]
+    (4, 3, 4)
+    """
+
+    __slots__ = ("_asked", "_store", "name", "short")
+
+    def __init__(self, store: Store, topic: str, name: str) -> None:
+        self._store = store
+        self._asked = TopicName.parse(topic, allow_partition=True)
+        self.short = self._asked.topic.short
+        self.name = name
+        store.ask(self._find)
+
+    def _find(self, view: View) -> tuple[Topic, Subscription]:
+        found = find_topic(view, self._asked)
+        return found, find_subscription(view, found, self.name)
+
+    def _indexes(self) -> list[int] | None:
+        """The one partition that the topic names, None for all."""
+        return None if self._asked.partition is None else [self._asked.partition]
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def describe(self) -> SubscriptionDescription:
+        """The subscription with its consumers and partitions; the fields of `sub describe`."""
+        store = self._store
+        return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
+
+    def backlog(self, by: str = "age", top: int = 20) -> list[BacklogGroup]:
+        """What is not acknowledged, by key, age or ledger; the fields of `sub backlog`."""
+        topic, held = self._store.ask(self._find)
+        return consumers.backlog_groups(self._store, topic, held, self._indexes(), by, top)
+
+    # --- moving ------------------------------------------------------------------------------
+
+    def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
+        """Move to before a bound, a message, or an instant in ms; the fields of `sub seek`.
+
+        Everything before it is acknowledged, nothing from it on; redelivery counts start over.
+        force:   abort the transactions that hold acknowledgements, named in `aborted_list`
+        dry_run: say what would move
+        raises:  NotAllowed (held acknowledgements), MessageNotFound, PartitionUnavailable
+        """
+        if to is None:
+            raise InvalidArgument("a seek needs a position", code=203)
+        bound, store = bound_of(to), self._store
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant) -> Decision[SeekAnswer]:
+            return seek(
+                view,
+                store.settings,
+                now,
+                uid,
+                *self._find(view),
+                bound,
+                self._indexes(),
+                force=force,
+            )
+
+        answer = self._decided(decide, dry_run=dry_run)
+        return {
+            "topic": self.short,
+            "subscription": self.name,
+            "redeliver": sum(row.redeliver for row in answer.partitions),
+            "skip": sum(row.skip for row in answer.partitions),
+            "partition_list": [
+                {
+                    "partition": row.partition,
+                    "from": row.before,
+                    "to": row.after,
+                    "redeliver": row.redeliver,
+                    "skip": row.skip,
+                }
+                for row in answer.partitions
+            ],
+            "aborted_list": answer.aborted,
+        }
+
+    def skip(
+        self,
+        messages: int | None = None,
+        *,
+        all: bool = False,
+        older_than_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> Skipped:
+        """Acknowledge the next messages of each partition, all, or what is older.
+
+        Messages that a transaction holds stay with it. The fields of `sub skip`.
+        """
+        if (messages is not None) + all + (older_than_ms is not None) != 1:
+            raise InvalidArgument("skip a number of messages, all, or what is older: one of them")
+        if messages is not None and messages < 1:
+            raise InvalidArgument(f"{messages} messages to skip, at least 1", code=203)
+        return self._skip(ALL if messages is None else messages, older_than_ms, dry_run=dry_run)
+
+    def clear_backlog(self, *, dry_run: bool = False) -> Skipped:
+        """Acknowledge everything that no transaction holds."""
+        return self.skip(all=True, dry_run=dry_run)
+
+    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Skipped:
+        """Acknowledge what is older; without an age, what is past the topic's time to live.
+
+        raises: InvalidArgument when the topic has no time to live
+        """
+        if older_than_ms is not None:
+            return self._skip(ALL, older_than_ms, dry_run=dry_run)
+        store = self._store
+
+        def ttl(view: View, now: Instant) -> Amount:
+            amount = past_ttl(view, store.settings, self._find(view)[0], now)
+            if amount is None:
+                raise InvalidArgument(
+                    f"topic {self.short} has no time to live: say how old",
+                    hint="--older-than DUR, or txlog topic update --ttl DUR",
+                    topic=self.short,
+                )
+            return amount
+
+        return self._skipped(ttl, dry_run=dry_run)
+
+    def _skip(self, messages: int, older_than_ms: int | None, *, dry_run: bool) -> Skipped:
+        if older_than_ms is not None and older_than_ms < 0:
+            raise InvalidArgument(f"older than {older_than_ms} ms, it must not be negative")
+
+        def amount(view: View, now: Instant) -> Amount:
+            before_ms = None if older_than_ms is None else now.wall_ms - older_than_ms
+            return Amount(messages, before_ms)
+
+        return self._skipped(amount, dry_run=dry_run)
+
+    def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Skipped:
+        store = self._store
+
+        def decide(view: View, now: Instant) -> Decision[int]:
+            return skip(
+                view, store.settings, now, *self._find(view), amount(view, now), self._indexes()
+            )
+
+        skipped = self._decided(decide, dry_run=dry_run)
+        return {"topic": self.short, "subscription": self.name, "skipped": skipped}
+
+    def _decided(self, decide: Callable[[View, Instant], Decision[T]], *, dry_run: bool) -> T:
+        """What a decision answers, done or only rehearsed; overdue holders are ended."""
+        store = self._store
+        uses = Uses(cursors=store.ask(self._cursors))
+        if dry_run:
+            store.sweep_if_due(uses)
+            return store.read(lambda view: decide(view, store.clock.now()).answered())
+        return store.write(decide, uses=uses)
+
+    def _cursors(self, view: View) -> tuple[tuple[int, int], ...]:
+        topic, held = self._find(view)
+        indexes = self._indexes() or range(topic.partitions)
+        return tuple((held.number, number_of(topic, index)) for index in indexes)
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        ids: Sequence[MessageId],
+        *,
+        cumulative: bool = False,
+        txn: Transaction | TxnId | None = None,
+    ) -> Acknowledged:
+        """Acknowledge by id; {acked, already, dropped}. Raises as Client.acknowledge."""
+        answer = acknowledge_runs(
+            self._store, self._find, runs_of_ids(list(ids)), txn, cumulative=cumulative
+        )
+        return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped}
+
+    def negative_acknowledge(
+        self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
+    ) -> NegativelyAcknowledged:
+        """Redeliver messages that a consumer holds; the fields of `sub nack`.
+
+        delay_ms: wait at least this long; None: as the subscription says. Each counts as a
+                  redelivery; what no consumer holds is ignored
+        raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
+        """
+        if delay_ms is not None and delay_ms < 0:
+            raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
+        runs, store = runs_of_ids(list(ids)), self._store
+
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
+            return _durable(
+                negative_acknowledge(
+                    view, store.settings, now, self._find, runs, delay_ms, seen=self._seen(view)
+                )
+            )
+
+        answer = self._decided(decide, dry_run=dry_run)
+        return {
+            "topic": self.short,
+            "subscription": self.name,
+            "nacked": answer.returned,
+            "ignored": answer.missed,
+        }
+
+    def redeliver(
+        self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False
+    ) -> Redelivered:
+        """Redeliver what consumers hold at once, None: all of it; the fields of `sub redeliver`.
+
+        raises: MessageNotFound, PartitionUnavailable
+        """
+        runs, store = None if ids is None else runs_of_ids(list(ids)), self._store
+
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
+            seen = self._seen(view)
+            return _durable(redeliver(view, store.settings, now, self._find, runs, seen))
+
+        answer = self._decided(decide, dry_run=dry_run)
+        return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
+
+    def _seen(self, view: View) -> dict[int, Seen]:
+        """How far the application of each consumer has come in what it took ahead."""
+        known = consumers_of(view.catalog, self._find(view)[1].number)
+        return read_all_seen(self._store.disk, (one.number for one in known))
+
+    # --- the subscription itself -------------------------------------------------------------
+
+    def set_policies(self, **policies: int | str | None) -> dict[str, int | str]:
+        """Set policies, None to remove one; returns those it then has.
+
+        ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count, dead_letter_topic,
+        retry_topic, split_batches
+        """
+        return self._store.write(lambda view, now: set_policies(view, *self._find(view), policies))
+
+    def delete(self, *, force: bool = False, dry_run: bool = False) -> SubscriptionDeleted:
+        """Delete the subscription; the fields of `sub delete`.
+
+        What open transactions have acknowledged here is dropped; they list it as skipped.
+        force:  even with live consumers
+        raises: ConsumerBusy
+        """
+        store = self._store
+        for left in reversed(range(DELETE_TRIES)):
+            dead = self._dead()
+
+            def decide(
+                view: View, now: Instant, dead: list[int] = dead
+            ) -> Decision[DeletedSubscription]:
+                return delete_subscription(
+                    view, store.settings, now, *self._find(view), dead=dead, force=force
+                )
+
+            try:
+                answer = self._decided(decide, dry_run=dry_run)
+                break
+            except ConsumerBusy:
+                if not left or not self._dead():
+                    raise
+        for number in () if dry_run or store.dry_run else dead:
+            store.disk.unlink(consumer_lock(number))
+        return {
+            "topic": answer.topic,
+            "subscription": answer.subscription,
+            "backlog": answer.backlog,
+            "deleted": True,
+        }
+
+    def _dead(self) -> list[int]:
+        """The consumers in the catalog that are dead."""
+
+        def known(view: View) -> list[int]:
+            found = consumers_of(view.catalog, self._find(view)[1].number)
+            return [one.number for one in found]
+
+        return dead_consumers(self._store.disk, self._store.ask(known))

@@ -1,0 +1,355 @@
+"""Owns TopicHandle: a topic's delayed messages, looked at and decided over.
+
+There is a method for each command of `txlog delay`. Each change is one decision, durable when it
+returns; answers are plain values under the names that the commands print. `watermarks` has the
+topic's watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.base.arguments import checked
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.settings import DAY_MS, HOUR_MS, Settings
+from txlog.client.answers import delayed as delayreport
+from txlog.client.answers.delayed import DelayCounts, buckets
+from txlog.client.sending.producer import as_bytes
+from txlog.client.topics import delayed_index
+from txlog.client.topics.schemas import TopicSchemas
+from txlog.client.topics.throughput import throughput
+from txlog.client.topics.watermarks import TopicWatermarks
+from txlog.clock import Instant
+from txlog.engine.decide.consuming.promotion import Changed, Find, Which, cancel, promote
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading.ranges import partition_of
+from txlog.engine.plan.runs import runs_of_ids
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.delayed.sources import Search
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from txlog.base.rows.delayed import (
+        BucketRow,
+        BucketsMerged,
+        Cancelled,
+        DueWithin,
+        IndexRebuilt,
+        NextDelayed,
+        Promoted,
+    )
+    from txlog.base.rows.topics import Throughput
+
+
+NEVER_MERGED = 1 << 31  # buckets that may stay if max_num_buckets turns merging off
+
+Ask = Callable[[View, Settings, Instant, Find, Which], Decision[Changed]]
+
+
+@checked
+class TopicHandle:
+    """The delayed messages of a topic, or of one partition of it.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.create_subscription("orders", "billing", type="shared")
+    ...         later = 32_503_680_000_000
+    ...         ids = [client.producer("orders").send(b"x", deliver_at=later + n).message_id
+    ...                for n in range(3)]
+    ...         orders = client.topic("orders")
+    ...         cancelled = orders.cancel(ids[:1])["cancelled"]
+    ...         promoted = orders.promote(before=later + 2, subscription="billing")["promoted"]
+    ...         cancelled, promoted, orders.next_delayed(subscription="billing")["deliver_at"]
+    (1, 1, 32503680000001)
+    """
+
+    __slots__ = ("_asked", "_store", "short")
+
+    def __init__(self, store: Store, topic: str) -> None:
+        self._store = store
+        self._asked = TopicName.parse(topic, allow_partition=True)
+        self.short = self._asked.topic.short
+        store.ask(self._topic, up_to_damage=True)
+
+    def _topic(self, view: View) -> Topic:
+        return find_topic(view, self._asked)
+
+    def _find(self, view: View, subscription: str | None) -> tuple[Topic, Subscription | None]:
+        topic = self._topic(view)
+        held = None if subscription is None else find_subscription(view, topic, subscription)
+        return topic, held
+
+    def _indexes(self, topic: Topic) -> list[int]:
+        """The one partition that the handle names, or all."""
+        if self._asked.partition is not None:
+            return [self._asked.partition]
+        return list(range(topic.partitions))
+
+    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Throughput]:
+        """What became visible, a row for each span of time; the fields of `txlog topic stats`.
+
+        since_ms: the first of them is the one with this instant; None: a day ago
+        raises:   InvalidArgument, LimitExceeded; as a reader
+        """
+        if since_ms is None:
+            since_ms = self._store.clock.now().wall_ms - DAY_MS
+        partition = self._asked.partition
+        only = None if partition is None else [partition]
+        return throughput(self._store, self.short, only, since_ms, by_ms)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of its partitions in the store, as the end of a transaction names them."""
+
+        def numbers(view: View) -> list[int]:
+            topic = self._topic(view)
+            return [number_of(topic, index) for index in self._indexes(topic)]
+
+        return self._store.ask(numbers)
+
+    @property
+    def watermarks(self) -> TopicWatermarks:
+        """Its event-time watermarks: look at them, set a producer's, declare one idle."""
+        return TopicWatermarks(self._store, self._asked)
+
+    @property
+    def schemas(self) -> TopicSchemas:
+        """The schemas of its values: list them, add one, delete them."""
+        return TopicSchemas(self._store, self._asked)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def delayed(
+        self,
+        subscription: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        *,
+        key: bytes | str | None = None,
+    ) -> pa.Table:
+        """Messages whose time is to come, by time; what the index holds, not the backlog.
+
+        subscription: only what it has not acknowledged; before: an instant in ms, itself left out
+        key:          only messages with this key
+        returns:      partition, ledger, entry, index (null for a plain message), deliver_at, key,
+                      size_bytes, txn_most, txn_least
+        raises:       SubscriptionNotFound, InvalidArgument, PartitionUnavailable
+        """
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
+
+        return self._store.ask(
+            lambda view: delayreport.listed(
+                view, self._scope(view, subscription, before), limit, as_bytes(key)
+            ),
+        )
+
+    def next_delayed(self, subscription: str | None = None) -> NextDelayed | None:
+        """The message that is due next, None when nothing is delayed; {message_id, deliver_at}."""
+
+        def first(view: View) -> NextDelayed | None:
+            for times in delayreport.ahead(view, self._scope(view, subscription)):
+                at, *place = (times[name][0].as_py() for name in times.column_names)
+                return {"message_id": MessageId(*place), "deliver_at": at}
+            return None
+
+        return self._store.ask(first)
+
+    def histogram(
+        self, subscription: str | None = None, before: int | None = None
+    ) -> list[DueWithin]:
+        """How many are due within a minute, ten, an hour, a day, and later.
+
+        returns: [{due_within_ms, messages}], due_within_ms None in the last
+        """
+
+        def counted(view: View) -> list[DueWithin]:
+            scope = self._scope(view, subscription, before)
+            return delayreport.histogram(
+                scope.now_ms, delayreport.ahead(view, scope, in_order=False)
+            )
+
+        return self._store.ask(counted)
+
+    def cutoff(self) -> int | None:
+        """The latest time that is due now, in ms, by the policies of the topic; None: all is.
+
+        For readers: with a damaged journal, by what comes before the damage.
+        """
+        store = self._store
+
+        def cutoff(view: View) -> int | None:
+            return DelayCounts(view, store).cutoff(self._topic(view))
+
+        return store.ask(cutoff, up_to_damage=True)
+
+    def buckets(self) -> list[BucketRow]:
+        """The buckets of the index; the fields of `txlog delay buckets`."""
+        return self._store.ask(lambda view: buckets(view, self._scope(view, None)))
+
+    def _scope(
+        self, view: View, subscription: str | None, before: int | None = None
+    ) -> delayreport.Scope:
+        topic, held = self._find(view, subscription)
+        store = self._store
+        return delayreport.Scope(
+            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, held, before
+        )
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    def promote(
+        self,
+        ids: Sequence[MessageId] | None = None,
+        *,
+        before: int | None = None,
+        all: bool = False,
+        subscription: str | None = None,
+        dry_run: bool = False,
+    ) -> Promoted:
+        """Let delayed messages be delivered now; later ones still wait.
+
+        ids, before, all: one of them: these, those due before an instant in ms, or all
+        subscription:     None: every shared and key-shared one
+        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}, in
+                          messages; what was already done counts if it was named, else not
+        raises:           NotAllowed (a type that does not wait, a transaction holds one of them),
+                          MessageNotFound, PartitionUnavailable: nothing is changed then
+        """
+        answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
+        return {
+            "topic": self.short,
+            "subscription": subscription,
+            "promoted": answer.messages,
+            "not_delayed": answer.not_delayed,
+            "first_at": answer.first_ms,
+            "last_at": answer.last_ms,
+        }
+
+    def cancel(
+        self,
+        ids: Sequence[MessageId] | None = None,
+        *,
+        before: int | None = None,
+        all: bool = False,
+        subscription: str | None = None,
+        dry_run: bool = False,
+    ) -> Cancelled:
+        """Acknowledge delayed messages before they are due, so that they are never delivered.
+
+        subscription: None: every subscription there is
+        returns:      as promote, with cancelled; raises as promote, whatever the type
+        """
+        answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
+        return {
+            "topic": self.short,
+            "subscription": subscription,
+            "cancelled": answer.messages,
+            "not_delayed": answer.not_delayed,
+            "first_at": answer.first_ms,
+            "last_at": answer.last_ms,
+        }
+
+    def _change(
+        self,
+        ask: Ask,
+        ids: Sequence[MessageId] | None,
+        before: int | None,
+        every: bool,
+        subscription: str | None,
+        *,
+        dry_run: bool,
+    ) -> Changed:
+        if (ids is not None) + (before is not None) + every != 1:
+            raise InvalidArgument("choose one: message ids, those before an instant, or all")
+        runs = None if ids is None else runs_of_ids(list(ids))
+        store = self._store
+
+        def find(view: View) -> tuple[Topic, Subscription | None]:
+            return self._find(view, subscription)
+
+        def decide(view: View, now: Instant) -> Decision[Changed]:
+            which = Which(self._indexes(self._topic(view)), store.note, runs, before)
+            return ask(view, store.settings, now, find, which)
+
+        uses = Uses(cursors=store.ask(lambda view: self._cursors(view, subscription)))
+        if dry_run:
+            store.sweep_if_due(uses)
+            answer = store.read(lambda view: decide(view, store.clock.now()).answered())
+        else:
+            answer = store.write(decide, uses=uses)
+        return answer
+
+    def _cursors(self, view: View, subscription: str | None) -> tuple[tuple[int, int], ...]:
+        topic, held = self._find(view, subscription)
+        names = topic.subscriptions if held is None else [held.number]
+        return tuple(
+            (name, number_of(topic, index)) for name in names for index in self._indexes(topic)
+        )
+
+    # --- upkeep of the index -----------------------------------------------------------------
+
+    def merge(self, to: int | None = None, *, dry_run: bool = False) -> BucketsMerged:
+        """Merge the buckets of each partition until there are at most this many.
+
+        to:      None: max_num_buckets of the store, as upkeep does; where that is 0 or -1, no merge
+        returns: {topic, buckets_before, buckets_after, messages}; messages: ids in them then
+        raises:  InvalidArgument, StoreLocked, PartitionUnavailable
+        """
+        if to is None:
+            most = self._store.settings.max_num_buckets
+            to = most if most > 0 else NEVER_MERGED
+        elif to < 1:
+            raise InvalidArgument(f"to is {to}, it must be at least 1", code=203)
+        return delayed_index.merge(self._store, self.short, self._numbers(), to, dry_run=dry_run)
+
+    def rebuild(
+        self,
+        first: MessageId | None = None,
+        last: MessageId | None = None,
+        *,
+        dry_run: bool = False,
+        searches: Mapping[int, Search] | None = None,
+    ) -> IndexRebuilt:
+        """Replace the index of a range by what the log says.
+
+        searches: by store-wide number, what finds delayed ids; jobs pass those that Spark found
+        first, last: both are in; an id selects its partition
+        returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing
+                 were not due and not in the index, surplus in it and not in the log
+        raises:  MessageNotFound (an id of another topic), InvalidArgument (ids of two partitions),
+                 StoreLocked, PartitionUnavailable
+        """
+        return delayed_index.rebuild(
+            self._store,
+            self.short,
+            self._numbers(first, last),
+            first,
+            last,
+            dry_run=dry_run,
+            searches=searches,
+        )
+
+    def _numbers(self, *named: MessageId | None) -> list[int]:
+        """The partitions of the handle; an id selects its own."""
+
+        def numbers(view: View) -> list[int]:
+            topic = self._topic(view)
+            indexes = self._indexes(topic)
+            meant = {partition_of(view, topic, one) for one in named if one is not None}
+            if len(meant) > 1:
+                raise InvalidArgument("the two ids are of different partitions", code=203)
+            return [number_of(topic, one) for one in indexes if not meant or one in meant]
+
+        return self._store.ask(numbers)

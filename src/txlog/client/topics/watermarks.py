@@ -1,0 +1,271 @@
+"""Owns TopicWatermarks: the watermarks of a topic, shown, or asserted without a producer.
+
+There is a method for each command of `txlog watermark`; answers are plain values under the names
+that it prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txlog.base.arguments import checked
+from txlog.base.ids import MessageId, Position, TopicName, TxnId, check_name
+from txlog.client.answers import watermarks
+from txlog.client.transactions.transaction import Transaction, in_transaction
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending import watermark
+from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced, check_event_time
+from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.model.ops import UNNAMED
+from txlog.engine.plan.lookup import check_partition
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.watermarks.rows import Lateness
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable
+
+if TYPE_CHECKING:
+    from txlog.base.rows.watermarks import (
+        PartitionPosition,
+        ProducerIdle,
+        SnapshotsTaken,
+        WatermarkProducer,
+        WatermarkRow,
+        WatermarkSet,
+        WatermarkShown,
+    )
+
+
+@checked
+class TopicWatermarks:
+    """The watermarks of a topic: `client.topic("orders").watermarks`.
+
+    Producers assert by themselves (`Producer.new_watermark`); this is to look at them, and for a
+    producer that does not come back. Nobody is fenced.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         for name, time in (("till-1", 5000), ("till-2", 3000)):
+    ...             _ = client.producer("orders", name).new_watermark().event_time(time).send()
+    ...         watermarks = client.topic("orders").watermarks
+    ...         before = watermarks.show()
+    ...         was_active = watermarks.idle(before["holder"])["was_active"]
+    ...         before["holder"], before["watermark"], was_active, watermarks.show()["watermark"]
+    ('till-2', 3000, True, 5000)
+    """
+
+    __slots__ = ("_asked", "_store", "short")
+
+    def __init__(self, store: Store, topic: TopicName) -> None:
+        self._store = store
+        self._asked = topic
+        self.short = topic.topic.short
+
+    def _topic(self, view: View) -> Topic:
+        return find_topic(view, self._asked)
+
+    def _held(self, view: View, subscription: str | None) -> Subscription | None:
+        if subscription is None:
+            return None
+        return find_subscription(view, self._topic(view), subscription)
+
+    def _indexes(self, view: View, partition: int | None) -> Sequence[int]:
+        if partition is None:
+            partition = self._asked.partition
+        topic = self._topic(view)
+        if partition is None:
+            return range(topic.partitions)
+        check_partition(self.short, topic, partition)
+        return [partition]
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def show(
+        self,
+        subscription: str | None = None,
+        *,
+        partition: int | None = None,
+        at: MessageId | None = None,
+        lateness: bool = True,
+    ) -> WatermarkShown:
+        """The watermark at a subscription's place, without one at the end of the log; or at a row.
+
+        at:       a row of one partition
+        lateness: look at the messages for max_event_time and late_messages, else they are None:
+                  a message counts as late when it is older than the watermark that its partition
+                  had just before it, so the figure does not depend on who received what
+        cost:     the rows that move the watermark, at most those between two snapshots; with
+                  lateness the event times of all messages up to there, and of no other column
+        returns: {topic, subscription, status, watermark, emitted, lag_ms, holder, first_unacked,
+                 max_event_time, late_messages, pending_txns, partition_list}; watermark is the
+                 least time of an active producer there, emitted the highest that was delivered,
+                 holder the producer with the minimum, first_unacked the message that it waits for
+        raises:  SubscriptionNotFound, InvalidArgument, MessageNotFound
+        """
+        now_ms = self._store.clock.now().wall_ms
+
+        def ask(view: View) -> tuple[WatermarkShown, list[Lateness]]:
+            topic, held = self._topic(view), self._held(view, subscription)
+            indexes = self._indexes(view, partition)
+            found = [*watermarks.standings(view, topic, indexes, held, at)]
+            answer = watermarks.show(view, topic, found, now_ms, held)
+            return answer, [Lateness(one.number, one.place) for one in found]
+
+        answer, looks = self._store.ask(ask)
+        if lateness:
+            answer["max_event_time"], answer["late_messages"] = self._lateness(looks)
+        return answer
+
+    def _lateness(self, looks: list[Lateness]) -> tuple[int | None, int | None]:
+        """What messages say: (max_event_time, late_messages); None of what cannot be read."""
+        try:
+            for one in looks:
+                while self._store.read(one.step):
+                    pass  # a few at a time, so that nobody waits long
+        except (Corruption, PartitionUnavailable):
+            return None, None
+        times = [one.greatest for one in looks if one.greatest is not None]
+        late = sum(one.late for one in looks)
+        return max(times, default=None), late
+
+    def history(
+        self,
+        *,
+        partition: int | None = None,
+        producer: str | None = None,
+        since: int | None = None,
+        limit: int | None = None,
+    ) -> list[WatermarkRow]:
+        """What moved the watermarks, oldest first; as far back as the log reaches.
+
+        since:   written at or after (ms); limit: the last this many
+        returns: [{topic, partition, position, marker_type, producer, event_time, by, txn,
+                 txn_state, regressed, publish_time}]; marker_type is set, idle or snapshot; by is
+                 producer, admin or timeout, of an idle outside of transactions
+        """
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
+        wanted = None if producer is None else _name(producer)
+        return self._store.ask(
+            lambda view: watermarks.history(
+                view, self._topic(view), self._indexes(view, partition), wanted, since, limit
+            ),
+        )
+
+    def producers(self, subscription: str | None = None) -> list[WatermarkProducer]:
+        """The producers waited for; [{topic, partition, producer, event_time, holds, idle,
+        position, pending_txns}]. With a subscription, where that is.
+        """
+        return self._store.ask(
+            lambda view: watermarks.producers(
+                view, self._topic(view), self._indexes(view, None), self._held(view, subscription)
+            ),
+        )
+
+    # --- asserting ---------------------------------------------------------------------------
+
+    def set(
+        self, event_time: int, producer: str, *, txn: Transaction | TxnId | None = None
+    ) -> WatermarkSet:
+        """Assert a time on behalf of a producer, in every partition.
+
+        returns: {topic, producer, event_time, regressed, txn, partition_list}; regressed: below its
+                 last one, so it has no effect
+        raises:  as WatermarkBuilder.send
+        """
+        placed, regressed = self._write(
+            Assertion(_name(producer), check_event_time(event_time)), txn
+        )
+        return {
+            "topic": self.short,
+            "producer": producer,
+            "event_time": event_time,
+            "regressed": regressed,
+            "txn": placed.txn,
+            "partition_list": _places(placed),
+        }
+
+    def idle(self, producer: str, *, txn: Transaction | TxnId | None = None) -> ProducerIdle:
+        """Declare a producer idle: nobody waits for it until it asserts a time again.
+
+        returns: {topic, producer, was_active, txn, partition_list}; done, too, when it was not
+        """
+        placed, was_active = self._write(Assertion(_name(producer), None, "admin"), txn)
+        return {
+            "topic": self.short,
+            "producer": producer,
+            "was_active": was_active,
+            "txn": placed.txn,
+            "partition_list": _places(placed),
+        }
+
+    def snapshot(self) -> SnapshotsTaken:
+        """Write a snapshot in each partition where anything was asserted.
+
+        returns: {topic, written, partition_list}
+        raises:  PartitionUnavailable: nothing is written then
+        """
+        store = self._store
+        written = store.write(
+            lambda view, now: watermark.take_snapshots(view, store.settings, now, self._topic(view))
+        )
+        rows = self.show(lateness=False)["partition_list"]
+        return {
+            "topic": self.short,
+            "written": written,
+            "partition_list": [
+                {"partition": row["partition"], "position": row["snapshot_position"]}
+                for row in rows
+            ],
+        }
+
+    def _write(
+        self, what: Assertion, txn: Transaction | TxnId | None
+    ) -> tuple[WatermarkPlaced, bool]:
+        """Where it stands, and: of a time whether it fell, of idle whether it was active."""
+        store, uid = self._store, self._store.disk.owner()[0]
+
+        def flag(view: View, topic: Topic, use: Use | None) -> bool:
+            if what.event_time is None:
+                return watermark.is_active(view, topic, what.producer)
+            within = use if isinstance(use, TxnId) else None
+            return watermark.regresses(view, topic, what, within)
+
+        def plainly(view: View, now: Instant) -> Decision[tuple[WatermarkPlaced, bool]]:
+            topic = self._topic(view)
+            made = watermark.assert_watermark(view, store.settings, now, topic, what)
+            assert made.answer is not None
+            answer = (made.answer, flag(view, topic, None))
+            return Decision(made.ops, made.batch, made.sync, answer)
+
+        def inside(
+            view: View, now: Instant, use: Use
+        ) -> Decision[tuple[TxnId, tuple[WatermarkPlaced, bool]]]:
+            topic = self._topic(view)
+            made = watermark.assert_in_txn(view, store.settings, now, uid, topic, what, None, use)
+            if made.answer is None:  # to be made again
+                return Decision(made.ops, None, made.sync, None, made.error)
+            txn_id, placed = made.answer
+            answer = (txn_id, (placed, flag(view, topic, use)))
+            return Decision(made.ops, made.batch, made.sync, answer)
+
+        return store.write(plainly) if txn is None else in_transaction(store, txn, inside)
+
+
+def _name(producer: str) -> str:
+    return producer if producer == UNNAMED else check_name("producer", producer)
+
+
+def _places(placed: WatermarkPlaced) -> list[PartitionPosition]:
+    where = placed.positions
+    return [
+        {"partition": index, "position": Position(*where[index]) if index in where else None}
+        for index in placed.numbers
+    ]

@@ -1,0 +1,505 @@
+"""How the relation of a topic is made: which files and rows hold its committed messages.
+
+This decides visibility for everything that reads files by other means than the API. It goes through
+a partition ledger by ledger: each file goes to the source whose rule it needs; rows that are only
+in journal frames, and those that stand for large messages, are made here. The result is a Relation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from txlog.base.ids import TopicName, txn_halves
+from txlog.base.startup import compute as pc
+from txlog.engine.folds.buffer import Buffer, Marker
+from txlog.engine.folds.catalog import Topic, number_of, record_schemas
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.plan.damage import damage_error
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.compacted import compacted_files
+from txlog.engine.plan.reading.uncommitted import check_isolation
+from txlog.engine.relation.frames import Frames, Journals, Marked
+from txlog.engine.relation.hidden import HIDDEN, STORED, hidden
+from txlog.engine.relation.positions import chosen_partitions
+from txlog.engine.relation.relation import (
+    ALL,
+    COMMITTED,
+    LARGE,
+    MARKERS,
+    Content,
+    Relation,
+    Source,
+    source_of,
+)
+from txlog.engine.relation.spans import PlacedMarker, Span, Wanted, placed, share, spans_of
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.files import Request
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+
+if TYPE_CHECKING:
+    from txlog.base.rows.files import LedgerRows
+
+
+_USER: Final = (
+    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
+    "sequence_id", "schema_version",
+)  # fmt: skip
+_STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_TXN: Final = ("txn_most", "txn_least")
+_PLACES: Final = ("kind", "entry", "lsn", "txn_index", "publish_time", "producer")
+_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+_TOGETHER: Final = 50_000  # rows in frames
+_FILED: Final = 1 << 62  # a sealed ledger has every row in its file
+
+
+def contents(
+    view: View,
+    words: Collection[str] | None,
+    isolation: str = "committed",
+    *,
+    everything: bool = False,
+    skip_unavailable: bool = False,
+    compacted: bool = False,
+    counted: bool = False,
+    in_pieces: bool = False,
+) -> list[Content]:
+    """The contents of the topics that words name, short or in full, in any case; None: all topics.
+
+    compacted: with the files of compacted rows
+    counted: as relation
+    in_pieces: rows in frames are in `frames`, which share their files; the caller closes one
+    The rows of their parts are not read: `relation.open` says where they are.
+    raises: as relation
+    """
+    wanted = None if words is None else {word.casefold() for word in words}
+    found: list[Content] = []
+    journals = Journals(view.disk, view.salt) if in_pieces else None
+    try:
+        for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+            name = TopicName.parse(topic.name)
+            if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
+                made = relation(
+                    view,
+                    name,
+                    skip_unavailable=skip_unavailable,
+                    isolation=isolation,
+                    everything=everything,
+                    counted=counted,
+                    journals=journals,
+                )
+                if compacted:
+                    made = replace(made, compacted=_compacted(view, topic, made.unavailable))
+                nothing = part_rows(view, [])
+                found.append(Content(made, name.full, nothing, nothing))
+    except BaseException:  # nobody else can close them
+        if journals is not None:
+            journals.close()
+        raise
+    return found
+
+
+def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Source]:
+    """The files of compacted rows of a topic."""
+    return [
+        source_of(index, "c", ref)
+        for index in range(topic.partitions)
+        if index not in left_out
+        for ref in compacted_files(view, number_of(topic, index))
+    ]
+
+
+def content(
+    view: View,
+    name: TopicName,
+    wanted: Wanted = ALL,
+    *,
+    skip_unavailable: bool = False,
+    isolation: str = "committed",
+) -> Content:
+    """The wanted contents of a topic, or of one partition of it.
+
+    raises: as relation, part_rows
+    """
+    made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
+    parts = [
+        part_rows(view, [source for source in made.open if source.role == role])
+        for role in ("p", "s")
+    ]
+    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
+
+
+def relation(
+    view: View,
+    name: TopicName,
+    wanted: Wanted = ALL,
+    *,
+    skip_unavailable: bool = False,
+    isolation: str = "committed",
+    everything: bool = False,
+    counted: bool = False,
+    journals: Journals | None = None,
+) -> Relation:
+    """The relation of a topic, or of one partition of it.
+
+    everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
+    counted: rows in frames are null in all columns that users wrote: no frame is read
+    journals: rows in frames are in `frames`, read from these, and none in `tail`
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
+            InvalidArgument for an unknown isolation; as spans_of
+    cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
+            visible
+    """
+    check_isolation(isolation)
+    topic = find_topic(view, name)
+    chosen = chosen_partitions(topic, name, wanted.partitions)
+    made = _Making(view, everything, counted, journals)
+    left_out: list[int] = []
+    there: list[int] = []
+    for index in range(topic.partitions) if chosen is None else chosen:
+        number = number_of(topic, index)
+        if number not in view.catalog.unavailable:
+            there.append(index)
+        elif skip_unavailable:
+            left_out.append(index)
+        else:
+            raise _why_unavailable(view, topic, number)
+    return made.relation(topic, wanted, there, left_out, isolation)
+
+
+def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
+    """The stored rows of parts, every byte checked, with the partition and ledger of each.
+
+    A partition's part yields only what is wanted; a sidecar's is joined with what is wanted.
+
+    raises: Corruption; MissingFile when the view is not the newest any more
+    """
+    tables = [
+        pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
+    ]
+    for source in sources:
+        ref, low, high = source.ref, 0, source.ref.rows
+        if source.within is not None:
+            low, high = source.within.entries(ref.ledger, ref.last + 1)
+            low, high = max(low - ref.first, 0), high - ref.first
+        rows = view.files.pick(ref, [(low, high)], MESSAGE.names)
+        of = (pa.scalar(source.partition, pa.int32()), pa.scalar(ref.ledger, pa.int64()))
+        columns = [pa.repeat(value, rows.num_rows) for value in of]
+        tables.append(pa.table([*columns, *rows.columns], schema=tables[0].schema))
+    return pa.concat_tables(tables)
+
+
+def segments(view: View) -> list[LedgerRows]:
+    """Where the rows of every ledger lie: a row for each file, and one for those in journal frames.
+
+    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
+    sealed or chunks (those of one large message), or frames, which have no file; markers: commit
+    markers of the whole ledger. cost: O(files)
+    """
+    out: list[LedgerRows] = []
+    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+        short = TopicName.parse(topic.name).short
+        for index in range(topic.partitions):
+            number = number_of(topic, index)
+            buffer = view.buffer(number)
+            sides = (("partition", view.topic(number).ledgers), ("sidecar", buffer.ledgers))
+            for role, ends in sides:
+                for end in ends:
+                    state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
+                    files = view.files.of(end.ledger)
+                    stored = sum(ref.rows for ref in files)
+                    of: LedgerRows = {
+                        "topic": short,
+                        "partition": index,
+                        "ledger": end.ledger,
+                        "role": role,
+                        "state": state,
+                        "markers": len(buffer.markers.get(end.ledger, ()))
+                        if role == "partition"
+                        else None,
+                        "form": "frames",
+                        "rows": end.entries - stored,
+                        "first_entry": stored,
+                        "last_entry": end.entries - 1,
+                    }
+                    out += [_in_file(of, ref) for ref in files]
+                    if not end.sealed and stored < end.entries:
+                        out.append(of)
+    return out
+
+
+def _in_file(of: LedgerRows, ref: FileRef) -> LedgerRows:
+    return {
+        **of,
+        "file": ref.path,
+        "form": ref.form,
+        "clean": ref.clean,
+        "rows": ref.rows,
+        "bytes": ref.bytes,
+        "crc": ref.crc,
+        "first_entry": ref.first,
+        "last_entry": ref.last,
+        "first_lsn": ref.lsn_first,
+        "last_lsn": ref.lsn_last,
+    }
+
+
+def _hidden(
+    view: View,
+    topic: Topic,
+    wanted: Wanted,
+    indexes: list[int],
+    isolation: str,
+    *,
+    everything: bool,
+) -> pa.Table:
+    """What is not visible, if wanted: it comes after the end, as it does for a reader."""
+    if not everything and (isolation == "committed" or not wanted.has_end):
+        return HIDDEN.empty_table()
+    rows = hidden(view, topic, indexes, everything=everything)
+    txn = wanted.range.txn
+    if txn is not None:
+        of = zip(_TXN, (txn.most, txn.least), strict=True)
+        tests = [pc.equal(rows.column(name), pa.scalar(half, pa.int64())) for name, half in of]
+        rows = rows.filter(pc.and_(*tests))
+    return rows
+
+
+def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
+    """The error a reader gets for a partition; for a quarantined one, after its last good row."""
+    if view.catalog.unavailable[number].reason == "damage":
+        return damage_error(view, number)
+    return unavailable_error(view.catalog, topic, number)
+
+
+class _Making:
+    """A relation in the making, partition by partition."""
+
+    def __init__(
+        self, view: View, everything: bool, counted: bool, journals: Journals | None
+    ) -> None:
+        self._view = view
+        self._everything = everything
+        stored = pa.schema(STORED if everything else [])
+        self.of_tail = pa.schema([*COMMITTED, *stored])
+        self.of_large = pa.schema([*LARGE, *stored])
+        self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
+        self.frames: Frames | None = None
+        if journals is not None:
+            self.frames = Frames(journals, self.of_tail, everything=everything)
+        self.direct: list[Source] = []
+        self.unclean: list[Source] = []
+        self.open: list[Source] = []
+        self.large_files: list[Source] = []
+        self.large: list[pa.Table] = []
+        self.markers: list[pa.Table] = []
+        self.tail: list[pa.Table] = []
+
+    def relation(
+        self, topic: Topic, wanted: Wanted, there: list[int], left_out: list[int], isolation: str
+    ) -> Relation:
+        """The relation of a topic: these partitions of it are there, those are left out."""
+        view = self._view
+        first_ledger = [0] * topic.partitions
+        spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
+        for index in there if wanted.is_all else spans:
+            number = number_of(topic, index)
+            first_ledger[index] = view.topic(number).ledgers[0].ledger
+            self.add(index, number, spans.get(index))
+        return Relation(
+            store=view.disk.description,
+            generation=view.manifest.generation,
+            lsn=view.lsn,
+            topic=TopicName.parse(topic.name).short,
+            partitions=topic.partitions,
+            first_ledger=first_ledger,
+            unavailable=left_out,
+            direct=self.direct,
+            unclean=self.unclean,
+            open=self.open,
+            large_files=self.large_files,
+            large=_whole(self.large, self.of_large),
+            markers=_whole(self.markers, MARKERS),
+            tail=_whole(self.tail, self.of_tail),
+            spans=spans,
+            hidden=_hidden(view, topic, wanted, there, isolation, everything=self._everything),
+            everything=self._everything,
+            schemas=tuple(record_schemas(topic)),
+            frames=self.frames,
+        )
+
+    def add(self, index: int, number: int, span: Span | None) -> None:
+        """Add a partition: its number in the topic and in the store; what is wanted of it."""
+        state, buffer = self._view.topic(number), self._view.buffer(number)
+        found = list(placed(buffer, span))
+        rows: dict[int, int] = {}  # by ledger of the sidecar: how many of its rows are wanted
+        for _, _, at in found:
+            rows[at[0]] = rows.get(at[0], 0) + at[2]
+        filed: dict[int, int] = {}  # by ledger: rows that are in files
+        since: dict[int, int] = {}  # by ledger that is joined with markers: its least LSN
+        large: dict[int, FileRef] = {}
+        for role, ends in (("p", state.ledgers), ("s", buffer.ledgers)):
+            for end in ends:
+                for ref in self._view.files.of(end.ledger):
+                    is_part = ref.form == "part"
+                    filed[end.ledger] = filed.get(end.ledger, 0) + ref.rows if is_part else _FILED
+                    if ref.form == "chunks":
+                        large[end.ledger] = ref
+                        continue
+                    is_clean = ref.clean and end.ledger not in buffer.trimmed
+                    is_joined = role == "s" and (is_part or not is_clean)
+                    if is_joined:
+                        since.setdefault(end.ledger, ref.lsn_first)
+                    count = share(span, role, ref, rows)
+                    if count:
+                        kept = self.unclean if is_joined else self.direct
+                        within = span if count < ref.rows and not is_joined else None
+                        source = source_of(index, role, ref, within)
+                        (self.open if is_part else kept).append(source)
+        self._add_plain_tail(
+            index, [(end.ledger, end.entries) for end in state.ledgers], filed, span
+        )
+        self._add_marked(index, buffer, found, filed, since, large)
+
+    def _add_plain_tail(
+        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int], span: Span | None
+    ) -> None:
+        """Rows of the partition that lie in frames."""
+        for ledger, entries in ends:
+            low, high = (0, entries) if span is None else span.entries(ledger, entries)
+            start = max(low, filed.get(ledger, 0))
+            if start >= high:
+                continue
+            if self.frames is not None:
+                self._add_pieces(self.frames, index, ledger, (ledger, start, high), None)
+                continue
+            for begin in range(start, high, _TOGETHER):  # what frames hold goes before the next
+                some = (ledger, begin, min(begin + _TOGETHER, high))
+                rows = pa.concat_tables(self._view.rows([some], self._read))
+                if not self._everything:
+                    is_data = pc.equal(rows.column("kind"), _DATA)
+                    rows = rows if pc.all(is_data).as_py() else rows.filter(is_data)
+                at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
+                times = {"visible_time": rows.column("publish_time")}
+                place = {"ledger": at, "stored_ledger": at, **times}
+                self.tail.append(_committed(self.of_tail, index, rows, place))
+
+    def _add_marked(
+        self,
+        index: int,
+        buffer: Buffer,
+        found: list[PlacedMarker],
+        filed: dict[int, int],
+        since: dict[int, int],
+        large: dict[int, FileRef],
+    ) -> None:
+        """Markers that files are joined with, and their rows that are in no such file."""
+        joined: list[tuple[int, Marker, int]] = []
+        tail: list[tuple[Request, int, Marker]] = []
+        whole: list[tuple[Request, int, Marker]] = []
+        for number, marker, at in found:
+            ledger, row, rows, _ = at
+            if ledger in since and row < filed[ledger]:
+                if joined and joined[-1][1] is marker:
+                    joined[-1] = (number, marker, min(joined[-1][2], since[ledger]))
+                else:
+                    joined.append((number, marker, since[ledger]))
+            start = max(row, filed.get(ledger, 0))
+            if ledger in large:
+                whole.append(((ledger, row, row + rows), number, marker))
+            elif start < row + rows:
+                tail.append(((ledger, start, row + rows), number, marker))
+        if joined:
+            self.markers.append(_markers(index, joined))
+        if tail:
+            tail.sort(key=lambda item: item[0])  # in order, each frame is read once
+            if self.frames is None:
+                self.tail.append(self._marked(self.of_tail, index, tail, {}))
+                tail.clear()
+            for request, ledger, marker in tail:
+                assert self.frames is not None
+                self._add_pieces(self.frames, index, request[0], request, Marked(ledger, marker))
+        if whole:
+            refs = [large[request[0]] for request, _, _ in whole]
+            self.large_files += [source_of(index, "s", ref) for ref in refs]
+            known = [buffer.chunked[ref.ledger] for ref in refs]
+            more = {
+                "path": pa.array([ref.path for ref in refs]),
+                "bytes": pa.array([one.value_bytes for one in known]),
+                "crc": pa.array([one.crc for one in known]),
+            }
+            self.large.append(self._marked(self.of_large, index, whole, more))
+
+    def _add_pieces(
+        self, frames: Frames, index: int, ledger: int, request: Request, at: Marked | None
+    ) -> None:
+        """Rows of a ledger that lie in frames, as they are to be read later."""
+        _, start, stop = request
+        slices = self._view.tail.slices(ledger, start, stop)
+        if sum(high - low for _, low, high in slices) != stop - start:
+            self._view.rows([request], ["kind"])  # says what is missing
+        frames.add(index, ledger, slices, at)
+
+    def _marked(
+        self,
+        schema: pa.Schema,
+        index: int,
+        found: list[tuple[Request, int, Marker]],
+        more: dict[str, pa.Array],
+    ) -> pa.Table:
+        """Rows of the sidecar at the places of their markers."""
+        names = [name for name in self._read if name != "value" or name in schema.names]
+        rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
+        ends: list[int] = []
+        for (_, start, stop), _, _ in found:
+            ends.append((ends[-1] if ends else 0) + stop - start)
+        markers = [marker for _, _, marker in found]
+        place = {
+            "ledger": repeat_runs([number for _, number, _ in found], ends, pa.int64()),
+            "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
+            "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
+            "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
+        }
+        return _committed(schema, index, rows, {**place, **more})
+
+
+def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
+    markers = [marker for _, marker, _ in joined]
+    halves = [txn_halves(marker.coordinator, marker.sequence) for marker in markers]
+    columns: list[Sequence[int]] = [
+        [index] * len(joined),
+        [most for most, _ in halves],
+        [least for _, least in halves],
+        [number for number, _, _ in joined],
+        [marker.entry for marker in markers],
+        [marker.count for marker in markers],
+        [marker.time_ms for marker in markers],
+        [marker.lsn for marker in markers],
+        [first for _, _, first in joined],
+    ]
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, MARKERS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=MARKERS)
+
+
+def _committed(
+    schema: pa.Schema, index: int, rows: pa.Table, place: dict[str, pa.Array]
+) -> pa.Table:
+    """Stored rows with what their place says about them."""
+    columns = {name: rows.column(name) for name in rows.column_names}
+    columns["stored_entry"] = columns["entry"]
+    columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
+    for field in schema:
+        if field.name not in columns:
+            columns[field.name] = pa.nulls(rows.num_rows, field.type)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _whole(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *tables])

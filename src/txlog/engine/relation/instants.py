@@ -1,0 +1,34 @@
+"""Owns instants as DuckDB and Delta hold them: in microseconds, so those far away are without end.
+
+It imports neither: a stream that writes such instants does without DuckDB.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.base.ranges import SQL_MS_MAX, SQL_MS_MIN
+from txlog.base.startup import compute as pc
+
+_ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
+
+
+def bounded(table: pa.Table) -> pa.Table:
+    """The table with every instant as DuckDB can hold it: in microseconds, or infinite."""
+    for at, field in enumerate(table.schema):
+        if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
+            continue
+        ms = table.column(at).cast(pa.int64())
+        ends = pc.min_max(ms).as_py()
+        if ends["min"] is None or (ends["min"] >= SQL_MS_MIN and ends["max"] <= SQL_MS_MAX):
+            continue
+        within = pc.min_element_wise(
+            pc.max_element_wise(ms, SQL_MS_MIN, skip_nulls=False), SQL_MS_MAX, skip_nulls=False
+        )
+        us = pc.if_else(pc.greater(ms, SQL_MS_MAX), _ENDLESS, pc.multiply(within, 1000))
+        us = pc.if_else(pc.less(ms, SQL_MS_MIN), -_ENDLESS, us)
+        kind = pa.timestamp("us", field.type.tz)
+        table = table.set_column(at, pa.field(field.name, kind, field.nullable), us.cast(kind))
+    return table

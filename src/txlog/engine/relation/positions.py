@@ -1,0 +1,96 @@
+"""Positions as the API takes and returns them: where to start, and the last message of a topic.
+
+Pulsar's words `earliest` and `latest` work too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import END, START, Bound
+from txlog.engine.decide.consuming import seek
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.plan.lookup import check_partition
+from txlog.engine.plan.reading import ranges
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, NotAllowed
+
+if TYPE_CHECKING:
+    from txlog.engine.decide.consuming.acknowledge import Find
+
+Where: TypeAlias = Bound | MessageId | int | str
+_WORDS = {"earliest": START, "latest": END}
+
+
+def bound_of(position: Where | None) -> Bound:
+    """A position as a bound: an id, an instant in ms, `earliest`, `latest`; None: the start.
+
+    raises: InvalidArgument
+    """
+    if position is None:
+        return START
+    if isinstance(position, Bound):
+        return position
+    if isinstance(position, MessageId):
+        return Bound("id", position)
+    if isinstance(position, int) and not isinstance(position, bool):
+        return Bound("time", position)
+    found = _WORDS.get(position) if isinstance(position, str) else None
+    if found is None:
+        raise InvalidArgument(
+            f"{position!r} is not a position",
+            code=203,
+            hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
+        )
+    return found
+
+
+def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | None) -> None:
+    """Move a subscription; partitions: the ones to move, None for all.
+
+    raises: NotAllowed (acknowledgements held by transactions), MessageNotFound, InvalidArgument
+    """
+    bound, uid = bound_of(to), store.disk.owner()[0]
+    store.write(
+        lambda view, now: seek.seek(
+            view, store.settings, now, uid, *find(view), bound, partitions, force=False
+        )
+    )
+
+
+def chosen_partitions(
+    topic: Topic, name: TopicName, wanted: Sequence[int] | None
+) -> list[int] | None:
+    """Which partitions of a topic are meant, by index; None: all, also those added later.
+
+    raises: TopicNotFound for a missing one; InvalidArgument if both ways name some
+    """
+    if name.partition is not None:
+        if wanted is not None:
+            raise InvalidArgument(f"{name} already names a partition")
+        return [name.partition]
+    for index in wanted or ():
+        check_partition(name.short, topic, index)
+    return None if wanted is None else sorted(set(wanted))
+
+
+def last_ids(
+    view: View, topic: Topic, indexes: Iterable[int] | None
+) -> dict[int, MessageId | None]:
+    """The last visible message of these partitions (None: all); None for an empty one."""
+    chosen = range(topic.partitions) if indexes is None else indexes
+    return {index: ranges.last_message(view, number_of(topic, index)) for index in chosen}
+
+
+def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
+    """The last id of the only partition. Raises NotAllowed when there is more than one."""
+    if len(known) != 1:
+        raise NotAllowed(
+            f"{topic} has {len(known)} partitions, each with its own last message",
+            hint="get_last_message_ids returns all of them",
+            topic=topic,
+        )
+    return next(iter(known.values()))

@@ -1,0 +1,353 @@
+"""Owns the job `audit`: whether the stored rows agree with the store's own records.
+
+An engine that knows nothing of txlog reads the stored rows and works out visibility afresh from
+them alone: the data of a partition, and rows of its sidecar that have a marker there. Then:
+
+    bytes         files are what the manifest says, byte for byte; Spark checks pages as it reads
+    files         the number of rows in each, and the bounds of entries and LSNs
+    entries       a ledger has 0 to n - 1, each once
+    markers       one for each transaction and partition, the same ones that the sidecar has
+    transactions  a marker has as many rows as it says, with the indexes 1 to n
+    places        clean files name the marker that made a row visible
+    messages      there are as many as the topic counts
+    ids           no two messages have the same id
+    sequences     those of a producer rise, outside transactions and within each one
+    large         chunks are complete
+    acks          point at entries that exist, or at messages of a marker
+    digest        never fails: a number to compare engines, copies and points in time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.engine.relation.relation import Source
+from txlog.engine.relation.stored import StoredRows, stored
+from txlog.errors import CommandFailed, Corruption, TopicNotFound
+from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
+
+if TYPE_CHECKING:
+    from txlog.base.rows.jobs import Audit, AuditCheck
+
+
+_TXN: Final = "partition, txn_most, txn_least"
+_NUMBERS: Final = ("entry", "txn_index", "number")
+# Whether rows are there once, DuckDB tells by a bit for each, block by block: it is asked of about
+# so many blocks at a time. Which ones are not, it tells by holding all of so many rows.
+BLOCKS_AT_ONCE = 200_000
+ROWS_AT_ONCE = 4_000_000
+# Committed messages by the rows alone. Nothing here comes from a fold except large messages, whose
+# rows are in no file.
+_COMMITTED: Final = f"""
+marks AS (SELECT partition, ledger, entry, txn_most, txn_least,
+          coalesce({STORED}.count, 0) AS messages FROM {STORED} WHERE role = 'p' AND kind = 1),
+held AS (SELECT partition, ledger, txn_most, txn_least, txn_index, producer, sequence_id, value
+         FROM {STORED} WHERE role = 's' AND kind = 0
+         UNION ALL SELECT partition, ledger, txn_most, txn_least, txn_index, producer, sequence_id,
+         NULL FROM large),
+committed AS (
+  SELECT partition, ledger, entry, NULL AS txn_index, value
+  FROM {STORED} WHERE role = 'p' AND kind = 0
+  UNION ALL
+  SELECT h.partition, m.ledger, m.entry, h.txn_index, h.value
+  FROM held AS h JOIN marks AS m
+  ON h.partition = m.partition AND h.txn_most = m.txn_most AND h.txn_least = m.txn_least)
+"""
+
+
+def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Audit:
+    """Check the stored rows of the topics, or of all topics, against the store's own records.
+
+    tell:    called with a line for each step
+    returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
+             None where a check is for the whole topic
+    raises:  TopicNotFound, PartitionUnavailable; Corruption of a part or a frame
+    """
+    names = [TopicName.parse(topic) for topic in topics]
+    checks: list[AuditCheck] = []
+    with ExitStack() as held_open:
+        holdings = stored_of(client, [name.full for name in names] if names else None)
+        for held in holdings:
+            held_open.callback(held.frames.close)
+        for name in names:
+            if all(held.name != name.full for held in holdings):
+                raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+        files = [one for held in holdings for one in (*held.files, *held.large_files, *held.parts)]
+        if (pinned := client._pin(files)) is not None:  # they are read again and again
+            held_open.callback(pinned.close)
+        for held in holdings:
+            for check in _checks(client, held, engine):
+                checks.append(check)
+                tell(f"{held.topic}: {check['name']}")
+    return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
+
+
+def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
+    """What is stored of the topics with these full names; None: of all. Frames stay open."""
+    return client._ask(lambda view: stored(view, words))
+
+
+def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
+    files = [*held.files, *held.large_files]
+    expected = f"files {len(files)}, all whole"
+    if engine.name == "duckdb":
+        damage = _damage(client, files)
+        yield _check("bytes", held, None, expected, damage or expected)
+        if damage:
+            return  # anything else wrong in these bytes would be reported twice
+    try:
+        with engine.stored(client, held) as ask:
+            yield from _asked(held, ask, engine)
+    except CommandFailed:
+        damage = _damage(client, files)
+        if not damage:
+            raise
+        yield _check("bytes", held, None, expected, damage)
+
+
+def _damage(client: Client, files: Sequence[Source]) -> str | None:
+    """What is wrong with the bytes of files; None when nothing is."""
+    try:
+        client._check_files(files)
+    except Corruption as error:
+        return str(error)
+    return None
+
+
+def _asked(held: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
+    is_shared = engine.name == "duckdb"
+    shares = 1 + _blocks(held) // BLOCKS_AT_ONCE if is_shared else 1
+    yield from _files(held, ask)
+    for name, sql in _SUMS.items():
+        yield from _compared(name, held, _summed(ask, sql, shares, engine))
+    yield from _messages(held, ask)
+    for name, (unit, sql) in _FAULTS.items():
+        rows = _summed(ask, sql, shares, engine)
+        if name == "ids" and rows:  # which ones, and how many
+            some = 1 + _rows(held) // ROWS_AT_ONCE if is_shared else 1
+            rows = _summed(ask, _REPEATED, some, engine)
+        yield from _faults(name, unit, held, rows)
+    yield _digest(held, ask, engine)
+
+
+def _rows(held: StoredRows) -> int:
+    """About how many rows there are; those of transactions count for their markers, too."""
+    counted = (held.ledgers["entries"], held.markers["messages"])
+    return sum(int(pc.sum(column).as_py() or 0) for column in counted)
+
+
+def _blocks(held: StoredRows) -> int:
+    """About how many blocks: a ledger and a transaction have at least one each."""
+    return int(held.ledgers.num_rows + held.markers.num_rows) + _rows(held) // BLOCK
+
+
+def _summed(ask: Ask, sql: str, shares: int, engine: Engine) -> list[dict[str, Any]]:
+    """The answer to SQL that names shares, share by share, with sums by partition."""
+    if "%(" not in sql:
+        rows: list[dict[str, Any]] = ask(sql).to_pylist()
+        return rows
+    found: dict[int, dict[str, Any]] = {}
+    of_block = {f"distinct_{name}": engine.distinct(f"{name} & {BLOCK - 1}") for name in _NUMBERS}
+    for share in range(shares):
+        of = {name: _share(name, share, shares) for name in ("ledger", "txn_least")} | of_block
+        for row in ask(sql % of).to_pylist():
+            known = found.setdefault(row["partition"], dict.fromkeys(row, 0))
+            known |= {name: known[name] + (row[name] or 0) for name in row}
+            known["partition"] = row["partition"]
+    return [found[partition] for partition in sorted(found)]
+
+
+def _share(column: str, share: int, shares: int) -> str:
+    """SQL for the rows of one share; whatever the column says is in one of them."""
+    if shares == 1:
+        return "true"
+    return f"mod(mod({column}, {shares}) + {shares}, {shares}) = {share}"
+
+
+def _block(number: str) -> str:
+    """SQL for the block that a number is in."""
+    return f"floor({number} / {BLOCK})"
+
+
+# Each gives (partition, expected, found) for the partitions that have any.
+_SUMS: Final = {
+    "entries": f"""
+        WITH blocks AS (
+          SELECT ledger, count(*) AS n, %(distinct_entry)s AS d, min(entry) AS low,
+          max(entry) AS high FROM {STORED} WHERE %(ledger)s GROUP BY ledger, {_block("entry")}),
+        found AS (SELECT ledger, sum(n) AS n, sum(d) AS d, min(low) AS low, max(high) AS high
+                  FROM blocks GROUP BY ledger)
+        SELECT partition, sum(entries) AS expected,
+        sum(CASE WHEN n = entries AND d = entries AND low = 0 AND high = entries - 1
+            THEN entries ELSE 0 END) AS found
+        FROM ledgers LEFT JOIN found USING (ledger) WHERE whole AND entries > 0
+        AND %(ledger)s
+        GROUP BY partition ORDER BY partition""",
+    "transactions": f"""
+        WITH {_COMMITTED}, blocks AS (
+          SELECT {_TXN}, count(*) AS n, %(distinct_txn_index)s AS d, min(txn_index) AS low,
+          max(txn_index) AS high FROM held WHERE %(txn_least)s
+          GROUP BY {_TXN}, {_block("txn_index")}),
+        of_txn AS (SELECT {_TXN}, sum(n) AS n, sum(d) AS d, min(low) AS low, max(high) AS high
+                   FROM blocks GROUP BY {_TXN})
+        SELECT partition, sum(messages) AS expected,
+        sum(CASE WHEN n = messages AND d = messages AND low = 1 AND high = messages
+            THEN messages ELSE 0 END) AS found
+        FROM marks LEFT JOIN of_txn USING ({_TXN}) WHERE messages > 0 AND %(txn_least)s
+        GROUP BY partition ORDER BY partition""",
+    "large": f"""
+        WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d,
+                       max(entry) AS high, sum(octet_length(value)) AS size
+                       FROM {LARGE_CHUNKS} WHERE kind = 6 GROUP BY ledger)
+        SELECT partition, sum(value_bytes) AS expected,
+        sum(CASE WHEN n = chunks AND d = n AND high = n - 1 THEN size ELSE 0 END) AS found
+        FROM large LEFT JOIN found USING (ledger) GROUP BY partition ORDER BY partition""",
+    "acks": f"""
+        WITH there AS (SELECT ledger, entry,
+                       CASE WHEN kind = 1 THEN coalesce({STORED}.count, 0) END AS most
+                       FROM {STORED} WHERE role = 'p')
+        SELECT a.partition, sum(a.entries) AS expected, sum(a.found) AS found FROM (
+          SELECT acks.subscription, acks.partition, acks.ledger, acks.first, acks.index_last,
+          max(acks.last) - acks.first + 1 AS entries,
+          count(DISTINCT CASE WHEN index_last = 0 OR index_last <= t.most THEN t.entry END) AS found
+          FROM acks LEFT JOIN there AS t
+          ON t.ledger = acks.ledger AND t.entry BETWEEN acks.first AND acks.last
+          GROUP BY acks.subscription, acks.partition, acks.ledger, acks.first, acks.index_last
+          ) AS a
+        GROUP BY a.partition ORDER BY a.partition""",
+}  # fmt: skip
+
+# Each gives (partition, faults): there should be none.
+_FAULTS: Final = {
+    "markers": ("differ", f"""
+        WITH {_COMMITTED}, said AS (
+          SELECT partition, ledger, entry, txn_most, txn_least, messages FROM markers)
+        SELECT partition, count(*) AS faults FROM (
+          SELECT partition, txn_most FROM (SELECT * FROM marks EXCEPT SELECT * FROM said) AS a
+          UNION ALL
+          SELECT partition, txn_most FROM (SELECT * FROM said EXCEPT SELECT * FROM marks) AS b
+          UNION ALL
+          SELECT partition, txn_most FROM marks GROUP BY {_TXN} HAVING count(*) > 1) AS c
+        GROUP BY partition ORDER BY partition"""),
+    "places": ("misplaced", f"""
+        WITH {_COMMITTED}, trims AS (
+          SELECT partition, min(ledger) AS first FROM ledgers WHERE role = 'p' GROUP BY partition)
+        SELECT s.partition, count(*) AS faults FROM {STORED} AS s JOIN trims AS t
+        ON s.partition = t.partition LEFT JOIN marks AS m
+        ON m.partition = s.partition AND m.txn_most = s.txn_most AND m.txn_least = s.txn_least
+        AND m.ledger = s.marker_ledger AND m.entry = s.marker_entry
+        WHERE s.marker_ledger >= t.first AND m.entry IS NULL
+        GROUP BY s.partition ORDER BY s.partition"""),
+    "ids": ("repeated", f"""
+        WITH {_COMMITTED}, numbered AS (
+          SELECT partition, ledger, CASE WHEN txn_index IS NOT NULL THEN entry END AS marker,
+          coalesce(txn_index, entry) AS number FROM committed WHERE %(ledger)s)
+        SELECT partition, count(*) AS faults FROM (
+          SELECT partition FROM numbered GROUP BY partition, ledger, marker, {_block("number")}
+          HAVING count(*) <> %(distinct_number)s) AS a GROUP BY partition ORDER BY partition"""),
+    "sequences": ("fall or repeat", f"""
+        WITH {_COMMITTED}, sent AS (
+          SELECT partition, producer, NULL AS txn_most, NULL AS txn_least, ledger AS a, entry AS b,
+          sequence_id FROM {STORED}
+          WHERE role = 'p' AND kind = 0 AND producer IS NOT NULL
+          UNION ALL SELECT partition, producer, txn_most, txn_least, 0, txn_index, sequence_id
+          FROM held WHERE producer IS NOT NULL),
+        following AS (SELECT partition, sequence_id, lag(sequence_id) OVER (
+          PARTITION BY partition, producer, txn_most, txn_least ORDER BY a, b) AS before FROM sent)
+        SELECT partition, count(*) AS faults FROM following WHERE sequence_id <= before
+        GROUP BY partition ORDER BY partition"""),
+}  # fmt: skip
+
+# Of which ids there are several rows.
+_REPEATED: Final = f"""
+    WITH {_COMMITTED}
+    SELECT partition, count(*) AS faults FROM (
+      SELECT partition FROM committed WHERE %(ledger)s
+      GROUP BY partition, ledger, entry, txn_index
+      HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""
+
+
+def _files(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
+    """Each file against what the manifest says about it, one check a partition."""
+    sql = (
+        "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
+        f" coalesce(min(lsn), 0) AS lsn_first, coalesce(max(lsn), 0) AS lsn_last FROM {STORED}"
+        " GROUP BY ledger, file"
+    )
+    names = ("n", "first", "last", "lsn_first", "lsn_last")
+    found = {
+        (row["ledger"], row["file"]): tuple(row[name] for name in names)
+        for row in ask(sql).to_pylist()
+    }
+    for partition in range(len(held.counts)):
+        claims = [(file, ref) for index, file, ref in held.claims if index == partition]
+        if not claims:
+            continue
+        expected = f"files {len(claims)}, rows {sum(ref.rows for _, ref in claims)}"
+        said = expected
+        for file, ref in claims:
+            lsns = (0, 0) if ref.form == "adopted" else (ref.lsn_first, ref.lsn_last)
+            claim = (ref.rows, ref.first, ref.last, *lsns)
+            stands = found.get((ref.ledger, file), (0, 0, -1, 0, 0))
+            if stands[0] != claim[0] or (ref.rows and stands != claim):
+                said = f"{ref.path} has (rows, entries, LSNs) {stands}, not {claim}"
+                break
+        yield _check("files", held, partition, expected, said)
+
+
+def _compared(name: str, held: StoredRows, rows: Sequence[dict[str, Any]]) -> Iterator[AuditCheck]:
+    for row in rows:
+        yield _check(
+            name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
+        )
+
+
+def _messages(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
+    sql = f"WITH {_COMMITTED} SELECT partition, count(*) AS n FROM committed GROUP BY partition"
+    found = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
+    for partition, count in enumerate(held.counts):
+        yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
+
+
+def _faults(
+    name: str, unit: str, held: StoredRows, rows: Sequence[dict[str, Any]]
+) -> Iterator[AuditCheck]:
+    for row in rows:
+        yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
+    if not rows:
+        yield _check(name, held, None, f"0 {unit}", f"0 {unit}")
+
+
+def _digest(held: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
+    """Σ of 48 bits of the values' md5: it depends neither on order nor on where rows lie."""
+    sql = (
+        f"WITH {_COMMITTED} SELECT count(value) AS n,"
+        f" CAST(coalesce(sum({engine.digest('value')}), 0) AS VARCHAR(40)) AS total FROM committed"
+    )
+    [row] = ask(sql).to_pylist()
+    return {
+        "name": "digest",
+        "topic": held.topic,
+        "partition": None,
+        "expected": "",
+        "found": f"{row['n']} values, {row['total']}",
+        "ok": True,
+    }
+
+
+def _check(
+    name: str, held: StoredRows, partition: int | None, expected: str, found: str
+) -> AuditCheck:
+    return {
+        "name": name,
+        "topic": held.topic,
+        "partition": partition,
+        "expected": expected,
+        "found": found,
+        "ok": expected == found,
+    }

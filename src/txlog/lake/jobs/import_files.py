@@ -1,0 +1,288 @@
+"""Owns importing files: `import` and the job `bulk-load`; rows become messages of a topic, once.
+
+All of a batch is stored or none of it. It is identified by the transaction key and the bytes of the
+files: importing both again gives the first answer, and nothing is written. With `resume` each file
+is a batch of its own, so a killed import continues with the files that are not stored.
+
+A schema is not inferred from a sample: a column of a CSV is of a type if every text in it is
+written as values of that type are, so that `007` stays a text. An ndjson value stays its line; what
+looks like an instant there is a text, as the schema of a line says it. Source: spec/cli 8.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txlog.base.ids import TopicName
+from txlog.base.schemas.schema import Schema, of_arrow
+from txlog.base.settings import GIB
+from txlog.client.client import Client
+from txlog.client.topics.created import created
+from txlog.errors import (
+    BadRecord,
+    IncompatibleSchema,
+    InvalidArgument,
+    LimitExceeded,
+    TopicNotFound,
+    TxlogError,
+)
+from txlog.lake.jobs.engine import Engine, Tell, silent
+from txlog.lake.jobs.local import Local, as_parquet, opened
+from txlog.lake.jobs.sources.loads import Files
+from txlog.lake.jobs.sources.refused import telling
+from txlog.lake.jobs.sources.rows import field_types, record_type
+
+if TYPE_CHECKING:
+    from txlog.base.rows.jobs import BulkLoaded, Imported
+    from txlog.base.rows.sending import BulkStored
+
+
+# --- bulk-load -------------------------------------------------------------------------------
+
+
+def bulk_load(
+    client: Client,
+    source: Files,
+    topic: str,
+    key: str,
+    engine: Engine,
+    *,
+    dry_run: bool = False,
+    tell: Tell = silent,
+) -> BulkLoaded:
+    """Store the rows of files as messages, once for this key and these bytes.
+
+    returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
+    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
+             CommandFailed when a file is not in the form stated: nothing was stored
+    """
+    source.check_whole()
+    return _load(client, source, topic, key, engine, dry_run=dry_run, tell=tell)
+
+
+def _load(
+    client: Client,
+    source: Files,
+    topic: str,
+    key: str,
+    engine: Engine,
+    *,
+    dry_run: bool,
+    tell: Tell,
+) -> BulkLoaded:
+    """As bulk_load, for files that are known to be whole."""
+    tell("reading the source for its digest")
+    batch = source.name()
+    already = client.has_batch(topic, key, batch)
+    is_for_others = source.form == "csv" and engine.name != Local.name
+    if dry_run:
+        counting = Local() if is_for_others else engine
+        messages = 0 if already else counting.count(source)
+        return {
+            "topic": topic,
+            "files": len(source.paths),
+            "messages": messages,
+            "size_bytes": None,
+            "ledgers": None,
+            "txn": None,
+            "already": already,
+        }
+    found = client.bulk(topic, key=key, batch=batch).stored
+    if found is None:
+        ready: AbstractContextManager[Files] = nullcontext(source)
+        if is_for_others:
+            tell("reading the csv files")
+            ready = as_parquet(source)
+        with ready as rows:
+            tell("writing")
+            found = engine.load(client, rows, topic, key, batch)
+    return answer_of(found, len(source.paths))
+
+
+def answer_of(found: BulkStored, files: int) -> BulkLoaded:
+    """What a job returns of Bulk.commit's answer."""
+    return {
+        "topic": found["topic"],
+        "files": files,
+        "messages": found["messages"],
+        "size_bytes": found["size_bytes"],
+        "ledgers": found["files"],
+        "txn": found["txn"],
+        "already": found["already"],
+    }
+
+
+# --- import ----------------------------------------------------------------------------------
+
+DECODED_BYTES: Final = GIB
+
+
+def import_files(
+    client: Client,
+    source: Files,
+    topic: str,
+    *,
+    key: str | None = None,
+    resume: bool = False,
+    create: bool = False,
+    decoded_bytes_max: int = DECODED_BYTES,
+    dry_run: bool = False,
+    tell: Tell = silent,
+) -> Imported:
+    """Store the rows of files as messages, in their order, once.
+
+    source:  from loads.files_of, in one of the forms OF_IMPORT
+    key:     the transaction key that the batches belong to; left out: `import-TOPIC`
+    resume:  each file is stored on its own; otherwise all of them or none
+    create:  make the topic if it is missing, with one partition
+    decoded_bytes_max: a Parquet row group that decodes to more is refused
+    returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
+             txn None: there were several; already: nothing was stored now
+    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is not in the
+             form stated: of that batch nothing was stored; as Bulk.commit and _typed
+    """
+    name = TopicName.parse(topic)
+    _check_decoded(source, decoded_bytes_max)
+    source.check_whole()
+    ready: AbstractContextManager[Files] = nullcontext(source)
+    if source.infer:
+        ready = _typed(client, source, name, create=create, dry_run=dry_run)
+    elif create and not dry_run:
+        ready = _made(client, source, name)
+    with ready as rows:
+        return _import(client, rows, name, key, resume=resume, dry_run=dry_run, tell=tell)
+
+
+@contextmanager
+def _made(client: Client, source: Files, topic: TopicName) -> Iterator[Files]:
+    with created(client._store, [topic.full]):
+        yield source
+
+
+def _import(
+    client: Client,
+    source: Files,
+    name: TopicName,
+    key: str | None,
+    *,
+    resume: bool,
+    dry_run: bool,
+    tell: Tell,
+) -> Imported:
+    key = key or f"import-{name.short}"
+    batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
+    answers: list[BulkLoaded] = []
+    engine = Local()
+    for at, batch in enumerate(batches, start=1):
+        where = f"file {at} of {len(batches)}: " if resume else ""
+
+        def say(text: str, where: str = where) -> None:
+            tell(where + text)
+
+        answers.append(_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
+    new = [one for one in answers if not one["already"]]
+    counted = new or answers
+    return {
+        "topic": name.short,
+        "files": len(counted) if resume else len(source.paths),
+        "messages": sum(one["messages"] for one in counted),
+        "size_bytes": None if dry_run else sum(one["size_bytes"] or 0 for one in counted),
+        "txn": counted[0]["txn"] if len(counted) == 1 else None,
+        "already": not new,
+    }
+
+
+def _check_decoded(source: Files, most: int) -> None:
+    """Refuse Parquet that would exhaust memory, before any of it is read."""
+    if source.form != "parquet":
+        return
+    for path in source.paths:
+        try:
+            with Path(path).open("rb") as file:
+                found = pq.read_metadata(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadRecord(f"{path} is not a Parquet file: {error}", path=path) from error
+        sizes = (found.row_group(at).total_byte_size for at in range(found.num_row_groups))
+        largest = max(sizes, default=0)
+        if largest > most:
+            raise LimitExceeded(
+                f"a row group of {path} decodes to {largest} bytes, at most {most}",
+                hint="--max-decoded allows more",
+                path=path,
+                limit=most,
+                value=largest,
+            )
+
+
+# --- the schema that the columns of files imply ----------------------------------------------
+
+
+@contextmanager
+def _typed(
+    client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool
+) -> Iterator[Files]:
+    """The source with its rows as records, and the topic with their schema.
+
+    If the block raises, the topic or the schema that was made for it goes again.
+    create:  make the topic if it is missing
+    raises:  IncompatibleSchema when the topic has another schema; InvalidArgument for columns that
+             are no fields, or an envelope; TopicNotFound; BadRecord
+    """
+    if source.form == "envelope":
+        raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
+    with telling(source), opened(source) as (session, files):
+        types = field_types(session, files)
+        schema = of_arrow(record_type(session, files, types))
+    rows = source if source.form == "ndjson" else replace(source, record=types)
+    try:
+        found = client.topic(topic.full).schemas.list()
+    except TopicNotFound:
+        if not create:
+            raise
+        with nullcontext() if dry_run else created(client._store, [topic.full], schema):
+            yield rows
+        return
+    if found and found[-1]["fingerprint"] != schema.fingerprint:
+        has = Schema(found[-1]["type"], found[-1]["definition"])
+        raise IncompatibleSchema(
+            f"topic {topic.short} has another schema: {_difference(has, schema)}",
+            hint="without --infer-schema the rows are written by the schema that the topic has",
+            topic=topic.short,
+        )
+    if dry_run or found:
+        yield rows
+        return
+    before = client.describe_topic(topic.full)["messages"]
+    client.topic(topic.full).schemas.add(schema)
+    try:
+        yield rows
+    except BaseException:  # an interrupt, too: the schema is of rows that are not stored
+        with suppress(TxlogError):  # the first error is the cause
+            if client.describe_topic(topic.full)["messages"] == before:
+                client.topic(topic.full).schemas.delete()
+        raise
+
+
+def _difference(has: Schema, wanted: Schema) -> str:
+    """The first thing that is not the same."""
+    ours = {field.name: field.type for field in has.arrow}
+    theirs = {field.name: field.type for field in wanted.arrow}
+    for name in (*theirs, *ours):
+        if ours.get(name) != theirs.get(name):
+            return (
+                f"{name} is {_said(theirs.get(name))} in the files, {_said(ours.get(name))} there"
+            )
+    if [*ours] != [*theirs]:
+        return "its fields have another order"
+    return f"it is {has.type}, or has other defaults or nulls"
+
+
+def _said(kind: pa.DataType | None) -> str:
+    return "missing" if kind is None else str(kind)

@@ -1,0 +1,215 @@
+"""Owns the engine in this process: DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from txlog.base.ids import TopicName
+from txlog.client.client import Client
+from txlog.client.sending.bulk import Bulk, Rows
+from txlog.engine.plan.route import COLUMNS
+from txlog.engine.relation.relation import Content, Source
+from txlog.engine.relation.stored import ROW_COLUMNS, ROWS, StoredRows, paths_below, place
+from txlog.engine.storage.disk.protocol import is_of_handler
+from txlog.engine.storage.user_files import replacing
+from txlog.engine.upkeep.delayed.sources import Search
+from txlog.engine.upkeep.space.compact import Arrange
+from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
+from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
+from txlog.lake.jobs.replay import Replayed
+from txlog.lake.jobs.sources.envelopes import envelope_tables
+from txlog.lake.jobs.sources.loads import Columns, Files, Transform
+from txlog.lake.jobs.sources.refused import telling
+from txlog.lake.jobs.sources.rows import (
+    ARROW,
+    as_message,
+    check_lines,
+    count_rows,
+    message_rows,
+)
+from txlog.lake.sql.client_query import Query
+from txlog.lake.sql.duck import Session
+from txlog.lake.sql.messages import unglobbed
+from txlog.lake.sql.parts import InJournal, Parts
+
+if TYPE_CHECKING:
+    from txlog.base.rows.sending import BulkStored
+
+
+_LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
+_PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
+_ROLE: Final = "CASE WHEN contains(filename, '/_txnlog/') THEN 's' ELSE 'p' END"
+_ROWS: Final = ", ".join(f'"{name}"' for name in ROW_COLUMNS)
+
+
+class Local:
+    """DuckDB in this process."""
+
+    name = "duckdb"
+
+    def millis(self, column: str) -> str:
+        """SQL for an instant in milliseconds."""
+        return f"epoch_ms({column})"
+
+    def digest(self, column: str) -> str:
+        """SQL for 48 bits of the md5 of bytes, as an integer."""
+        return f"('0x' || substr(md5({column}), 1, 12))::BIGINT"
+
+    def distinct(self, column: str) -> str:
+        """SQL for how many distinct values of 0 to BLOCK - 1 there are in a group: a bit for each.
+
+        `count(DISTINCT …)` would hold a row for each.
+        """
+        return f"coalesce(bit_count(bitstring_agg(({column})::INTEGER, 0, {BLOCK - 1})), 0)"
+
+    def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
+        """Rows of a SELECT over `{messages}`."""
+        name = TopicName.parse(topic)
+        if not client._contents([name.full]):
+            raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+        quoted = '"' + name.full.replace('"', '""') + '"'
+        with Query(client, sql.replace("{messages}", quoted)) as query:
+            return query.rows().read_all()
+
+    def count(self, source: Files) -> int:
+        """How many messages the files have."""
+        if source.form == "envelope":
+            return sum(map(len, envelope_tables(source)))
+        with telling(source), opened(source) as (session, named):
+            check_lines(session, named, source)
+            return count_rows(session, named)
+
+    def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
+        """Store the rows of files as one batch, in their order."""
+        bulk = client.bulk(topic, key=key, batch=batch)
+        if source.form == "envelope":
+            return _stored(bulk, envelope_tables(source))
+        with telling(source), opened(source) as (session, named):
+            try:
+                return _stored(bulk, map(as_message, message_rows(session, named)))
+            except (SqlError, Usage, pa.ArrowException):
+                with opened(source) as (other, files):  # this one's rows may not be read to the end
+                    check_lines(other, files, source)  # a line that is no object comes first
+                raise
+
+    def replay(
+        self,
+        client: Client,
+        content: Content,
+        dest: str,
+        key: str,
+        batch: str,
+        function: Transform | None,
+    ) -> tuple[int, BulkStored]:
+        """Store messages again, in the order of each partition."""
+        bulk = client.bulk(dest, key=key, batch=batch)
+        source = Replayed(client, content, function)
+        answer = _stored(bulk, source)
+        return source.read, answer
+
+    def arrange(self, client: Client) -> Arrange | None:
+        """None: upkeep reads and sorts on its own."""
+        return None
+
+    def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
+        """None: upkeep reads the log on its own."""
+        return None
+
+    @contextmanager
+    def stored(self, client: Client, held: StoredRows) -> Iterator[Ask]:
+        """What runs a SELECT over the stored rows."""
+        sources = [*held.files, *held.large_files]
+        paths = [*paths_below(client.path, sources)]
+        with Session(paths=_both(paths)) as session:
+            session.register("stored_frames", InJournal(held.frames, session.failures.append))
+            for name in ("ledgers", "markers", "large", "acks"):
+                session.register(name, getattr(held, name))
+            rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_frames"
+            if held.parts:
+                session.register("stored_parts", _parts(client, held, session))
+                rows += (
+                    f" UNION ALL SELECT role, partition, ledger, file, {_ROWS} FROM stored_parts"
+                )
+            if held.files:
+                scan = _scan(client, held.files)
+                rows += (
+                    f" UNION ALL SELECT {_ROLE}, {_PARTITION}, {_LEDGER}, '', {_ROWS} FROM {scan}"
+                )
+            session.execute(f"CREATE TEMP VIEW {STORED} AS {rows}")
+            chunks = f"SELECT ledger, kind, entry, value FROM {STORED} WHERE false"
+            if held.large_files:
+                scan = _scan(client, held.large_files)
+                chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
+            session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
+            yield session.arrow
+
+
+def _parts(client: Client, held: StoredRows, session: Session) -> Parts:
+    """The rows of parts, read as they are asked for."""
+    sources = [
+        (place(one.role, one.partition, one.ref.ledger, one.ref.path), one) for one in held.parts
+    ]
+    return Parts(sources, client.open, session.failures.append, schema=ROWS)
+
+
+def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
+    try:
+        return bulk.commit(bulk.stage(rows))
+    except BaseException:  # whatever ended it, what is staged goes
+        bulk.abort()
+        raise
+
+
+@contextmanager
+def opened(source: Files) -> Iterator[tuple[Session, Files]]:
+    """A session that may read the files of a source, and the source as the session names them."""
+    with (
+        source.with_plain_names() as named,
+        Session(paths=_both(named.paths), is_lean=True) as session,
+    ):
+        if source.form == "arrow":
+            try:
+                session.register(ARROW, ds.dataset(named.paths, format="ipc"))
+            except (pa.ArrowInvalid, OSError) as error:
+                if is_of_handler(error):
+                    raise
+                raise BadRecord(f"not Arrow files of one schema: {error}") from error
+        yield session, named
+
+
+@contextmanager
+def as_parquet(source: Files) -> Iterator[Files]:
+    """The messages of csv files as a file of Parquet, for an engine that reads csv otherwise.
+
+    The file is in the directory for temporary files, and goes with the block.
+    raises: as message_rows; BadRecord for a row that is none; as replacing: the disk is full
+    """
+    with TemporaryDirectory(prefix="txlog-") as folder:
+        path = str(Path(folder, "messages.parquet"))
+        with telling(source), opened(source) as (session, named):
+            rows = message_rows(session, named)
+            schema = pa.schema([(name, COLUMNS[name]) for name in rows.schema.names])
+            with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
+                for batch in rows:
+                    writer.write_batch(as_message(batch))
+        yield replace(source, form="parquet", paths=[path], columns=Columns())
+
+
+def _scan(client: Client, sources: Sequence[Source]) -> str:
+    paths = (path.replace("'", "''") for path in map(unglobbed, paths_below(client.path, sources)))
+    listed = ", ".join(f"'{path}'" for path in paths)
+    return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+
+
+def _both(paths: Sequence[str]) -> list[str]:
+    """Paths as they are, and escaped as patterns."""
+    return sorted({*paths, *map(unglobbed, paths)})

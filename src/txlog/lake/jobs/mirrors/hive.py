@@ -1,0 +1,91 @@
+"""Owns a mirror as directories day=…/ of Parquet, and the state that says how far they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.storage.user_files import rename_file, replace_file
+from txlog.errors import NotAllowed
+from txlog.lake.jobs.mirrors.table import Added, Label, check_ours
+
+STATE: Final = "_txlog-mirror.json"
+_COMING: Final = re.compile(r"day=[^/]+/[^/]+\.parquet")
+
+
+class Table:
+    """Directories day=…/ of Parquet files, and the state that says which LSN they have reached."""
+
+    def __init__(self, place: Path, label: Label) -> None:
+        self._place = place
+        self._label = label
+        self._record: int | None = None
+
+    def lsn(self) -> int:
+        """As Target; what a killed run had begun to show is finished first."""
+        try:
+            found = json.loads((self._place / STATE).read_bytes())
+            label, lsn = str(found["mirror"]), int(found["lsn"])
+            coming, goal = [str(one) for one in found["coming"]], int(found["goal"])
+            self._record = int(found.get("record", 0))
+            if not all(map(_COMING.fullmatch, coming)):
+                raise ValueError("it names files that are none of a mirror")
+        except FileNotFoundError:
+            check_ours(self._place)
+            return 0
+        except (ValueError, TypeError, KeyError) as error:
+            raise NotAllowed(
+                f"{self._place / STATE} does not belong to a mirror: {error}",
+                path=str(self._place),
+            ) from error
+        if label != str(self._label):
+            raise NotAllowed(f"{self._place} is a mirror of something else", path=str(self._place))
+        if coming:
+            self._show(coming)
+            lsn = goal
+            self._save(lsn)
+        return lsn
+
+    def record(self) -> int | None:
+        """As Target."""
+        return self._record
+
+    def folder(self, columns: pa.Schema, record: int) -> Path:
+        """As Target."""
+        if self._record is None:
+            self._record = record
+            self._save(0)
+        return self._place
+
+    def commit(self, added: list[Added], lsn: int) -> None:
+        """As Target: the list, the names, the LSN."""
+        coming = [
+            f"{one.path.parent.name}/{one.path.name.removeprefix('.').removesuffix('.new')}"
+            for one in added
+        ]
+        self._save(self.lsn(), coming, lsn)
+        self._show(coming)
+        self._save(lsn)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _save(self, lsn: int, coming: list[str] | None = None, goal: int = 0) -> None:
+        said = {
+            "mirror": str(self._label),
+            "lsn": lsn,
+            "record": self._record or 0,
+            "goal": goal,
+            "coming": coming or [],
+        }
+        replace_file(str(self._place / STATE), json.dumps(said, indent=1).encode() + b"\n")
+
+    def _show(self, coming: list[str]) -> None:
+        """Give files their names; those that have them already stay."""
+        for one in coming:
+            day, _, name = one.partition("/")
+            rename_file(str(self._place / day / f".{name}.new"), name)

@@ -1,0 +1,302 @@
+"""Owns mirrors: the committed messages of a topic as a table that any engine reads right.
+
+Hive directories, a Delta table or an Iceberg table hold the columns of `messages` and are
+partitioned by the day of `visible_time`. A run adds what became visible since the last one, all
+of it at one LSN, and the table itself records that LSN, in the same step as the files:
+
+    write     files named by the LSNs between which they lie, flushed; no reader of the table sees
+              them yet
+    commit    one step of the table: the files count, and the LSN is the new one
+    again     files above the LSN of the table are from a run that was killed: they are removed
+
+Delta and Iceberg have such a step: a reader sees whole transactions. Directories do not, so their
+file `_txlog-mirror.json` first names the files that are to appear, then they take their names one
+by one, then it has the new LSN. A run that finds such a list finishes it first: a file that a
+reader could see never goes again. The store keeps no note of its mirrors.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.engine.plan.records import schema_in
+from txlog.engine.relation.build import content
+from txlog.engine.relation.instants import bounded
+from txlog.engine.relation.relation import Content, Source
+from txlog.engine.relation.scans import scans_of
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import is_of_handler
+from txlog.engine.storage.user_files import make_directory, remove_files, replacing
+from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
+from txlog.lake.jobs.engine import Tell, silent
+from txlog.lake.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of
+
+if TYPE_CHECKING:
+    from txlog.base.rows.jobs import Exported
+
+
+FORMS: Final = ("delta", "iceberg", "hive")
+_EXTRAS: Final = {"delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg")}
+_NAME: Final = re.compile(r"part-([0-9]{20})-([0-9]{20})-([0-9]{5})\.parquet")
+_STAGED: Final = re.compile(rf"\.{_NAME.pattern}\.new")
+_TEMPORARY: Final = re.compile(rf"\.(\.?{_NAME.pattern}(\.new)?)\.[0-9]+\.tmp")
+_FILE_ROWS: Final = 4_000_000
+_OPEN_MAX: Final = 32
+_DAY_MS: Final = 86_400_000
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = silent) -> Exported:
+    """Add what became visible since the last run to a table in a local directory.
+
+    form:    of FORMS
+    returns: {topic, path, files, messages, size_bytes} of this run; size_bytes: of payload
+    raises:  TopicNotFound, InvalidArgument, NotAllowed (the directory is not a mirror of this
+             topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption,
+             DiskFailed
+    """
+    if form not in FORMS or "://" in path or not path:
+        raise InvalidArgument(f"a mirror is {', '.join(FORMS)}, in a local directory")
+    name = TopicName.parse(topic)
+    client.topic(topic)
+    make = _loaded(form)
+    place = Path(path).absolute()
+    make_directory(str(place))
+    with (
+        closing(PosixDisk(str(place), allow_unsafe=True)) as disk,
+        closing(disk.lock_file(LOCK)) as lock,
+    ):
+        if not lock.try_acquire():
+            raise TryAgain(f"another export is writing to {path}", path=path)
+        with _telling(path), closing(make(place, Label(client.uuid, name))) as target:
+            since = target.lsn()
+            found = client._ask(lambda view: content(view, name))
+            lsn = found.relation.lsn
+            if since > lsn:
+                raise NotAllowed(
+                    f"{place} has messages up to LSN {since}, the store only up to {lsn}",
+                    hint="the store was restored from a copy: export to another directory",
+                    path=str(place),
+                    lsn=lsn,
+                )
+            found, columns, record = _typed(found, target.record(), form)
+            folder = target.folder(columns, record)
+            remove_files(str(one) for one in _left(folder, since))
+            written = _Written(folder, since, lsn, columns, is_hidden=form == "hive")
+            pin = client._pin(_files(found))
+            try:
+                for rows in rows_after(client, found, since, columns.names):
+                    written.add(rows)
+                    tell(f"{name.short}: {written.messages:,} messages")
+                added = written.finish()
+            finally:
+                written.drop()
+                if pin is not None:
+                    pin.close()
+            if added:
+                target.commit(added, lsn)
+    return {
+        "topic": name.short,
+        "path": path,
+        "files": len(added),
+        "messages": written.messages,
+        "size_bytes": written.size_bytes,
+    }
+
+
+def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
+    """Committed messages that became visible after an LSN, a batch at a time."""
+    wanted = {"lsn": (lsn + 1, content.relation.lsn)}
+    for scan in scans_of(content.relation, wanted):
+        for table in client._scanned(scan, names, wanted):
+            rows = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
+            if rows.num_rows:
+                yield rows
+
+
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
+    """A failure of the disk in a library of tables, as an error of ours and in one line."""
+    try:
+        yield
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        text = " ".join(_COLOUR.sub("", error.strerror or str(error)).split())
+        raise DiskFailed(f"{path}: {text[:200]}", path=path) from error
+
+
+def _typed(found: Content, known: int | None, form: str) -> tuple[Content, pa.Schema, int]:
+    """The messages as a table has them, its columns, and the version of its records.
+
+    known: that of a table which there is; its records stay those of that schema
+    """
+    relation = found.relation
+    version = relation.record if known is None else known
+    if not version:
+        return found, columns_of(None, has_times=False), 0
+    schemas = tuple(relation.schemas)
+    if version != relation.record:
+        if version > len(schemas):
+            raise NotAllowed(
+                "the table has records of a schema that the topic does not have",
+                hint="the topic was made anew: export to another directory",
+            )
+        # one more that is the same is the newest: records become those of it
+        last = msgspec.structs.replace(
+            schemas[version - 1], version=len(schemas) + 1, deleted=False
+        )
+        found = replace(found, relation=replace(relation, schemas=(*schemas, last)))
+    columns = columns_of(schema_in(schemas[version - 1]).arrow, has_times=form == "iceberg")
+    return found, columns, version
+
+
+class _Making(Protocol):
+    def __call__(self, place: Path, label: Label) -> Target: ...
+
+
+def _loaded(form: str) -> _Making:
+    """What makes the target of a form; raises MissingExtra."""
+    package, extra = _EXTRAS.get(form, ("", ""))
+    try:
+        made: _Making = importlib.import_module(f"txlog.lake.jobs.mirrors.{form}").Table
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in (package, "sqlalchemy"):
+            raise
+        raise MissingExtra(
+            f"{package} is not installed", hint=f"pip install 'txlog[{extra}]'"
+        ) from error
+    return made
+
+
+def _files(found: Content) -> list[Source]:
+    relation = found.relation
+    return [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
+
+
+def _left(folder: Path, since: int) -> Iterator[Path]:
+    """Files that runs left which were killed: no table has them, as all have its LSN."""
+    for path in folder.glob("day=*/*"):
+        found = _NAME.fullmatch(path.name)
+        if found is None:
+            is_left = bool(_STAGED.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name))
+        else:
+            is_left = int(found[1]) > since
+        if is_left:
+            yield path
+
+
+class _Written:
+    """The files of a run, one a day, or more when it is large."""
+
+    def __init__(
+        self, folder: Path, since: int, lsn: int, columns: pa.Schema, *, is_hidden: bool
+    ) -> None:
+        self.messages = self.size_bytes = 0
+        self._folder = folder
+        self._columns = columns
+        self._stem = f"part-{since + 1:020}-{lsn:020}"
+        self._is_hidden = is_hidden
+        self._open: dict[str, _File] = {}
+        self._added: list[Added] = []
+        self._made = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Write rows with the columns of messages."""
+        self.messages += rows.num_rows
+        self.size_bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
+        days = pc.floor(
+            pc.divide(rows.column("visible_time").cast(pa.int64()).cast(pa.float64()), _DAY_MS)
+        ).cast(pa.int64())
+        table = bounded(rows)
+        shaped = [as_stored(table.column(field.name), field.type) for field in self._columns]
+        whole = pa.Table.from_arrays(shaped, schema=self._columns)
+        for day in days.unique().to_pylist():
+            here = whole.filter(pc.equal(days, pa.scalar(day, pa.int64())))
+            word = str(pa.scalar(day, pa.int32()).cast(pa.date32()))
+            self._file(word).write(here)
+
+    def finish(self) -> list[Added]:
+        """End the files that are open; returns all."""
+        for day in list(self._open):
+            self._end(day)
+        return self._added
+
+    def drop(self) -> None:
+        """Leave what is not finished; nothing after `finish`."""
+        for one in self._open.values():
+            one.drop()
+        self._open.clear()
+
+    def _file(self, day: str) -> _File:
+        known = self._open.get(day)
+        if known is not None and known.rows < _FILE_ROWS:
+            return known
+        if known is not None:
+            self._end(day)
+        elif len(self._open) == _OPEN_MAX:
+            self._end(next(iter(self._open)))
+        self._made += 1
+        below = self._folder / f"day={day}"
+        make_directory(str(below))
+        name = f"{self._stem}-{self._made:05}.parquet"
+        made = _File(below / (f".{name}.new" if self._is_hidden else name), self._columns)
+        self._open[day] = made
+        return made
+
+    def _end(self, day: str) -> None:
+        one = self._open.pop(day)
+        one.close()
+        self._added.append(Added(one.path, day, one.rows))
+
+
+class _File:
+    """A Parquet file in progress; it takes its name, flushed, when it is closed."""
+
+    def __init__(self, path: Path, columns: pa.Schema) -> None:
+        self.path = path
+        self.rows = 0
+        self._held = ExitStack()
+        sink = self._held.enter_context(replacing(str(path)))
+        self._writer = pq.ParquetWriter(
+            sink,
+            columns,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["topic", "key", "producer"],
+            write_page_checksum=True,
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+        self.rows += rows.num_rows
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        except BaseException:  # Ctrl-C too leaves no temporary
+            self.drop()
+            raise
+        self._held.close()
+
+    def drop(self) -> None:
+        self._writer.is_open = False  # else it complains when it is collected
+        error = _Dropped()
+        self._held.__exit__(_Dropped, error, None)
+
+
+class _Dropped(Exception):
+    """Why the block of a file ends that is not finished; nobody sees it."""

@@ -1,0 +1,151 @@
+"""Owns the job `replay`: messages of a range become messages of another topic, once.
+
+The batch is identified by the transaction key, the topic and the range as written: all three again
+give the first answer, even if the range covers other messages by now. Each message stays the same,
+with a property that says where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from txlog.base.ids import TopicName
+from txlog.base.ranges import Range
+from txlog.base.startup import compute as pc
+from txlog.client.client import Client
+from txlog.engine.model.schema import PROPERTY_MAP
+from txlog.engine.relation.relation import Content
+from txlog.engine.relation.scans import scans_of
+from txlog.engine.relation.spans import Wanted
+from txlog.errors import CommandFailed, InvalidArgument
+from txlog.lake.jobs.engine import Engine, Tell, silent
+from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Transform
+from txlog.lake.jobs.sources.rows import as_message
+
+if TYPE_CHECKING:
+    from txlog.base.rows.jobs import Replay
+
+
+# --- the job ---------------------------------------------------------------------------------
+
+
+def replay(
+    client: Client,
+    topic: str,
+    dest: str,
+    wanted: tuple[str, Range],
+    key: str,
+    engine: Engine,
+    *,
+    function: tuple[str, Transform] | None = None,
+    dry_run: bool = False,
+    tell: Tell = silent,
+) -> Replay:
+    """Store the committed messages of a range in another topic, once for this key and range.
+
+    wanted:   the range as text, which identifies the batch, and its meaning
+    function: its name, which identifies the batch too, and what changes the messages: columns key,
+              value, properties, event_time, deliver_at
+    returns:  {topic, dest, read, written, txn, already}; read is None when it was done before
+    raises:   InvalidArgument, TopicNotFound, CommandFailed when the function failed; as Bulk.commit
+    """
+    source, target = (TopicName.parse(name, allow_partition=True) for name in (topic, dest))
+    if source.topic.full == target.full:
+        raise InvalidArgument("a topic cannot be replayed into itself")
+    text, range_ = wanted
+    batch = f"replay {source.full} {text}" + (f" {function[0]}" if function else "")
+    answer: Replay = {
+        "topic": source.short,
+        "dest": target.short,
+        "read": None,
+        "written": None,
+        "txn": None,
+        "already": False,
+    }
+    if client.has_batch(target.full, key, batch):
+        answer["already"] = True
+        known = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
+        if known is not None:
+            answer["written"], answer["txn"] = known["messages"], known["txn"]
+        return answer
+    content = client._content(topic, Wanted(range=range_))
+    if dry_run:
+        answer["read"] = sum(
+            table.num_rows
+            for scan in scans_of(content.relation)
+            for table in client._scanned(scan, ["lsn"])
+        )
+        return answer
+    relation = content.relation
+    pin = client._pin([*relation.direct, *relation.unclean, *relation.open, *relation.large_files])
+    try:
+        tell(f"{source.short}: replaying")
+        read, done = engine.replay(
+            client, content, target.full, key, batch, function and function[1]
+        )
+    finally:
+        if pin is not None:
+            pin.close()
+    answer["read"], answer["already"] = read, done["already"]
+    answer["written"], answer["txn"] = done["messages"], done["txn"]
+    return answer
+
+
+# --- its messages ----------------------------------------------------------------------------
+
+_READ: Final = ["topic", "message_id", *KEPT]
+
+
+class Replayed:
+    """The messages of a content as they are sent again, batch by batch; read: how many were."""
+
+    def __init__(self, client: Client, content: Content, function: Transform | None) -> None:
+        self._client = client
+        self._relation = content.relation
+        self._function = function
+        self.read = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for scan in scans_of(self._relation):
+            for table in self._client._scanned(scan, _READ):
+                if not table.num_rows:
+                    continue
+                self.read += table.num_rows
+                sent = table.select(list(KEPT)).set_column(
+                    KEPT.index("properties"), "properties", _with_source(table)
+                )
+                for batch in self._changed(sent).to_batches():
+                    yield as_message(batch)
+
+    def _changed(self, table: pa.Table) -> pa.Table:
+        """What the user's function makes of the messages."""
+        if self._function is None:
+            return table
+        try:
+            found = self._function(table)
+        except Exception as error:  # of the user's function: anything
+            raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
+        if not isinstance(found, pa.Table):
+            raise CommandFailed(f"the transform gave a {type(found).__name__}, not a pyarrow.Table")
+        return found
+
+
+def _with_source(table: pa.Table) -> pa.Array:
+    """The properties of messages, and where each came from, in place of what said it before."""
+    count = table.num_rows
+    place = pc.binary_join_element_wise(table.column("topic"), table.column("message_id"), ":")
+    given = pa.concat_arrays(table.column("properties").cast(PROPERTY_MAP).chunks)
+    given = given.take(pa.arange(0, count))  # offsets from 0, no gaps between the rows
+    names = pa.ListArray.from_arrays(given.offsets, given.keys)
+    of = pc.list_parent_indices(names).cast(pa.int64())
+    known = pc.not_equal(given.keys, PROPERTY)
+    rows = pa.concat_arrays([of.filter(known), pa.arange(0, count)])
+    keys = pa.concat_arrays([given.keys.filter(known), pa.repeat(PROPERTY, count)])
+    items = pa.concat_arrays([given.items.filter(known), *place.chunks])
+    order = pc.sort_indices(rows)  # stable: ours comes last
+    ends = pc.cumulative_sum(pc.value_counts(rows.take(order)).field("counts"))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys.take(order), items.take(order))

@@ -1,0 +1,290 @@
+"""Owns how rows of a source become columns of messages, as SQL of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.plan.route import COLUMNS
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import InvalidArgument
+from txlog.lake.jobs.sources.loads import (
+    BASE64,
+    BLOCK_BYTES,
+    MILLISECONDS,
+    SECONDS,
+    Files,
+    encoded,
+)
+from txlog.lake.jobs.sources.refused import no_objects
+from txlog.lake.sql.duck import Rows, Session
+from txlog.lake.sql.messages import name as _name
+from txlog.lake.sql.messages import text as _text
+from txlog.lake.sql.messages import unglobbed as _unglobbed
+
+_OTHERS: Final = {
+    "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))",
+    "deliver_at": None,
+    "sequence_id": "CAST({0} AS BIGINT)",
+}
+
+# How every text of a column of a CSV is written, if they are values of a type; first come first.
+_WRITTEN: Final = {
+    "BOOLEAN": "(true|false)",
+    "BIGINT": "-?(0|[1-9][0-9]*)",
+    "DOUBLE": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][-+]?[0-9]+)?",  # longer ones lose digits
+    "DATE": "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "TIMESTAMPTZ": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(Z|[-+][0-9]{2}(:?[0-9]{2})?)",
+    "TIMESTAMP": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+",
+}
+# What a source of this form is called in the session.
+ARROW: Final = "arrow_source"
+
+
+def _decoded(name: str, text: str, encoding: str) -> str:
+    """SQL for the bytes that a text encodes; null if there is neither, an error if there is one."""
+    cases = (
+        (f"{text} IS NULL AND {encoding} IS NULL", "NULL"),
+        (f"{text} IS NULL", f"error('{name}_encoding without {name}')"),
+        (f"{encoding} IS NULL", f"error('{name} without {name}_encoding')"),
+        (f"{encoding} = 'utf8'", f"encode({text})"),
+        (f"{encoding} <> 'base64'", f"error('{name}_encoding is utf8, base64 or nothing')"),
+        (f"regexp_full_match({text}, '{BASE64}')", f"from_base64({text})"),
+    )
+    whens = " ".join(f"WHEN {one} THEN {then}" for one, then in cases)
+    return f"CASE {whens} ELSE error('{name} is not base64') END"
+
+
+def _instant(millis: str) -> str:
+    return f"epoch_ms(CAST({millis} AS BIGINT)) AT TIME ZONE 'UTC'"
+
+
+# A line must lie in two of the pieces that DuckDB reads at once, which are sixteen of the longest
+# lines unless it is said.
+_LINE_BYTES_MAX: Final = 16 << 20
+# DuckDB takes NaN, Infinity and a comma before a bracket for JSON. Outside of texts no valid JSON
+# has these letters; the texts are only taken out of a line that has them anywhere.
+_NO_JSON: Final = r"(?i)nan|inf|,[ \t\r]*[}\]]"
+_TEXTS: Final = r'"(?:[^"\\]|\\.)*"'
+_IS_JSON: Final = (
+    f"json_valid(line) AND NOT (regexp_matches(line, {_text(_NO_JSON)}) AND regexp_matches("
+    f"regexp_replace(line, {_text(_TEXTS)}, '\"\"', 'g'), {_text(_NO_JSON)}))"
+)
+# What is valid is an object if it begins with a brace.
+_IS_OBJECT: Final = r"starts_with(ltrim(line, E' \t\r\n'), '{')"
+
+
+def _checked(value: str) -> str:
+    """SQL for the value of a line; an error if it is no object of JSON."""
+    return f"CASE WHEN {_IS_JSON} AND {_IS_OBJECT} THEN {value} ELSE error('not a JSON object') END"
+
+
+def message_rows(session: Session, source: Files) -> Rows:
+    """The messages of a source, read as they are asked for, in the order of its files.
+
+    raises: SqlError, also for a line that is no object of JSON: `check_lines` says which;
+            InvalidArgument for a missing column
+    """
+    return session.stream(_selected(session, source))
+
+
+def count_rows(session: Session, source: Files) -> int:
+    """How many messages a source has; every record is read."""
+    row = session.row(f"SELECT count(*) AS n FROM ({_selected(session, source)})")
+    return int(str(row["n"]))
+
+
+def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
+    """The columns that are fields of a record, and what a text in each becomes; all rows are read.
+
+    raises: SqlError; InvalidArgument for a missing column, or none at all
+    """
+    scan = _objects(source) if source.form == "ndjson" else _scan(source)
+    names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
+    chosen = source.columns.values or tuple(filter(None, [source.columns.value])) or (*names,)
+    for one in chosen:
+        _check_column(one, names)
+    if source.form != "csv":
+        return tuple((one, None) for one in chosen)
+    tests = [
+        f"bool_and({_name(one)} IS NULL OR (regexp_full_match({_name(one)}, {_text(how)})"
+        f" AND TRY_CAST({_name(one)} AS {kind}) IS NOT NULL)) AND count({_name(one)}) > 0"
+        for one in chosen
+        for kind, how in _WRITTEN.items()
+    ]
+    row = session.row(
+        f"SELECT {', '.join(f'{t} AS t{n}' for n, t in enumerate(tests))} FROM {scan}"
+    )
+    fits = iter(row.values())
+    found = [[kind for kind in _WRITTEN if next(fits)] for _ in chosen]
+    return tuple((one, next(iter(kinds), None)) for one, kinds in zip(chosen, found, strict=True))
+
+
+def record_type(
+    session: Session, source: Files, fields: tuple[tuple[str, str | None], ...]
+) -> pa.Schema:
+    """The types of the fields of a record."""
+    scan = _objects(source) if source.form == "ndjson" else _scan(source)
+    typed = ", ".join(f"{_field(*one)} AS {_name(one[0])}" for one in fields)
+    schema = session.stream(f"SELECT {typed} FROM {scan} LIMIT 0").schema
+    if source.form == "ndjson":
+        return pa.schema([pa.field(one.name, _as_in_json(one.type)) for one in schema])
+    return schema
+
+
+def _field(name: str, kind: str | None) -> str:
+    return _name(name) if kind is None else f"CAST({_name(name)} AS {kind})"
+
+
+def _as_in_json(kind: pa.DataType) -> pa.DataType:
+    """A type as the schema of JSON text has it: DuckDB took some texts for instants."""
+    if pa.types.is_temporal(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_decimal(kind):  # integers: one that is no long is refused when it is checked
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _as_in_json(one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_in_json(kind.value_type))
+    return kind
+
+
+def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the types of messages; instants are cut to milliseconds."""
+    columns = [
+        column
+        if name == RECORD
+        else column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def check_lines(session: Session, source: Files, told: Files) -> None:
+    """Raises BadRecord when a line of an ndjson source is not a JSON object.
+
+    told: the source as its user names it
+    """
+    if source.form != "ndjson":
+        return
+    [row] = session.arrow(
+        "SELECT count(*) AS n FROM"
+        f" {_scan(source)} WHERE line IS NULL OR NOT ({_IS_JSON} AND {_IS_OBJECT})"
+    ).to_pylist()
+    if row["n"]:
+        raise no_objects(told, row["n"])
+
+
+def _selected(session: Session, source: Files) -> str:
+    return f"SELECT {_columns(session, source)} FROM {_scan(source)}"
+
+
+def _columns(session: Session, source: Files) -> str:
+    """The columns of messages over those of a source."""
+    chosen = source.columns
+    if source.form == "ndjson":
+        members = {"key": chosen.key, "event_time": chosen.event_time}
+        out = [f"{_checked('encode(line)')} AS value"]
+        for name, member in members.items():
+            if member is not None:
+                path = _text(f'$."{member}"')
+                found = f"json_extract_string(line, {path})"
+                out.append(f"{_shaped(name, found, pa.string())} AS {name}")
+        return ", ".join(out)
+    schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
+    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in (*named.values(), *chosen.values):
+        if column is not None:
+            _check_column(column, schema.names)
+    if source.record:
+        packed = ", ".join(f"{_name(one[0])} := {_field(*one)}" for one in source.record)
+        out = [f"struct_pack({packed}) AS {RECORD}"]
+        return ", ".join(out + _places(source, schema, ("key", "event_time")))
+    whole = not chosen.values and chosen.value is None and "value" not in schema.names
+    others = () if whole else ("properties", "deliver_at", "sequence_id")
+    out = ["encode(CAST(to_json(source) AS VARCHAR)) AS value"] if whole else []
+    if chosen.values:
+        object_of = ", ".join(f"{_text(one)}, {_name(one)}" for one in chosen.values)
+        out.append(f"encode(CAST(json_object({object_of}) AS VARCHAR)) AS value")
+    return ", ".join(out + _places(source, schema, ("value", "key", "event_time", *others)))
+
+
+def _places(source: Files, schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """The columns of messages that are each one column of a source, as far as it has them."""
+    chosen = source.columns
+    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    said = {name: encoding for name, _, encoding in encoded(source, schema.names)}
+    out = []
+    for name in names:
+        column = named.get(name) or (name if name in schema.names else None)
+        if column is not None and not (name == "value" and chosen.values):
+            kind = schema.field(column).type
+            shaped = _shaped(name, _name(column), kind)
+            if name in said and pa.types.is_string(kind):
+                shaped = _decoded(name, _name(column), _name(said[name]))
+            out.append(f"{shaped} AS {name}")
+    return out
+
+
+def _check_column(name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        hint = f"it has {', '.join(names)[:200]}"
+        raise InvalidArgument(f"the source has no column {name}", hint=hint)
+
+
+def _shaped(name: str, column: str, kind: pa.DataType) -> str:
+    """A column as a message has it."""
+    if name in ("event_time", "deliver_at"):
+        if pa.types.is_integer(kind):
+            return _instant(column)
+        if pa.types.is_string(kind):
+            seconds = f"CAST({column} AS BIGINT) * 1000"
+            return (
+                f"CASE WHEN regexp_full_match({column}, '{SECONDS}') THEN {_instant(seconds)}"
+                f" WHEN regexp_full_match({column}, '{MILLISECONDS}') THEN {_instant(column)}"
+                f" ELSE CAST({column} AS TIMESTAMPTZ) END"
+            )
+        return f"CAST({column} AS TIMESTAMPTZ)"
+    if name in ("key", "value"):
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return column
+        return f"encode(CAST({column} AS VARCHAR))"
+    if name == "properties" and pa.types.is_string(kind):
+        column = f"CAST({column} AS JSON)"
+    return str(_OTHERS[name]).format(column)
+
+
+def _scan(source: Files) -> str:
+    if source.form == "arrow":
+        return f"{ARROW} AS source"
+    paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
+    if source.form == "parquet":
+        return f"read_parquet([{paths}], union_by_name = true) AS source"
+    if source.form == "csv":
+        # Nothing is guessed: a row of another length or an open quote is an error, not other rows.
+        return (
+            f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
+            " escape = '\"', comment = '', skip = 0, strict_mode = true,"
+            f" {_pieces(source)}, allow_quoted_nulls = false) AS source"
+        )
+    return (
+        f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
+        f" quote = '', escape = '', auto_detect = false, {_pieces(source)}) AS source"
+    )
+
+
+def _pieces(source: Files) -> str:
+    """How long a line may be; much of what a scan holds is pieces of twice as much."""
+    most = 2 * BLOCK_BYTES if source.has_short_lines() else _LINE_BYTES_MAX
+    return f"max_line_size = {most}, buffer_size = {2 * most}"
+
+
+def _objects(source: Files) -> str:
+    """The lines of ndjson as rows, with a type for each member that any line has."""
+    paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
+    return (
+        f"read_json([{paths}], format = 'newline_delimited', sample_size = -1, maximum_depth = -1,"
+        " map_inference_threshold = -1, union_by_name = true, maximum_object_size = 16777216)"
+    )

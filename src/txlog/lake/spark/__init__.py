@@ -1,0 +1,73 @@
+"""txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
+
+Names are loaded when first used, which raises MissingExtra without pyspark. Elsewhere in txlog,
+only jobs import this package.
+
+Contents:
+
+    datasource    the data source `txlog`, which loads only what a call needs
+    engine        the engine of jobs that is a Spark session
+    java          which Java runtime a session starts
+    loading       `bulk_load`: a data frame becomes messages of a topic, once
+    options       the options for reading
+    reading       `read`: a topic as a data frame, scanned by Spark itself
+    records       records of typed topics: their type, versions, and values made of them
+    remote        files on a network, fetched by the workers
+    rows          columns of a data frame as columns of messages
+    session       starting a Spark session
+    sink          writing: what a job or stream writes is stored once
+    source        reading batches: tasks on the driver, rows in the workers
+    streaming     reading streams: offsets on the driver, rows in the workers
+    submit        running elsewhere: a zip of txlog, and properties
+    tables        `register`: topics as tables of the catalog, for SQL without a path
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from txlog.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from txlog.lake.spark.loading import bulk_load as bulk_load
+    from txlog.lake.spark.reading import read as read
+    from txlog.lake.spark.reading import release as release
+    from txlog.lake.spark.records import schema_of as schema_of
+    from txlog.lake.spark.session import session as session
+    from txlog.lake.spark.tables import register as register
+
+_HOMES = {
+    "Spark": "engine", "bulk_load": "loading", "read": "reading",
+    "register": "tables", "release": "reading", "schema_of": "records", "session": "session",
+}  # fmt: skip
+
+__all__ = ["bulk_load", "read", "register", "release", "schema_of", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module txlog.spark has no attribute {name!r}")
+    try:
+        found = getattr(importlib.import_module(f"txlog.lake.spark.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise MissingExtra("pyspark is not installed", hint="pip install 'txlog[spark]'") from error
+    globals()[name] = found
+    return found
+
+
+class _Package(ModuleType):
+    """The package: its `session` stays the function when the module of that name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "session" and isinstance(value, ModuleType):
+            value = value.session
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

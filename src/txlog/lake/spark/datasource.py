@@ -1,0 +1,147 @@
+"""Owns TxlogSource, the data source that Spark knows as `txlog`; loads only what a call needs.
+
+Spark imports this in each of its short-lived planners, and pickles the class by name: it must not
+be defined in a script.
+
+A table of a catalog keeps its schema, but Spark passes none of its options when it is read or
+written. So they are metadata of its first column.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import isfunction
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
+from pyspark.sql.types import StructType
+
+from txlog.errors import TxlogError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+
+T = TypeVar("T")
+SCHEMA: Final = (
+    "topic string, partition int, message_id string, ledger bigint, entry bigint, txn_index int,"
+    " key binary, value binary, properties map<string,string>, publish_time timestamp,"
+    " event_time timestamp, deliver_at timestamp, visible_time timestamp, producer string,"
+    " sequence_id bigint, lsn bigint, size_bytes bigint"
+)
+NAMES: Final = [column.split(" ", 1)[0] for column in SCHEMA.split(", ")]
+KEPT: Final = "txlog"
+"""The metadata of a table's first column: its options, and `columns`, the names of them all."""
+
+
+@contextmanager
+def first_line() -> Iterator[None]:
+    """Say what is wrong, and what helps, in the first line of Spark's error.
+
+    Spark shows the traceback of an error of Python, which begins with its cause. A cause that was
+    never raised has no traceback: it is the line that people need.
+    """
+    try:
+        yield
+    except TxlogError as error:
+        said = copy.copy(error)
+        said.message = error.message if error.hint is None else f"{error.message}; {error.hint}"
+        error.__class__ = _with_cause(type(error))
+        raise error from said
+
+
+def _with_cause(kind: type[TxlogError]) -> type[TxlogError]:
+    """The class, with a cause that stays: Spark removes it where it shortens tracebacks."""
+
+    cause: Any = vars(BaseException)["__cause__"]
+    body = {
+        "__module__": "txlog",  # where users know it from
+        "__qualname__": kind.__qualname__,
+        "__cause__": property(lambda error: cause.__get__(error), lambda error, new: None),
+    }
+    return type(kind.__name__, (kind,), body)
+
+
+def plain(kind: type[T]) -> type[T]:
+    """The class, whose public methods raise errors as `first_line` has them."""
+    for name, method in vars(kind).items():
+        if isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, first_line()(method))
+    return kind
+
+
+@plain
+class TxlogSource(DataSource):
+    """The messages of a topic; options as in txlog.lake.spark.options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)` and `USING …`."""
+        return "txlog"
+
+    def schema(self) -> str | StructType:
+        """The columns of `messages`, or those of the option `columns`; `record` if it is typed."""
+        if "provider" in self.options and "owner" in self.options:  # a table is being created
+            made: StructType = _part("tables").schema_of_table(self.options)
+            return made
+        _part("options").check_reading(self.options)
+        names = self.options.get("columns")
+        known: str = _part("records").columns_of(self.options)
+        return known if names is None else _part("options").some_columns(names, known)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what the topic has now."""
+        made: DataSourceReader = _part("source").reader(
+            _all(self.options, schema, "reader"), schema
+        )
+        return made
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of what arrives."""
+        made: DataSourceStreamReader = _part("streaming").reader(
+            _all(self.options, schema, "streamReader"), schema
+        )
+        return made
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A sink for a batch: options path, topic, txnKey, batchId."""
+        made: DataSourceWriter = _part("sink").batch_sink(
+            _all(self.options, schema, "writer"), schema, overwrite
+        )
+        return made
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A sink for a micro-batch: options path, topic, txnAppId."""
+        made: DataSourceStreamWriter = _part("sink").stream_sink(
+            _all(self.options, schema, "streamWriter"), schema, overwrite
+        )
+        return made
+
+
+def kept_by(schema: StructType) -> Mapping[str, str]:
+    """The options of the table whose schema this is; empty if it is not one of a table."""
+    kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
+    if kept.get("columns") != schema.fieldNames():
+        return {}
+    options: Mapping[str, str] = kept["options"]
+    return options
+
+
+def _all(options: Mapping[str, str], schema: StructType, call: str) -> Mapping[str, str]:
+    """The options given, and those of a table that this call takes."""
+    kept = kept_by(schema)
+    if not kept:
+        return options
+    return CaseInsensitiveDict({**_part("options").of_call(kept, call), **options})
+
+
+def _part(name: str) -> Any:
+    """A neighbouring module, loaded when used: these need the whole engine."""
+    return importlib.import_module(f"{__package__}.{name}")

@@ -1,0 +1,622 @@
+"""Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
+
+`Relation` decides what is committed; here it is written as Spark's plan: a scan of the files that
+have nothing but messages; one of those that need `kind = 0`; one of the files that are joined with
+their markers; what is in parts and in the journal as local rows. Many of these are a Parquet file
+in Spark's own scratch directory, if Spark runs on this machine: a query then reads the columns that
+it needs. Files are named one by one: a directory says nothing about generations and transactions.
+What was offloaded to a directory is scanned there; what is in an object store is fetched by the
+workers (remote).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import reduce
+from pathlib import PurePath
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+
+from txlog.base.ranges import START, Bound, Range, parse_bound
+from txlog.base.startup import compute as pc
+from txlog.clock import SystemClock
+from txlog.engine.plan.records import records_as
+from txlog.engine.relation.positions import Where, bound_of
+from txlog.engine.relation.relation import ALL, Content, Relation, Source, adopted_lsns
+from txlog.engine.relation.scans import scans_of
+from txlog.engine.relation.spans import Span, Wanted
+from txlog.engine.storage.remote import is_remote, local_path
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import InvalidArgument, SnapshotExpired
+from txlog.lake.spark.records import as_type, is_scanned, record_of, spark_type
+from txlog.lake.spark.remote import remote_frame
+from txlog.lake.spark.session import is_local, need_jvm, opened
+from txlog.lake.sql.messages import files_of
+
+_TRIES: Final = 5
+# By session, what ends the files of its frames: pins, scratch; they also end with the session.
+_PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
+    weakref.WeakKeyDictionary()
+)
+_USER: Final = ("key", "value", "properties", "publish_time", "event_time", "deliver_at")
+_COLUMNS: Final = (
+    "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
+    "producer", "sequence_id", "lsn", "size_bytes",
+)  # fmt: skip
+_USER_FIRST: Final = _COLUMNS[3 : _COLUMNS.index("visible_time")]
+# As in COMMITTED of relation, plus the size: a large message's is known without its value.
+_BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
+_STORED: Final = (
+    "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
+    " properties map<string, string>, event_time timestamp, deliver_at timestamp,"
+    " producer string, sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int,"
+    " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
+    " partition int"
+)
+# Whatever the session's settings: a damaged page or a missing file is an error, never fewer rows.
+_STRICT: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+_TXN: Final = ["partition", "txn_most", "txn_least"]
+_OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
+_MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
+_MARKERS_FEW: Final = 20_000  # up to this many travel with the plan
+_MARKERS_MANY: Final = 2_000_000
+_EDGES_FEW: Final = 4
+_LAYERS_FEW: Final = 4
+# What Spark may broadcast unasked: of more than that, its planner need not know the size.
+_LOCAL_BYTES: Final = 10 << 20
+_LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
+_SCRATCH_ROWS: Final = 65_536  # a row group, which one task reads
+_LOCAL_LOCK: Final = threading.Lock()
+# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
+_LEDGER: Final = (
+    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+)
+
+
+def read(
+    spark: SparkSession,
+    store: str,
+    topic: str | Sequence[str],
+    *,
+    partitions: Sequence[int] | None = None,
+    start: Where | None = None,
+    end: Where | None = None,
+    at_lsn: int | None = None,
+    isolation: str = "committed",
+    skip_unavailable: bool = False,
+) -> DataFrame:
+    """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
+
+    The frame stands for what was there when it was made, however often it runs: its files are
+    pinned until `release`, or until this process or everything using the session is gone. In a
+    store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
+    and the frame fails with Spark's error about a missing file. Rows have no order without
+    `orderBy("partition", "ledger", "entry", "txn_index")`.
+    topic:      also one partition, `orders/2`; those of a list are all as of the same LSN, each as
+                its own frame would be
+    start, end: positions as the API takes them, or bounds as on the command line: `17:4`, `@-1h`,
+                `-10`; end is excluded
+    at_lsn:     as the topic was at this LSN, as far as it still exists
+    isolation:  uncommitted: a column txn_state, and messages of open and aborted transactions
+    skip_unavailable: leave out unavailable partitions with a warning, instead of failing
+    raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired,
+            InvalidArgument, MessageNotFound
+    cost:   the driver reads what is in parts and in the journal, and decodes records there; if that
+            is much, it writes a file for Spark, on this machine. Only a job reads the rest
+    """
+    need_jvm(spark, "read", 'spark.read.format("txlog").option("topic", …).load(…)')
+    wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
+    topics = [topic] if isinstance(topic, str) else list(topic)
+    if not topics:
+        raise InvalidArgument("no topic was given", code=203)
+    found = frames(
+        spark, store, topics, wanted, isolation=isolation, skip_unavailable=skip_unavailable
+    )
+    return reduce(DataFrame.unionByName, found)
+
+
+def frames(
+    spark: SparkSession,
+    store: str,
+    topics: Sequence[str],
+    wanted: Wanted | None = None,
+    *,
+    isolation: str = "committed",
+    skip_unavailable: bool = False,
+) -> list[DataFrame]:
+    """The messages of each topic as of one LSN; otherwise as `read`."""
+    with opened(store) as client:
+        for _ in range(_TRIES):
+            contents = client._content_of_each(
+                topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+            pin = client._pin(files_of(contents))
+            scratch = _Scratch(spark)
+            is_typed = len(contents) == 1
+            try:
+                found = [
+                    _Plan(spark, client.path, one, isolation, scratch, is_typed=is_typed).frame()
+                    for one in contents
+                ]
+            except BaseException as error:  # what has no owner would stay
+                scratch.remove()
+                if pin is not None:
+                    pin.close()
+                if isinstance(error, AnalysisException) and _is_overtaken(error):
+                    continue  # R21: a checkpoint has removed files since
+                raise
+            if pin is not None:
+                _keep(spark, pin.close)
+            _keep(spark, scratch.remove)
+            for content in contents:
+                _warn(content.relation)
+            return found
+    raise SnapshotExpired("the store moved on faster than it could be read")
+
+
+def _bound(position: Where | None) -> Bound | None:
+    """A position as a bound, also one written as on the command line."""
+    if position is None:
+        return None
+    if isinstance(position, str) and position not in ("earliest", "latest"):
+        return parse_bound(position, SystemClock().now().wall_ms)
+    return bound_of(position)
+
+
+def _warn(relation: Relation) -> None:
+    """Warn about what a frame lacks and what makes it slow."""
+    topic, markers = relation.topic, relation.markers.num_rows
+    if relation.unavailable:
+        away = ", ".join(map(str, relation.unavailable))
+        warnings.warn(f"{topic}: left out unavailable partitions: {away}", stacklevel=4)
+    if markers > _MARKERS_MANY:
+        warnings.warn(
+            f"{topic}: {markers} markers are joined with their rows; "
+            f"`txlog admin compact {topic}` avoids that",
+            stacklevel=4,
+        )
+
+
+def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
+    """The messages of a content of the store at a path; the caller pins its files."""
+    scratch = _Scratch(spark)
+    _keep(spark, scratch.remove)
+    return _Plan(spark, path, content, "committed", scratch, is_typed=False).frame()
+
+
+def release(spark: SparkSession) -> None:
+    """Release the files that frames of a session hold; do not use these frames afterwards."""
+    for pin in _PINS.pop(spark, []):
+        pin()
+
+
+def _keep(spark: SparkSession, end: Callable[[], object]) -> None:
+    """Have this called by `release`, or at the end of the session."""
+    _PINS.setdefault(spark, []).append(weakref.finalize(spark, end))
+
+
+def _is_overtaken(error: AnalysisException) -> bool:
+    return error.getCondition() == "PATH_NOT_FOUND"
+
+
+class _Plan:
+    """The branches of a topic's frame."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        content: Content,
+        isolation: str,
+        scratch: _Scratch,
+        *,
+        is_typed: bool,
+    ) -> None:
+        """is_typed: with the column `record`, if the topic has a schema."""
+        relation = content.relation
+        self._record = relation.record if is_typed else 0
+        if self._record and not is_scanned(relation.record_type):
+            warnings.warn(
+                f"{relation.topic}: a record has a time of day, which Spark's reader does"
+                f" not know: without the column {RECORD}; format txlog has it",
+                stacklevel=5,
+            )
+            self._record = 0
+        self._spark = spark
+        self._scratch = scratch
+        self._path = path
+        self._content = content
+        self._relation, self._remote = _split(content.relation)
+        self._has_state = isolation == "uncommitted"
+        cut = {i: span for i, span in content.relation.spans.items() if span.cuts_markers}
+        self._cut = cut  # in these partitions only a part of a marker may be wanted
+
+    def frame(self) -> DataFrame:
+        """All of it, under the names that users see."""
+        relation, content = self._relation, self._content
+        branches: list[DataFrame] = []
+        if relation.direct:
+            branches += self._direct()
+        for group in self._alike(relation.unclean):
+            rows = self._messages(group)
+            if relation.spans:
+                lsns = pc.min(relation.markers.column("first_lsn")).as_py()
+                latest = pc.max(relation.markers.column("lsn")).as_py()
+                rows = rows.where(F.col("lsn").between(lsns, latest))
+            branches.append(self._joined(rows))
+        if content.partition_parts.num_rows:
+            rows = self._local(content.partition_parts).where("kind = 0")
+            branches.append(self._branch(rows, visible_time="publish_time"))
+        if content.sidecar_parts.num_rows:
+            rows = self._local(content.sidecar_parts).where("kind = 0")
+            branches.append(self._joined(rows))
+        if relation.large_files:
+            branches.append(self._large())
+        if self._remote is not None:
+            kind = spark_type(relation.schemas[-1]) if self._record else None
+            branches.append(self._branch(remote_frame(self._spark, scans_of(self._remote), kind)))
+        if relation.tail.num_rows or not branches:
+            branches.append(self._branch(self._local(relation.tail)))
+        if self._has_state:
+            state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+            branches = [branch.selectExpr("*", state) for branch in branches]
+            if relation.hidden.num_rows:
+                hidden = self._local(relation.hidden)
+                branches.append(self._branch(hidden, "txn_state"))
+        whole = branches[0]
+        for branch in branches[1:]:
+            whole = whole.unionByName(branch)
+        return whole.selectExpr(
+            f"CAST(X'{relation.topic.encode().hex()}' AS STRING) AS topic",
+            "partition",
+            "concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id",
+            *_USER_FIRST,
+            *([RECORD] if self._record else []),
+            *_COLUMNS[len(_USER_FIRST) + 3 :],
+            *(["txn_state"] if self._has_state else []),
+        )
+
+    def _direct(self) -> list[DataFrame]:
+        """Files whose data rows are all committed; the marker, if any, is in the row.
+
+        Those wanted whole that are alike are one scan. The few at the edge of a range are a scan
+        each, so that Spark can leave out row groups by entry.
+        """
+        direct = [source for source in self._relation.direct if source.ref.messages]
+        whole = [source for source in direct if source.within is None]
+        cut = [source for source in direct if source.within is not None]
+        few = [source for source in cut if source.role == "p"]
+        if len(few) > _EDGES_FEW:
+            few = []
+        many = [source for source in cut if source not in few]
+        out = [self._placed(layer) for group in self._alike(whole) for layer in _layers(group)]
+        for source in few:
+            low, high = _entries(source)
+            out.append(self._placed([source], (F.col("entry") >= low) & (F.col("entry") < high)))
+        if many:
+            spans = {source.partition: source.within for source in many if source.within}
+            out += [self._placed(group).where(_is_within(spans)) for group in self._alike(many)]
+        return out
+
+    def _placed(self, group: Sequence[Source], within: Column | None = None) -> DataFrame:
+        """Rows of files that are alike, at their places."""
+        rows = self._messages(group)
+        if within is not None:
+            rows = rows.where(within)
+        ledger, lsn = "ledger", "lsn"
+        if _is_named(group[0]):
+            ledgers = {source.partition: source.ref.ledger for source in group}
+            if len(ledgers) == len(group):
+                file, ledger = "partition", _looked_up(ledgers, "partition")
+                lsns = adopted_lsns(group)
+                lsns = {one: lsns[ledgers[one]] for one in ledgers if ledgers[one] in lsns}
+            else:
+                # Spark makes all the metadata of each row, unless a query uses some of it.
+                rows = rows.where("_metadata.file_name != ''")
+                file, ledger, lsns = _LEDGER, _LEDGER, adopted_lsns(group)
+            if lsns:
+                lsn = f"coalesce(lsn, {_looked_up(lsns, file)})"
+        return self._branch(
+            rows,
+            ledger=f"coalesce(marker_ledger, {ledger})",
+            entry="coalesce(marker_entry, entry)",
+            visible_time="coalesce(visible_time, publish_time)",
+            lsn=lsn,
+        )
+
+    def _joined(self, rows: DataFrame) -> DataFrame:
+        """Data rows of transactions that have a marker, at its place."""
+        found = self._branch(
+            rows.join(F.broadcast(self._markers()), _TXN),
+            ledger="m_marker_ledger",
+            entry="m_marker_entry",
+            visible_time="m_visible_time",
+            lsn="m_lsn",
+        )
+        if not self._cut:
+            return found
+        return found.where(~F.col("partition").isin([*self._cut]) | _is_within(self._cut))
+
+    def _markers(self) -> DataFrame:
+        """The wanted markers; if there are many, Spark reads them from sealed files."""
+        markers = self._relation.markers.select([*_TXN, *_OF_MARKER])
+        files = [
+            source
+            for source in self._relation.direct
+            if source.role == "p" and not source.ref.is_messages_only
+        ]
+        if markers.num_rows <= _MARKERS_FEW or not files:
+            return self._local(markers.rename_columns(_MARKERS))
+        sealed = pa.array(sorted({source.ref.ledger for source in files}), pa.int64())
+        filed = pc.is_in(markers.column("marker_ledger"), value_set=sealed)
+        spans = {source.partition: source.within for source in files if source.within}
+        groups = [
+            self._scan(group)
+            .where("kind = 1")
+            .select(
+                *_TXN,
+                F.expr(_LEDGER if _is_named(group[0]) else "ledger").alias("ledger"),
+                "entry",
+                F.lit(0).alias("txn_index"),
+                F.col("publish_time").alias("m_visible_time"),
+                F.col("lsn").alias("m_lsn"),
+            )
+            for group in self._alike(files)
+        ]
+        scanned = reduce(DataFrame.unionByName, groups)
+        if spans:
+            # all messages of a cut marker are joined, then the unwanted ones are dropped
+            whole = {i: Span((*span.start[:2], 0), span.stop) for i, span in spans.items()}
+            scanned = scanned.where(~F.col("partition").isin([*spans]) | _is_within(whole))
+        here = scanned.drop("txn_index").withColumnsRenamed(
+            {"ledger": "m_marker_ledger", "entry": "m_marker_entry"}
+        )
+        return here.unionByName(
+            self._local(markers.filter(pc.invert(filed)).rename_columns(_MARKERS))
+        )
+
+    def _large(self) -> DataFrame:
+        """Large messages: a file has the chunks of one message, in order of entry."""
+        relation = self._relation
+        ledgers = {source.ref.path: source.ref.ledger for source in relation.large_files}
+        paths = relation.large.column("path").to_pylist()
+        file = pa.array([ledgers[path] for path in paths], pa.int64())
+        chunks = F.array_sort(F.collect_list(F.struct("entry", "value")))
+        empty = F.lit("").cast("binary")
+        value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
+        groups = [
+            self._scan(group).selectExpr("entry", "value", f"{_LEDGER} AS file")
+            for group in self._alike(relation.large_files)
+        ]
+        values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
+        rows = self._local(relation.large.drop_columns("path").append_column("file", file))
+        return self._branch(rows.join(values, ["file"]), size_bytes="bytes")
+
+    def _branch(self, rows: DataFrame, *more: str, **computed: str) -> DataFrame:
+        """The columns common to all branches; a record is null where rows have none."""
+        if not self._record:
+            return _branch(rows, *more, **computed)
+        if RECORD not in rows.columns:
+            kind = spark_type(self._relation.schemas[self._record - 1])
+            rows = rows.withColumn(RECORD, F.lit(None).cast(kind))
+        return _branch(rows, RECORD, *more, **computed)
+
+    def _scan(self, sources: Sequence[Source]) -> DataFrame:
+        """Rows of Parquet files, which Spark lists and opens as it needs them."""
+        paths = [self._at(source) for source in sources]
+        base = paths[0][: paths[0].rindex("/partition=")]
+        written = sources[0].ref.record if self._record else 0
+        schemas, columns = self._relation.schemas, _STORED
+        if written:
+            columns = f"{_STORED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
+        rows = (
+            self._spark.read.schema(columns)
+            .options(basePath=f"file:{base}", **_STRICT)
+            .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
+        )
+        if written in (0, self._record):
+            return rows
+        return rows.withColumn(RECORD, record_of(written, schemas, self._record))
+
+    def _at(self, source: Source) -> str:
+        """The path of a file, in the store or outside it."""
+        return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
+
+    def _alike(self, sources: Sequence[Source]) -> list[list[Source]]:
+        """Files that one scan can take, with one rule for all of its rows.
+
+        By the directory of their topic, since a scan takes partitions from below one.
+        """
+        groups: dict[object, list[Source]] = {}
+        for source in sources:
+            root = self._at(source).rpartition("/partition=")[0]
+            written = source.ref.record if self._record else 0
+            alike = (root, source.ref.is_messages_only, _is_named(source), written)
+            groups.setdefault(alike, []).append(source)
+        return list(groups.values())
+
+    def _messages(self, group: Sequence[Source]) -> DataFrame:
+        """The rows of kind `data` in files that are alike."""
+        rows = self._scan(group)
+        return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
+
+    def _local(self, table: pa.Table) -> DataFrame:
+        """Rows that travel with the plan, their values decoded."""
+        if self._record and {"value", "schema_version"} <= {*table.column_names}:
+            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
+            made = records_as(self._relation.schemas, self._record, table)
+            found = spark_type(self._relation.schemas[self._record - 1])
+            kind = to_arrow_type(found, timezone="UTC")
+            pieces = [as_type(one, kind) for one in made.chunks]
+            table = table.append_column(RECORD, pa.chunked_array(pieces, kind))
+        if table.nbytes > _LOCAL_BYTES and self._scratch.is_there:
+            return self._scratch.frame(table)
+        return local_frame(self._spark, table)
+
+
+class _Scratch:
+    """Files of rows that are in no file of the store, where Spark keeps its own; for one frame.
+
+    pyspark writes such rows there as well, for the JVM, which then holds all their columns, and
+    makes them rows again for each query. Executors elsewhere do not see these files.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        self.is_there = is_local(context.master or "") and not context._encryption_enabled
+        self._spark = spark
+        self._files: list[str] = []
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        """The rows, which Spark scans."""
+        handle, path = tempfile.mkstemp(".parquet", dir=self._spark.sparkContext._temp_dir)
+        self._files.append(path)
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(
+                table,
+                file,
+                row_group_size=_SCRATCH_ROWS,
+                compression="none",
+                use_dictionary=False,
+                write_page_checksum=True,
+            )
+        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**_STRICT)
+        return scan.parquet(f"file:{_unglobbed(path)}")
+
+    def remove(self) -> None:
+        """Remove them; Spark removes what is left when it ends."""
+        for path in self._files:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _split(relation: Relation) -> tuple[Relation, Relation | None]:
+    """(a relation without its remote files, the remote files)."""
+    sources = (*relation.direct, *relation.unclean, *relation.large_files)
+    if not any(is_remote(source.ref.path) for source in sources):
+        return relation, None
+
+    def some(sources: list[Source], *, remote: bool) -> list[Source]:
+        return [source for source in sources if is_remote(source.ref.path) is remote]
+
+    def part(*, remote: bool) -> Relation:
+        large = some(relation.large_files, remote=remote)
+        paths = pa.array([source.ref.path for source in large], pa.string())
+        is_here = pc.is_in(relation.large.column("path"), value_set=paths)
+        return dataclasses.replace(
+            relation,
+            direct=some(relation.direct, remote=remote),
+            unclean=some(relation.unclean, remote=remote),
+            large_files=large,
+            large=relation.large.filter(is_here),
+        )
+
+    near, far = part(remote=False), part(remote=True)
+    return near, dataclasses.replace(
+        far, open=[], tail=relation.tail.slice(0, 0), hidden=relation.hidden.slice(0, 0)
+    )
+
+
+def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Rows that travel with the plan.
+
+    In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
+    Many of them are not a part of it, or Spark makes all their columns rows on the driver, before
+    it looks which ones a query needs.
+
+    With their schema, as in files: without it pyspark takes local timestamps for instants, and
+    reads them in the time zone of the session, where some do not exist.
+    """
+    table = table.combine_chunks()
+    schema = from_arrow_schema(table.schema)
+    if table.nbytes <= _LOCAL_BYTES:
+        return spark.createDataFrame(table, schema)
+    with _LOCAL_LOCK:
+        before = spark.conf.get(_LOCAL_MOST) or ""
+        spark.conf.set(_LOCAL_MOST, "0")
+        try:
+            return spark.createDataFrame(table, schema)
+        finally:
+            spark.conf.set(_LOCAL_MOST, before)
+
+
+def _entries(source: Source) -> tuple[int, int]:
+    """Which entries of a file are wanted: the first, and the one after the last."""
+    assert source.within is not None
+    return source.within.entries(source.ref.ledger, source.ref.last + 1)
+
+
+def _is_within(spans: Mapping[int, Span]) -> Column:
+    """Whether a row of these partitions is at a wanted position."""
+    index = F.coalesce("txn_index", F.lit(0))
+    out = F.lit(False)
+    for partition, span in spans.items():
+        place = F.struct(F.col("ledger"), F.col("entry"), index)
+        ends = [
+            F.struct(F.lit(m[0]).cast("bigint"), F.lit(m[1]).cast("bigint"), F.lit(m[2]))
+            for m in span
+        ]
+        inside = (place >= ends[0]) & (place < ends[1])
+        out = out | ((F.col("partition") == partition) & inside)
+    return out
+
+
+def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
+    """The columns common to all branches: as they are, or computed.
+
+    As text: each function of a Column is several questions to the JVM, half of what a plan costs.
+    """
+    computed = {"size_bytes": "CAST(coalesce(octet_length(value), 0) AS BIGINT)", **computed}
+    named = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
+    return rows.selectExpr(*named, *more)
+
+
+def _is_named(source: Source) -> bool:
+    """True when only the name of a file gives the ledger of its rows."""
+    return source.role == "p" and source.ref.messages < 0
+
+
+def _layers(group: Sequence[Source]) -> list[list[Source]]:
+    """Files that are alike, again in scans: a few of one file for each partition, if that is all.
+
+    There the partition says which file a row is of. Its name costs each row something, even one
+    of which no query asks the ledger.
+    """
+    if not _is_named(group[0]):
+        return [[*group]]
+    layers: list[list[Source]] = []
+    depth: dict[int, int] = {}
+    for source in group:
+        at = depth[source.partition] = depth.get(source.partition, -1) + 1
+        layers[at:] = layers[at:] or [[]]
+        layers[at].append(source)
+    return layers if len(layers) <= _LAYERS_FEW else [[*group]]
+
+
+def _looked_up(known: Mapping[int, int], key: str) -> str:
+    """What belongs to a number, or null."""
+    numbers, found = (", ".join(f"{one}L" for one in some) for some in (known, known.values()))
+    return f"element_at(map_from_arrays(array({numbers}), array({found})), CAST({key} AS BIGINT))"
+
+
+def _unglobbed(path: str) -> str:
+    """A path that does not act as a pattern."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,0 +1,215 @@
+"""Owns records of typed topics in Spark: their type, those of one version as those of another, and
+those made of columns.
+
+A record has the type of the newest schema. Spark scans it as a column of the files, so that it
+reads only the fields that a query needs; what is in parts and in the journal is decoded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from txlog.base.ids import TopicName
+from txlog.base.schemas import classes as schemas
+from txlog.base.schemas import resolution
+from txlog.base.schemas.resolution import Cast, Change, Items, Record, Step, Symbols
+from txlog.base.schemas.schema import Schema
+from txlog.client.client import Client
+from txlog.client.open import open_store
+from txlog.engine.folds.catalog import SchemaVersion
+from txlog.engine.folds.catalog import schema_of as newest_of
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.records import Typing, schema_in
+from txlog.engine.plan.route import COLUMNS
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import InvalidArgument
+from txlog.lake.spark.datasource import SCHEMA
+
+_BEFORE: Final = ", visible_time timestamp"
+
+
+def columns_of(options: Mapping[str, str]) -> str:
+    """The columns of what these options read, `NAME TYPE, …`; with `record` of a typed topic.
+
+    raises: StoreNotFound, TopicNotFound; nothing for options that are missing
+    """
+    columns = SCHEMA
+    path, topic = options.get("path"), options.get("topic") or options.get("subscribe")
+    if path and topic and "," not in topic:
+        with open_store(path, read_only=True) as client:
+            kind = record_type(client, topic)
+        if kind is not None:
+            columns = SCHEMA.replace(_BEFORE, f", {RECORD} {kind.simpleString()}{_BEFORE}")
+    is_committed = options.get("isolation", "committed") == "committed"
+    return columns if is_committed else f"{columns}, txn_state string"
+
+
+def record_type(client: Client, topic: str) -> StructType | None:
+    """The type of the records of a topic; None: its values are bytes."""
+    name = TopicName.parse(topic, allow_partition=True)
+    newest = client._ask(lambda view: newest_of(find_topic(view, name)))
+    return None if newest is None else spark_type(newest)
+
+
+def spark_type(known: SchemaVersion) -> StructType:
+    """The type of records of a schema."""
+    found = of_arrow(schema_in(known).arrow)
+    assert isinstance(found, StructType)
+    return found
+
+
+def of_arrow(kind: pa.DataType) -> DataType:
+    """The type of Spark; anything in it may be null. Times of day are microseconds since midnight:
+    Spark's own type for them is off unless somebody turns it on."""
+    return from_arrow_type(_nullable(kind))
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    return pa.int64() if pa.types.is_time(kind) else kind
+
+
+def schema_of(frame: DataFrame | StructType, type: str = "json") -> Schema:
+    """The schema of a topic for the rows of a data frame: each column is a field.
+
+    `client.create_topic("flights", schema=schema_of(flights))`; `bulk_load`, the sink and INSERT
+    then write these rows as records. `key`, times and others that messages have themselves are
+    fields only within `record`: drop them first, if they are meant for the message.
+    type:   avro or json: how the values hold the records
+    raises: InvalidArgument: a column that no record can hold, such as an interval
+    """
+    kind = frame if isinstance(frame, StructType) else frame.schema
+    try:
+        columns = to_arrow_schema(kind, timezone="UTC")
+    except PySparkTypeError as error:
+        raise InvalidArgument(f"schema: {error}", hint="drop the column, or cast it") from error
+    return schemas.schema_of(columns, type)
+
+
+def is_scanned(kind: pa.DataType) -> bool:
+    """True unless Spark's Parquet reader does not know a type in it: times of day."""
+    if pa.types.is_struct(kind):
+        return all(is_scanned(one.type) for one in kind)
+    if pa.types.is_map(kind):
+        return is_scanned(kind.key_type) and is_scanned(kind.item_type)
+    return is_scanned(kind.value_type) if pa.types.is_list(kind) else not pa.types.is_time(kind)
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Records of one type as another: fields by name, null where there is none."""
+    if array.type == kind:
+        return array
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        array = pa.concat_arrays([array])  # of a slice, offsets count from where it begins
+        items = as_type(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, items, kind, mask=mask)
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        array = pa.concat_arrays([array])
+        items = as_type(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, kind, mask=mask)
+    if pa.types.is_time(array.type) and pa.types.is_int64(kind):
+        return array.cast(pa.time64("us")).cast(kind)
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
+        return array.cast(kind)
+    names = [one.name for one in array.type]
+    children = [
+        as_type(array.field(one.name), one.type)
+        if one.name in names
+        else pa.nulls(len(array), one.type)
+        for one in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+# --- versions --------------------------------------------------------------------------------
+
+
+def record_of(written: int, schemas: Sequence[SchemaVersion], version: int) -> Column:
+    """The column `record` of a file as that of a version; written: FileRef.record, 0 for none."""
+    kind = spark_type(schemas[version - 1])
+    if not written:
+        return F.lit(None).cast(kind)
+    if written == version:
+        return F.col(RECORD)
+    steps = resolution.plan(schema_in(schemas[written - 1]), schema_in(schemas[version - 1]))
+    if steps is None:
+        return F.lit(None).cast(kind)
+    return _record(steps, F.col(RECORD)).cast(kind)
+
+
+def _record(steps: Sequence[Step], value: Column) -> Column:
+    made = F.struct(*(_field(one, value).alias(one.name) for one in steps))
+    return F.when(value.isNotNull(), made)
+
+
+def _field(step: Step, value: Column) -> Column:
+    if step.source is None:
+        return _literal(step.default)
+    found = value.getField(step.source)
+    return found if step.change is None else _changed(step.change, found)
+
+
+def _literal(value: pa.Scalar) -> Column:
+    kind = value.type
+    made = F.lit(None)
+    if value.is_valid and pa.types.is_struct(kind):
+        made = F.struct(*(_literal(value[one.name]).alias(one.name) for one in kind))
+    elif value.is_valid and pa.types.is_map(kind):
+        keys, items = ([_literal(one[part]) for one in value.values] for part in ("key", "value"))
+        made = F.map_from_arrays(F.array(*keys), F.array(*items))
+    elif value.is_valid and pa.types.is_list(kind):
+        made = F.array(*map(_literal, value.values))
+    elif value.is_valid:
+        made = F.lit(value.as_py())
+    return made.cast(of_arrow(kind))
+
+
+def _changed(change: Change, value: Column) -> Column:
+    if isinstance(change, Cast):
+        return value.cast(of_arrow(change.type))
+    if isinstance(change, Symbols):
+        known = F.when(value.isin(*change.known), value).otherwise(F.lit(change.default))
+        return F.when(value.isNotNull(), known)
+    if isinstance(change, Record):
+        return _record(change.steps, value)
+    if isinstance(change, Items):
+        return F.transform(value, lambda one: _changed(change.change, one))
+    return F.transform_values(value, lambda _, one: _changed(change.change, one))
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
+    """Which columns are fields of the records of a topic, where a row has neither it nor a value.
+
+    Those that messages have themselves are not.
+    """
+    if typing is None or {"value", RECORD} & {*names}:
+        return []
+    fields = [one.name for one in typing.schema.arrow]
+    return [name for name in names if name in fields and name not in (*COLUMNS, "partition")]
+
+
+def with_record(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
+    """Rows whose columns that are fields of the topic's records have become the column `record`."""
+    fields = fields_of(typing, rows.schema.names)
+    if not fields:
+        return rows
+    columns = [rows.column(name) for name in fields]
+    record = pa.StructArray.from_arrays(columns, names=fields)
+    return rows.drop_columns(fields).append_column(RECORD, record)

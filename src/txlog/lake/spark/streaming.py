@@ -1,0 +1,345 @@
+"""Owns reading streams with the data source `txlog`: offsets on the driver, rows in the workers.
+
+An offset is `{"0": "L:E", "1": "L:E"}`: for each partition, the first position not yet read. The
+very first one also has `initial`; the end of the batch that begins there says in `since` where that
+was, because a batch that is repeated must not begin where the log ends by then. A partition that an
+offset does not name was added later, and begins with its first message. `store` is the id of the
+store, as another one that is made in its place counts its ledgers from the beginning again.
+
+Spark keeps a reader in a process of the driver as long as the query runs; it also pickles it for
+the workers, where only `read` is used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from txlog.base.ids import TopicName
+from txlog.client.client import Client
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.ops import Mark
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.relation.progress import (
+    Places,
+    are_rows_between,
+    check_there,
+    first_place,
+    first_places,
+    indexes_of,
+    last_before,
+    last_places,
+    next_places,
+    watermark_at,
+)
+from txlog.engine.relation.relation import Relation
+from txlog.engine.relation.scans import scans_of
+from txlog.engine.relation.spans import Span, Wanted
+from txlog.engine.store.pins import Pin
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired, StoreNotFound
+from txlog.lake.spark.datasource import plain
+from txlog.lake.spark.options import StreamOptions, stream_options
+from txlog.lake.spark.session import opened
+from txlog.lake.spark.source import (
+    WATERMARK,
+    Share,
+    check_schema,
+    check_typed,
+    read_share,
+    shares_of,
+)
+
+_TRIES: Final = 5
+Offset = dict[str, Any]
+_INITIAL = "initial"
+_SINCE = "since"
+_STORE = "store"
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of a stream; for options that are wrong, one that says so when it is asked.
+
+    If this raised, Spark's own error (an UnboundLocalError) would come before the reason.
+    """
+    try:
+        return StreamReader(stream_options(options), schema)
+    except InvalidArgument as error:
+        return RefusedReader(error)
+
+
+@plain
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader that cannot be made: the first question is answered with the reason."""
+
+    def __init__(self, error: InvalidArgument) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        """Raises InvalidArgument, as does each of these."""
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As initialOffset."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """As initialOffset."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """As initialOffset."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As initialOffset."""
+        raise self._error
+
+
+@plain
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what arrives in a topic, in batches that are the same whenever they are read."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._name = TopicName.parse(options.topic, allow_partition=True)
+        self._schema = check_schema(schema, [WATERMARK])
+        self._opened: Client | None = None
+        self._pin: Pin | None = None
+        self._target: Places | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a worker needs; no client goes to another process (R27)."""
+        return {**self.__dict__, "_opened": None, "_pin": None, "_target": None}
+
+    # --- on the driver -----------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Where a query without a checkpoint begins.
+
+        raises: StoreNotFound, TopicNotFound, SubscriptionNotFound, MessageNotFound
+        """
+
+        def look(view: View) -> Places:
+            topic, indexes = self._topic(view)
+            return first_places(view, topic, indexes, self._options.starting)
+
+        return {**_text(self._client._ask(look)), _STORE: self._client.uuid, _INITIAL: True}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limits maxRowsPerTrigger and maxBytesPerTrigger; Spark takes one, we know both."""
+        options = self._options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Where the next batch ends; start itself when there is nothing to read.
+
+        raises: MessageNotFound when messages after start were trimmed; with failOnDataLoss false it
+                only warns; when start is behind the end of the log; StoreNotFound when it is of
+                another store, or the store has gone
+        """
+        self._check_store(start)
+        rows_max, bytes_max = self._limits(limit)
+
+        def look(view: View) -> tuple[Places, Places] | None:
+            topic, indexes = self._topic(view)
+            places = self._there(view, topic, indexes, _places(start))
+            ends = last_places(view, topic, indexes)
+            if self._target is not None:
+                ends = {index: self._target.get(index, places[index]) for index in indexes}
+            ends = {index: max(end, places[index]) for index, end in ends.items()}
+            if not are_rows_between(view, topic, places, ends):
+                return None
+            return places, next_places(view, topic, places, ends, rows_max, bytes_max)
+
+        found = self._client._ask(look)
+        if found is None:
+            return start
+        places, ends = found
+        since = {_SINCE: _text(places)} if start.get(_INITIAL) else {}
+        return {**_text(ends), _STORE: self._client.uuid, **since}
+
+    def reportLatestOffset(self) -> Offset:
+        """Where the log ends now."""
+        return _text(self._client._ask(lambda view: last_places(view, *self._topic(view))))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What arrives later is not for this run, nor are partitions added later."""
+        self._target = self._client._ask(lambda view: last_places(view, *self._topic(view)))
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """What each task reads of a batch; its files stay until the next batch is planned.
+
+        raises: as latestOffset; PartitionUnavailable, Corruption, SnapshotExpired
+        """
+        if end.get(_INITIAL):
+            return []
+        self._check_store(end)
+        begins = _places(end.get(_SINCE, start) if start.get(_INITIAL) else start)
+        ends = _places(end)
+
+        def look(view: View) -> tuple[dict[int, Span], int | None]:
+            topic, _ = self._topic(view)
+            there = self._there(view, topic, list(ends), begins)
+            spans = {index: Span(there[index], stop) for index, stop in ends.items()}
+            is_asked = WATERMARK in self._schema.fieldNames()
+            return spans, watermark_at(view, topic, there) if is_asked else None
+
+        spans, watermark_ms = self._client._ask(look)
+        wanted = {index: span for index, span in spans.items() if not span.is_empty}
+        if not wanted:
+            return []
+        relation = self._pinned(wanted)
+        check_typed(self._schema, relation)
+        return list(shares_of(self._client.path, scans_of(relation), {}, watermark_ms))
+
+    def _pinned(self, spans: dict[int, Span]) -> Relation:
+        """The relation of a batch; its files are pinned."""
+        for _ in range(_TRIES):
+            relation = self._client._relation(self._options.topic, Wanted(spans=spans))
+            files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
+            self._unpin()
+            if files:
+                self._pin = self._client._pin(files)
+            if self._client._has_files(files):
+                return relation
+            # R21: a checkpoint has removed files since
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    def commit(self, end: Offset) -> None:
+        """Tell the subscription, if there is one, that Spark is done with all before an offset.
+
+        raises: SubscriptionNotFound
+        """
+        name = self._options.subscription
+        if name is None:
+            return
+
+        def look(view: View) -> list[tuple[int, Any]]:
+            topic, _ = self._topic(view)
+            return [
+                (index, last_before(view, number_of(topic, index), place))
+                for index, place in _places(end).items()
+            ]
+
+        topic = self._name.topic.full
+        for index, last in self._client._ask(look):
+            if last is not None:
+                self._client.acknowledge(f"{topic}/{index}", name, [last], cumulative=True)
+
+    def stop(self) -> None:
+        """Release everything."""
+        self._unpin()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _client(self) -> Client:
+        if self._opened is None:
+            self._opened = opened(self._options.path)
+        return self._opened
+
+    def _unpin(self) -> None:
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
+
+    def _topic(self, view: View) -> tuple[Topic, list[int]]:
+        topic = find_topic(view, self._name)
+        return topic, indexes_of(topic, self._name)
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """The bounds on messages and bytes of a batch."""
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows, size = self._options.rows_max, self._options.bytes_max
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows, size
+        if isinstance(limit, ReadMaxBytes):
+            return rows, limit.max_bytes
+        raise InvalidArgument(f"a stream of txlog has no limit {type(limit).__name__}")
+
+    def _there(self, view: View, topic: Topic, indexes: list[int], known: Places) -> Places:
+        """Where to continue in each partition: where the stream stands, if that still exists."""
+        out: Places = {}
+        for index in indexes:
+            first = first_place(view, topic, index)
+            out[index] = known.get(index, first)
+            if index not in known:
+                continue
+            self._check_passed(view, topic, index, known[index])
+            try:
+                check_there(view, topic, {index: known[index]})
+            except MessageNotFound as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                warnings.warn(f"{error}; the stream continues after them", stacklevel=2)
+                out[index] = first
+        return out
+
+    def _check_store(self, offset: Offset) -> None:
+        """Raise StoreNotFound for an offset of another store; older versions did not say which."""
+        if offset.get(_STORE, self._client.uuid) != self._client.uuid:
+            path = self._client.path
+            raise StoreNotFound(
+                f"the checkpoint is of another store than the one at {path}, which was replaced",
+                hint="bring the store back, or start with a new checkpoint",
+                path=path,
+            )
+
+    def _check_passed(self, view: View, topic: Topic, index: int, place: Mark) -> None:
+        """Raise MessageNotFound where a stream has read more than there is.
+
+        It would wait until as much was written again, and never see that.
+        """
+        end = last_places(view, topic, [index])[index]
+        if place > end:
+            short = self._name.topic.short
+            raise MessageNotFound(
+                f"{short}/{index} ends at {end[0]}:{end[1]}, and the stream has read up to"
+                f" {place[0]}:{place[1]}: the store is older than the checkpoint",
+                hint="bring the newer store back, or start with a new checkpoint",
+                topic=short,
+                partition=index,
+            )
+
+    # --- in a worker -------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a share."""
+        return read_share(partition if isinstance(partition, Share) else None, self._schema)
+
+
+def _text(places: Places) -> Offset:
+    """Places as an offset, in the order of partitions: Spark compares offsets as text."""
+    return {
+        str(index): ":".join(map(str, place if place[2] else place[:2]))
+        for index, place in sorted(places.items())
+    }
+
+
+def _places(offset: Offset) -> Places:
+    """The places of an offset."""
+    out: Places = {}
+    for index, text in offset.items():
+        if index.isdecimal():
+            ledger, entry, *inner = map(int, text.split(":"))
+            out[int(index)] = (ledger, entry, inner[0] if inner else 0)
+    return out

@@ -1,0 +1,35 @@
+"""Owns Query: SQL over the store of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txlog.client.client import Client
+from txlog.lake.sql.lists import listed
+from txlog.lake.sql.query import SqlQuery
+
+
+class Query(SqlQuery):
+    """One SELECT over a store; a context manager. See SqlQuery."""
+
+    def __init__(
+        self,
+        client: Client,
+        sql: str,
+        parameters: Mapping[str, str] | None = None,
+        isolation: str = "committed",
+        *,
+        skip_unavailable: bool = False,
+        this: str | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        super().__init__(
+            client,
+            listed,
+            sql,
+            parameters,
+            isolation,
+            skip_unavailable=skip_unavailable,
+            this=this,
+            memory_bytes=memory_bytes,
+        )

@@ -1,0 +1,605 @@
+"""Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
+
+Nothing is decided here. All topics of a query are one SELECT. Their files are one scan, and files
+that also hold other rows are another; topic and partition follow from the name of a file, which is
+evaluated once for each file and may leave files out. Their tables are one table each, with the name
+of the topic as a column.
+
+DuckDB reads all fields of a struct below a UNION, unless each branch takes them out itself. So the
+files of a typed topic are one scan where its records can be read by their names, with the rows that
+need a marker joined in passing; and a query has only those fields in `record` that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from txlog.engine.folds.catalog import SchemaVersion
+from txlog.engine.model.schema import (
+    KIND_DATA,
+    TXN_ABORT,
+    TXN_COMMIT,
+    W_IDLE,
+    W_SET,
+    W_SNAPSHOT,
+)
+from txlog.engine.plan.records import records_as, schema_in
+from txlog.engine.relation.hidden import HIDDEN
+from txlog.engine.relation.relation import COMMITTED, Content, Source, adopted_lsns
+from txlog.engine.relation.remote_rows import dataset_of, numbered_rows
+from txlog.engine.storage.remote import is_remote, local_path, without_options
+from txlog.engine.storage.segment import RECORD
+from txlog.lake.sql.records import is_by_name, record_of, type_of
+
+if TYPE_CHECKING:
+    from txlog.lake.sql.duck import Session
+    from txlog.lake.sql.parts import InFrames, Parts
+
+USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
+# What the name of a file says: evaluated once for each file, and may leave files out.
+PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_\w+/)?[^/]+$', 1)::INTEGER"
+LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
+TOPIC: Final = (
+    r"regexp_replace(url_decode(regexp_extract(filename,"
+    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)), '^public/default/', '')"
+)
+_LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
+_STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
+_STATE_OF: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END"
+_STATE: Final = f"{_STATE_OF} AS txn_state"
+# No rows, but the name and type of every column.
+_NOTHING: Final = (
+    "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
+    " NULL::BIGINT AS entry, NULL::INTEGER AS txn_index, NULL::BLOB AS key, NULL::BLOB AS value,"
+    " NULL::MAP(VARCHAR, VARCHAR) AS properties, NULL::TIMESTAMPTZ AS publish_time,"
+    " NULL::TIMESTAMPTZ AS event_time, NULL::TIMESTAMPTZ AS deliver_at,"
+    " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
+    " NULL::BIGINT AS lsn WHERE false"
+)
+_PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # what is newer
+_NO_ROWS: Final = COMMITTED.empty_table()
+_OPEN: Final = {"p": "partition_open", "s": "sidecar_open", "f": "frames"}
+_ROW: Final = "file_row_number"
+_IS_DATA: Final = f"kind = {KIND_DATA}"
+_KINDS: Final = {
+    KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
+    W_IDLE: "w_idle", W_SNAPSHOT: "w_snapshot",
+}  # fmt: skip
+
+
+class Messages:
+    """The messages of some topics as SQL over registered tables and over files.
+
+    path:       the path written for a file
+    everything: the contents have rows of all kinds
+    tables:     what must be registered, by name
+    """
+
+    __slots__ = (
+        "_compacted",
+        "_contents",
+        "_direct",
+        "_fields",
+        "_large",
+        "_path",
+        "_prefix",
+        "_sifted",
+        "_topic",
+        "_typed",
+        "_unclean",
+        "_whole",
+        "everything",
+        "tables",
+    )
+
+    def __init__(
+        self,
+        contents: Sequence[Content],
+        path: Callable[[Source], str],
+        parts: Mapping[str, Parts | InFrames] | None = None,
+        *,
+        prefix: str = "txlog",
+        is_typed: bool = False,
+        fields: Sequence[str] = (),
+    ) -> None:
+        """parts: the open parts, by role, if their rows are wanted and not in the contents.
+
+        prefix:   of the names of tables; is_typed: with the column `record` of the one topic
+        fields:   all that the record shall have, null where it is; none: it is as it is
+        """
+        self._contents = contents
+        self._path = path
+        self._prefix = prefix
+        relations = [content.relation for content in contents]
+        self._typed = relations[0] if is_typed else None
+        self._fields = tuple(fields)
+        self.everything = all(relation.everything for relation in relations)
+        self._topic = text(relations[0].topic) if self._is_one else TOPIC
+        self._direct = [source for relation in relations for source in relation.direct]
+        # In files of messages only, no row is tested; files without a message are not read at all.
+        self._whole = [source for source in self._direct if source.ref.is_messages_only]
+        self._sifted = [
+            source
+            for source in self._direct
+            if source.ref.messages and not source.ref.is_messages_only
+        ]
+        self._unclean = [source for relation in relations for source in relation.unclean]
+        self._large = [source for relation in relations for source in relation.large_files]
+        self._compacted = [source for relation in relations for source in relation.compacted]
+        self.tables = self._tables(parts or {})
+
+    @property
+    def _is_one(self) -> bool:
+        return len(self._contents) == 1
+
+    @property
+    def _shown(self) -> str:
+        """What a producer said of a message."""
+        return USER if self._typed is None else f"{USER}, {RECORD}"
+
+    @property
+    def _user(self) -> str:
+        """The same of a row as it is stored."""
+        return self._shown if not self._fields else f"{USER}, {self._narrow()} AS {RECORD}"
+
+    def _narrow(self, record: str = RECORD) -> str:
+        """A record with the wanted fields only."""
+        fields = (f"{name(one)} := {record}.{name(one)}" for one in self._fields)
+        return f"struct_pack({', '.join(fields)})"
+
+    @property
+    def _named(self) -> str:
+        return f"partition, ledger, entry, txn_index, {self._user}"
+
+    @property
+    def _all(self) -> str:
+        return f"{self._named}, visible_time, producer, sequence_id, lsn"
+
+    @property
+    def _record(self) -> int:
+        """The version whose type `record` has; 0: there is no such column."""
+        return 0 if self._typed is None else self._typed.record
+
+    @property
+    def _schemas(self) -> tuple[SchemaVersion, ...]:
+        return () if self._typed is None else tuple(self._typed.schemas)
+
+    def _tables(self, parts: Mapping[str, Parts | InFrames]) -> dict[str, Any]:
+        """What must be registered: Arrow tables and datasets."""
+        relations, contents = [content.relation for content in self._contents], self._contents
+        tables: dict[str, Any] = {
+            **{self._of(_OPEN[role]): found for role, found in parts.items() if found.num_rows},
+            self._of("tail"): self._joined([relation.tail for relation in relations]),
+            self._of("markers"): self._joined([relation.markers for relation in relations]),
+            self._of("large"): self._joined([relation.large for relation in relations]),
+            self._of("hidden"): self._joined([relation.hidden for relation in relations]),
+            self._of("partition_parts"): self._joined([of.partition_parts for of in contents]),
+            self._of("sidecar_parts"): self._joined([of.sidecar_parts for of in contents]),
+        }
+        if any(relation.compacted_rows is not None for relation in relations):
+            rows = [relation.compacted_rows or _NO_ROWS for relation in relations]
+            tables[self._of("compacted")] = self._joined(rows)
+        if self._typed is not None:
+            for name in ("tail", "large", "hidden", "partition_parts", "sidecar_parts"):
+                tables[self._of(name)] = self._with_records(tables[self._of(name)])
+
+        for kind, sources in (
+            ("direct", self._direct if self.everything else []),
+            ("whole", self._whole),
+            ("sifted", self._sifted),
+            ("unclean", self._unclean),
+            ("large", self._large),
+            ("compacted", self._compacted),
+        ):
+            for version, alike in self._by_record(sources):
+                remote = [source for source in alike if is_remote(source.ref.path)]
+                if remote:
+                    tables[self._remote(kind, version)] = (
+                        numbered_rows(remote, self._path)
+                        if self.everything and kind not in ("large", "compacted")
+                        else dataset_of(remote, self._path, self._type_in(version))
+                    )
+        return tables
+
+    def register(self, session: Session) -> None:
+        """Make known to a session what its statements name.
+
+        A marker that is joined has rows, so there are fewer of them than of what they are joined
+        with, of which a query may want every column.
+        """
+        for word, table in self.tables.items():
+            session.register(word, table, is_held=word == self._of("markers"))
+
+    def _of(self, name: str) -> str:
+        """The name of one of its tables."""
+        return f"{self._prefix}_{name}"
+
+    def _remote(self, kind: str, version: int) -> str:
+        return self._of(f"remote_{kind}_{version}" if version else f"remote_{kind}")
+
+    def _type_in(self, version: int) -> pa.DataType | None:
+        """The type of `record` in files of a version."""
+        return schema_in(self._schemas[version - 1]).arrow if version else None
+
+    def _by_record(self, sources: Sequence[Source]) -> list[tuple[int, list[Source]]]:
+        """Files by the version whose type their column `record` has; all alike if none is asked."""
+        found: dict[int, list[Source]] = {}
+        for source in sources:
+            found.setdefault(source.ref.record if self._record else 0, []).append(source)
+        return sorted(found.items())
+
+    def _with_records(self, table: pa.Table) -> pa.Table:
+        """Rows with the column `record`; one without values has none."""
+        if "value" in table.column_names:
+            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
+            return table.append_column(RECORD, records_as(self._schemas, self._record, table))
+        kind = self._contents[0].relation.record_type
+        return table.append_column(RECORD, pa.nulls(table.num_rows, kind))
+
+    def _joined(self, tables: list[pa.Table]) -> pa.Table:
+        """The tables of the topics as one, with a column for the topic if there are several."""
+        if self._is_one:
+            return tables[0]
+        if not tables:
+            return HIDDEN.append(pa.field("topic", pa.string())).empty_table()
+        return pa.concat_tables(
+            table.append_column(
+                "topic", pa.repeat(pa.scalar(content.relation.topic, pa.string()), len(table))
+            )
+            for content, table in zip(self._contents, tables, strict=True)
+        )
+
+    def committed(self) -> str:
+        """Committed messages."""
+        return self._columns(self._visible(everything=False))
+
+    def newest(self) -> str:
+        """Of each key the newest message, if it has a value; `messages` is a view by now.
+
+        A compacted row that the log still has is there twice, and is the same. Of a key in several
+        partitions the higher LSN is newer, as for a table view.
+        """
+        branches = [
+            f"SELECT topic, {self._all} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
+        ]
+        if self._compacted:
+            branches.append(
+                f"SELECT {self._topic} AS topic, {PARTITION}, marker_ledger, marker_entry,"
+                f" txn_index, {self._user}, coalesce(visible_time, publish_time), producer,"
+                f" sequence_id, lsn FROM {self._rows('compacted', self._compacted)}"
+            )
+        if (table := self._of("compacted")) in self.tables:
+            branches.append(f"SELECT {self._at()}, {self._all} FROM {table}")
+        order = ", ".join(f"{name} DESC" for name in _PLACE)
+        newest = (
+            f"(SELECT * FROM ({' UNION ALL '.join(branches)})"
+            f" QUALIFY row_number() OVER (PARTITION BY topic, key ORDER BY {order}) = 1)"
+        )
+        return f"{self._columns(newest)} WHERE value IS NOT NULL"
+
+    def plain(self, *, uncommitted: bool) -> str:
+        """The columns that the others are computed from, for a file that replaces tables."""
+        select = f"FROM {self._visible(everything=False)}"
+        if not uncommitted:
+            return select
+        return f"SELECT *, {_STATE} {select} UNION ALL {self._hidden()}"
+
+    def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
+        """What is in Parquet files, with markers as `markers_of_files` has them.
+
+        complete: files with what is not in them, with the columns of `plain`
+        """
+        more = "txn_state" if uncommitted else None
+        unclean = self._unclean if self._of_partitions() else []
+        scan = self._one_scan(unclean, complete, uncommitted=uncommitted)
+        if scan is not None:
+            return self._columns(f"({scan})", more)
+        branches = [self._nothing()]
+        branches += self._of_direct()
+        if unclean:
+            branches.append(self._of_unclean())
+        if uncommitted:
+            branches = [f"SELECT *, {_STATE} FROM ({' UNION ALL '.join(branches)})"]
+        if complete:
+            paths = ", ".join(text(unglobbed(path)) for path in complete)
+            state = ", txn_state" if uncommitted else ""
+            branches.append(f"SELECT topic, {self._all}{state} FROM read_parquet([{paths}])")
+        return self._columns(f"({' UNION ALL '.join(branches)})", more)
+
+    def _nothing(self) -> str:
+        """No rows, but the name and type of every column."""
+        if not self._record:
+            return _NOTHING
+        kind = type_of(self._contents[0].relation.record_type)
+        visible = "NULL::TIMESTAMPTZ AS visible_time"
+        return _NOTHING.replace(visible, f"NULL::{kind} AS {RECORD}, {visible}")
+
+    def markers_of_files(self) -> str | None:
+        """The markers in sealed files of partitions, as `txlog_markers`; None: there are none."""
+        if not self._unclean or not self._of_partitions():
+            return None
+        return (
+            f"SELECT {self._topic} AS topic, {PARTITION} AS partition, txn_most, txn_least,"
+            f" {LEDGER} AS marker_ledger, entry AS marker_entry, publish_time AS visible_time, lsn"
+            f" FROM {self._rows('', self._of_partitions())} WHERE kind = {TXN_COMMIT}"
+        )
+
+    def _of_partitions(self) -> list[Source]:
+        return [source for source in self._direct if source.role == "p"]
+
+    def uncommitted(self) -> str:
+        """The same with txn_state, and with messages of open and aborted transactions."""
+        select = self._columns(self._visible(everything=False), _STATE)
+        if not self.tables[self._of("hidden")].num_rows:
+            return select
+        return f"{select} UNION ALL {self._columns(f'({self._hidden()})', 'txn_state')}"
+
+    def _hidden(self) -> str:
+        """The messages that are not visible."""
+        rows = f"FROM {self._of('hidden')} WHERE {_IS_DATA}"
+        return f"SELECT {self._at()}, {self._all}, txn_state {rows}"
+
+    def all(self) -> str:
+        """Rows of all kinds, with what became of them and where they are stored."""
+        assert self.everything
+        kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
+        more = (
+            f"CASE kind {kind} END AS kind,"
+            " ((txn_most >> 48) & 65535) || ':' || txn_least AS txn, {state} AS txn_state,"
+            " stored_ledger, stored_entry"
+        )
+        state = f"CASE WHEN txn_index IS NOT NULL OR kind = {TXN_COMMIT} THEN 'committed' END"
+        visible = self._columns(self._visible(everything=True), more.format(state=state))
+        rows = f"SELECT {self._at()}, {self._all}, txn_state, {_STORED} FROM {self._of('hidden')}"
+        return f"{visible} UNION ALL {self._columns(f'({rows})', more.format(state='txn_state'))}"
+
+    def _lsn(self, ledger: str = LEDGER) -> str:
+        """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
+        lsns = adopted_lsns(self._direct)
+        return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{ledger}])" if lsns else "lsn"
+
+    def _at(self) -> str:
+        """The topic of a row of a table."""
+        return f"{self._topic} AS topic" if self._is_one else "topic"
+
+    def _visible(self, *, everything: bool) -> str:
+        """What is visible, in parentheses: the columns of COMMITTED and how each row is stored."""
+        stored = f", {_STORED}" if everything else ""
+        lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
+        data = "" if everything else f" WHERE kind = {KIND_DATA}"
+        only = data if self.everything else ""  # otherwise a tail holds only messages
+        scan = None if everything else self._one_scan(self._unclean)
+        branches = [
+            f"SELECT {self._at()}, {self._all}{stored} FROM {table}{only}"
+            for table in (self._of("tail"), *self._with_rows(_OPEN["f"]))
+        ]
+        if scan is not None:
+            branches = [*branches[not self._with_rows("tail") :], scan]
+        else:
+            branches += self._of_direct(lying)
+            if self._unclean:
+                branches.append(self._of_unclean(lying))
+        branches += [
+            f"SELECT {self._at()}, {self._named}, publish_time, producer, sequence_id, lsn"
+            f"{lying.format(ledger='ledger', row='entry')} FROM {table}{data}"
+            for table in self._with_rows("partition_parts", _OPEN["p"])
+        ]
+        lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
+        for table in self._with_rows("sidecar_parts", _OPEN["s"]):
+            branches.append(self._marked(table, lies))
+        if self._large:
+            branches.append(
+                f"SELECT {self._at()}, {self._all}{stored} FROM {self._of('large')}"
+                f" LEFT JOIN ({self._chunks()}) ON {_LEDGER_OF_PATH} = large_ledger"
+            )
+        return f"({' UNION ALL '.join(branches)})"
+
+    def _with_rows(self, *names: str) -> list[str]:
+        known = map(self._of, names)
+        return [name for name in known if name in self.tables and self.tables[name].num_rows]
+
+    def _of_direct(self, lying: str = "") -> list[str]:
+        """Rows taken as they are; lying: how they are stored, and then rows of all kinds."""
+        groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
+        if lying:
+            groups = [("direct", self._direct, "")]
+        return [
+            f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
+            f" coalesce(marker_entry, entry), txn_index, {self._user},"
+            f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
+            f"{lying.format(ledger=LEDGER, row=_ROW)}"
+            f" FROM {self._rows(kind, sources, numbered=bool(lying))}{data}"
+            for kind, sources, data in groups
+            if sources
+        ]
+
+    def _one_scan(
+        self,
+        unclean: Sequence[Source],
+        complete: Sequence[str] = (),
+        *,
+        uncommitted: bool = False,
+    ) -> str | None:
+        """The rows of files of a typed topic, and of `complete`; None: one scan cannot have them.
+
+        Files that lack a field, or the record, have null there; only those of `complete` a topic.
+        """
+        sources = [*self._whole, *self._sifted, *unclean]
+        if not self._is_one_scan(sources, complete):
+            return None
+        state = f"coalesce(txn_state, {_STATE_OF})" if complete else _STATE_OF
+        more = f", {state} AS txn_state" if uncommitted else ""
+        files = self._read_by_name(sources, complete)
+        place = {
+            "ledger": "coalesce(marker_ledger, at_ledger)",
+            "entry": "coalesce(marker_entry, entry)",
+            "visible_time": "at_time",
+            "lsn": self._lsn("at_ledger"),
+        }
+        tests = [f"coalesce(kind, {KIND_DATA}) = {KIND_DATA}" if complete else _IS_DATA]
+        if unclean:
+            is_joined = f"at_ledger IN ({', '.join(str(one.ref.ledger) for one in unclean)})"
+            markers = (
+                "SELECT partition AS m_partition, txn_most AS m_most, txn_least AS m_least,"
+                " marker_ledger AS m_ledger, marker_entry AS m_entry, visible_time AS"
+                f" m_visible_time, lsn AS m_lsn FROM {self._of('markers')}"
+            )
+            files += (
+                f" LEFT JOIN ({markers}) ON m_partition = at_partition"
+                f" AND m_most = CASE WHEN {is_joined} THEN txn_most END AND m_least = txn_least"
+            )
+            place = {
+                name: f"CASE WHEN {is_joined} THEN m_{name} ELSE {how} END"
+                for name, how in place.items()
+            }
+            tests.append(f"(m_lsn IS NOT NULL OR ({is_joined}) IS NOT true)")
+        return (
+            f"SELECT {self._topic} AS topic, at_partition AS partition,"
+            f" {place['ledger']} AS ledger, {place['entry']} AS entry, txn_index, {self._user},"
+            f" {place['visible_time']} AS visible_time, producer, sequence_id,"
+            f" {place['lsn']} AS lsn{more} FROM {files} WHERE {' AND '.join(tests)}"
+        )
+
+    def _read_by_name(self, sources: list[Source], complete: Sequence[str]) -> str:
+        """Files as they are, with the place of each row as far as it needs no marker."""
+        sources.sort(key=lambda source: source.ref.record != self._record)
+        paths = [*complete, *map(self._path, sources)]  # the first has the order of the fields
+        is_mixed = bool(complete) or sources[-1].ref.record != self._record
+        stored = {"partition": PARTITION, "ledger": LEDGER}
+        stored["visible_time"] = "coalesce(visible_time, publish_time)"
+        if complete:  # what it says is so; its name says nothing
+            stored = {
+                given: f"CASE WHEN topic IS NULL THEN {how} ELSE {given} END"
+                for given, how in stored.items()
+            }
+        return (
+            f"(SELECT *, {stored['partition']} AS at_partition, {stored['ledger']} AS at_ledger,"
+            f" {stored['visible_time']} AS at_time FROM read_parquet("
+            f"[{', '.join(text(unglobbed(path)) for path in paths)}], filename = true,"
+            f" hive_partitioning = false{', union_by_name = true' * is_mixed}))"
+        )
+
+    def _is_one_scan(self, sources: Sequence[Source], complete: Sequence[str]) -> bool:
+        """The records of the files can be read by the names of their fields."""
+        versions = {source.ref.record for source in sources}
+        if not sources or not self._record or not (complete or self._record in versions):
+            return False
+        if any(is_remote(source.ref.path) for source in sources):
+            return False
+        return all(is_by_name(one, self._schemas, self._record) for one in versions)
+
+    def _of_unclean(self, lying: str = "") -> str:
+        """Rows of files that are to be joined with their markers."""
+        rows = (
+            f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
+            f"{'' if self._is_one else f', {TOPIC} AS topic'}"
+            f" FROM {self._rows('unclean', self._unclean, numbered=bool(lying))}"
+        )
+        lies = lying.replace(" ", " r.").format(ledger="file_ledger", row=_ROW)
+        return self._marked(f"({rows})", lies)
+
+    def _marked(self, rows: str, lying: str) -> str:
+        """Rows joined with their markers."""
+        user = ", ".join(f"r.{column}" for column in self._shown.split(", "))
+        if self._fields:
+            user = user.replace(f"r.{RECORD}", f"{self._narrow(f'r.{RECORD}')} AS {RECORD}")
+        topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
+        return (
+            f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
+            f" m.visible_time, r.producer, r.sequence_id, m.lsn{lying}"
+            f" FROM {rows} AS r JOIN {self._of('markers')} AS m ON {same}m.partition = r.partition"
+            f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
+        )
+
+    def _chunks(self) -> str:
+        """Values of large messages: their chunks joined, only if they are asked for."""
+        return (
+            f"SELECT {LEDGER} AS large_ledger,"
+            " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
+            f" FROM {self._rows('large', self._large)} GROUP BY large_ledger"
+        )
+
+    def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
+        """The rows of files, with their names."""
+        found: list[str] = []
+        for version, alike in self._by_record(sources):
+            near = [source for source in alike if not is_remote(source.ref.path)]
+            if near:
+                paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
+                more = ", file_row_number = true" if numbered else ""
+                read = f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+                found.append(self._of_version(version, read))
+            if self._remote(kind, version) in self.tables:
+                found.append(self._of_version(version, self._remote(kind, version)))
+        if len(found) == 1:
+            return found[0]
+        return f"(FROM {' UNION ALL BY NAME FROM '.join(found)})"
+
+    def _of_version(self, version: int, rows: str) -> str:
+        """The rows of files whose records are of a version."""
+        if version == self._record:
+            return rows
+        if not version:
+            kind = type_of(self._contents[0].relation.record_type)
+            return f"(SELECT *, NULL::{kind} AS {RECORD} FROM {rows})"
+        record = record_of(version, self._schemas, self._record, RECORD)
+        return f"(SELECT * REPLACE ({record} AS {RECORD}) FROM {rows})"
+
+    def _columns(self, source: str, more: str | None = None) -> str:
+        """The columns of `messages` from those of COMMITTED; what has no place has no id."""
+        is_message = ""
+        if more is not None and "stored_entry" in more:
+            is_message = f"kind = {KIND_DATA} AND "
+        return (
+            f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
+            " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
+            f" ledger, entry, txn_index, {self._shown}, visible_time, producer, sequence_id, lsn,"
+            f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
+            f" FROM {source}"
+        )
+
+
+def files_of(contents: Sequence[Content]) -> Iterator[Source]:
+    """The files that are read by their paths."""
+    for content in contents:
+        yield from content.relation.direct
+        yield from content.relation.unclean
+        yield from content.relation.large_files
+        yield from content.relation.compacted
+
+
+def path_below(root: str) -> Callable[[Source], str]:
+    """The function that names a file of a store in this directory, or outside it."""
+
+    def path(source: Source) -> str:
+        at = source.ref.path
+        if is_remote(at):
+            return without_options(at)
+        return local_path(at) or str(PurePath(root, at))
+
+    return path
+
+
+def name(word: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+def text(word: str) -> str:
+    """Text as SQL writes it."""
+    return "'" + word.replace("'", "''") + "'"
+
+
+def unglobbed(path: str) -> str:
+    """The path of a file that is there, so that it does not act as a pattern.
+
+    A pattern cannot name a backslash. DuckDB takes a path as it is if there is such a file, so one
+    with a backslash stays; the others are escaped, as versions before 2.0 need it.
+    """
+    if "\\" in path:
+        return path
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

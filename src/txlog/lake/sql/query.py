@@ -1,0 +1,268 @@
+"""Owns SQL over a store: which relations a query names, the views that show them, its rows.
+
+Everything that a statement names is of one view. Relations other than messages are asked for by
+name: a query that uses none of them does not load their code.
+
+A view is made only if the query names it, and its files are checked first. What the views say is
+`Relation` written as SQL: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+
+from txlog.engine.plan.reading.uncommitted import check_isolation
+from txlog.engine.relation.reader import RelationReader
+from txlog.engine.relation.relation import Content
+from txlog.engine.storage.remote import is_remote
+from txlog.engine.storage.segment import RECORD
+from txlog.engine.store.pins import Pin
+from txlog.errors import MissingFile, SnapshotExpired, SqlError
+from txlog.lake.sql.duck import Rows, Session
+from txlog.lake.sql.messages import Messages, files_of, name, path_below, text, unglobbed
+from txlog.lake.sql.parts import parts_for
+
+if TYPE_CHECKING:
+    from txlog.engine.store.store import Store
+    from txlog.engine.view.view import View
+
+_MESSAGES: Final = "messages"
+_EVERYTHING: Final = "messages_all"
+_COMPACTED: Final = "compacted"
+LISTS: Final = frozenset(
+    "topics subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets"
+    " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
+)
+_TRIES: Final = 5
+_MACROS: Final = (
+    "CREATE TEMP MACRO text(b) AS decode(b)",
+    "CREATE TEMP MACRO json(b) AS CAST(decode(b) AS JSON)",
+)
+
+
+class Lists(Protocol):
+    """What gives the relations of LISTS, as lists.listed."""
+
+    def __call__(self, view: View, store: Store, name: str) -> pa.Table:
+        """The rows of one of them in a view."""
+
+
+class SqlQuery:
+    """One SELECT over a store; a context manager. All relations it names are of one LSN.
+
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile;
+    with a read-only client, though, they may go after the grace period for readers.
+    lists:      gives the relations of LISTS by name, of a view
+    sql:        over `messages`, `messages_all`, `compacted`, topics by their names, short or in
+                full, and LISTS
+    parameters: values of $name
+    isolation:  uncommitted: messages have a txn_state, and those of open and aborted transactions
+                are there too; they have no id, place, LSN or visible time
+    skip_unavailable: leave out unavailable or damaged partitions; `left_out` names them
+    this:       a SELECT over the same relations, which the SQL knows as `this`
+    memory_bytes: what the SELECT may use; None: most of the machine's
+    raises:     SqlError; what reading the topics raises
+    """
+
+    def __init__(
+        self,
+        client: RelationReader,
+        lists: Lists,
+        sql: str,
+        parameters: Mapping[str, str] | None = None,
+        isolation: str = "committed",
+        *,
+        skip_unavailable: bool = False,
+        this: str | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self._client = client
+        self._memory_bytes = memory_bytes
+        self._lists = lists
+        self._sql = sql
+        self._this = this
+        self._parameters = parameters
+        self._isolation = check_isolation(isolation)
+        self._skip_unavailable = skip_unavailable
+        self._pin: Pin | None = None
+        self._contents: list[Content] = []
+        self._tables: dict[str, pa.Table] = {}
+        self.statements: list[str] = []
+        self._session: Session | None = self._opened()
+        try:
+            texts = [sql] if this is None else [sql, this]
+            self._begin([name for text in texts for name in self._session.tables_of(text)])
+        except BaseException:  # Ctrl-C too: nobody else owns the session yet
+            self.close()
+            raise
+
+    def _begin(self, named: list[str]) -> None:
+        """Make the views of the named relations at an LSN whose files still exist."""
+        words = {word.casefold() for word in named}
+        wanted = None if words & {_MESSAGES, _EVERYTHING, _COMPACTED} else named
+        stood: list[tuple[int, int]] | None = None
+        for _ in range(_TRIES):
+            self._contents, self._tables = self._client._moment(
+                wanted,
+                self._isolation,
+                everything=_EVERYTHING in words,
+                compacted=_COMPACTED in words,
+                skip_unavailable=self._skip_unavailable,
+                lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
+            )
+            before, stood = (
+                stood,
+                [(content.relation.generation, content.relation.lsn) for content in self._contents],
+            )
+            try:
+                self._open(words)
+            except (MissingFile, SqlError) as error:
+                self.close()
+                if stood == before:
+                    raise  # nothing moved: the file is lost
+                if not isinstance(error, MissingFile) and not self._is_overtaken():
+                    raise
+                continue  # R21: a checkpoint has removed files since
+            return
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    @property
+    def files(self) -> int:
+        """How many files its views use."""
+        return sum(1 for _ in files_of(self._contents))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Partitions that are missing, as topic/partition."""
+        relations = [content.relation for content in self._contents]
+        return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
+
+    def pruned(self) -> int:
+        """How many files of its scans need not be read, according to its plan."""
+        assert self._session is not None
+        read, named = self._session.scanned(self._sql, self._parameters)
+        return named - read
+
+    def rows(self) -> Rows:
+        """The rows, batch by batch; works once."""
+        assert self._session is not None
+        return self._session.stream(self._sql, self._parameters)
+
+    def interrupt(self) -> None:
+        """End the reading of rows in another thread, with SqlError there."""
+        session = self._session
+        if session is not None:
+            session.interrupt()
+
+    def plan(self) -> str:
+        """DuckDB's drawing of how the SQL would be run."""
+        assert self._session is not None
+        return self._session.plan(self._sql, self._parameters)
+
+    def close(self) -> None:
+        """End the session and release its files."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        for content in self._contents:
+            if content.relation.frames is not None:
+                content.relation.frames.close()
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
+
+    def __enter__(self) -> SqlQuery:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> Session:
+        return Session(is_open=True, memory_bytes=self._memory_bytes)
+
+    def _open(self, words: set[str]) -> None:
+        sources = list(files_of(self._contents))
+        parts = [source for content in self._contents for source in content.relation.open]
+        if sources or parts:
+            self._pin = self._client._pin([*sources, *parts])
+        self._client._check_files(sources)
+        for source in parts:  # their bytes are checked as they are read
+            self._client.open(source.ref.path).close()
+        self._contents = [self._client.without_far(content) for content in self._contents]
+        path = path_below(self._client.path)
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        paths = [path(source) for source in near]  # as a path, and as a pattern
+        session = self._session = self._session or self._opened()  # a retry has none
+        session.lock(sorted({*paths, *map(unglobbed, paths)}))
+        lazily = parts_for(session, self._contents, self._client.open)
+        messages = Messages(self._contents, path, lazily)
+        self.statements = [*_MACROS, *self._views(words, messages, session)]
+        if self._this is not None:
+            self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
+        for listing, table in self._tables.items():
+            session.register(listing, table)
+        for statement in self.statements:
+            session.execute(statement)
+
+    def _views(self, words: set[str], messages: Messages, session: Session) -> Iterator[str]:
+        """The named views of messages; a topic never hides another relation."""
+        messages.register(session)
+        body = messages.uncommitted() if self._isolation == "uncommitted" else messages.committed()
+        yield f"CREATE TEMP VIEW {_MESSAGES} AS {body}"
+        if _EVERYTHING in words:
+            yield f"CREATE TEMP VIEW {_EVERYTHING} AS {messages.all()}"
+        if _COMPACTED in words:
+            yield f"CREATE TEMP VIEW {_COMPACTED} AS {messages.newest()}"
+        taken = {_MESSAGES, _EVERYTHING, _COMPACTED, *LISTS}
+        for content in self._contents:
+            topic = content.relation.topic
+            only = "" if len(self._contents) == 1 else f" WHERE topic = {text(topic)}"
+            for word in dict.fromkeys((content.name, topic)):
+                if word.casefold() in words - taken:
+                    rows = f"FROM {_MESSAGES}{only}"
+                    if content.relation.record and (fields := self._fields(content, session)) != []:
+                        rows = self._typed(content, session, fields or ())
+                    yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
+
+    def _fields(self, content: Content, session: Session) -> list[str] | None:
+        """The fields of records that the SQL names; None: perhaps all of them."""
+        texts = [self._sql] if self._this is None else [self._sql, self._this]
+        found = session.fields_of(texts, RECORD)
+        if found is None:
+            return None
+        names = [one.name for one in content.relation.record_type]
+        known = [one for one in names if one.casefold() in found]
+        return known if len(known) == len(found) else None  # DuckDB says what there is
+
+    def _typed(self, content: Content, session: Session, fields: Sequence[str]) -> str:
+        """The messages of a typed topic, with their records, or only these fields of them."""
+        parts = parts_for(session, [content], self._client.open, is_typed=True)
+        messages = Messages(
+            [content],
+            path_below(self._client.path),
+            parts,
+            prefix=f"txlog_of_{self._contents.index(content)}",
+            is_typed=True,
+            fields=fields,
+        )
+        messages.register(session)
+        is_all = self._isolation == "uncommitted"
+        return messages.uncommitted() if is_all else messages.committed()
+
+    def _is_overtaken(self) -> bool:
+        """A file of the snapshot no longer exists."""
+        try:
+            self._client._check_files(list(files_of(self._contents)))
+        except MissingFile:
+            return True
+        return False

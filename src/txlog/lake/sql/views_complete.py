@@ -1,0 +1,50 @@
+"""Owns the files of `txlog views --complete`: what Parquet files do not explain, resolved."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+
+from txlog.client.client import Client
+from txlog.engine.relation.relation import Content
+from txlog.lake.sql.duck import Session
+from txlog.lake.sql.messages import Messages, files_of, path_below, unglobbed
+from txlog.lake.sql.parts import parts_for
+from txlog.lake.sql.views_script import not_covered
+
+
+def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.Table]:
+    """The messages of a topic that are not covered, with the columns of Messages.plain.
+
+    raises: Corruption; MissingFile when a checkpoint has removed files meanwhile
+    """
+    for part in not_covered(content):
+        sources = list(files_of([part]))
+        client._check_files(sources)
+        path = path_below(client.path)
+        paths = [path(source) for source in sources]
+        with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
+            is_typed = part.relation.record > 0
+            parts = parts_for(session, [part], client.open, is_typed=is_typed)
+            messages = Messages([part], path, parts, is_typed=is_typed)
+            messages.register(session)
+            for batch in session.stream(messages.plain(uncommitted=uncommitted)):
+                yield pa.Table.from_batches([batch])
+
+
+def write_database(path: str, statements: Sequence[str]) -> None:
+    """Make a database of views; DuckDB takes a backslash in its path for a slash.
+
+    raises: SqlError, OSError
+    """
+    with TemporaryDirectory(prefix="txlog-") as folder:
+        made = str(Path(folder, "views.duckdb")) if "\\" in path else path
+        with Session.in_file(made) as session:
+            for statement in statements:
+                session.execute(statement)
+        if made != path:
+            shutil.copyfile(made, path)
