@@ -358,6 +358,48 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
     assert read == [rest.TOGETHER, rest.TOGETHER, 1, rest.TOGETHER, 3]
 
 
+@pytest.mark.parametrize("path", ["partitioned-stats", "partitioned-internalStats"])
+def test_figures_of_partitions_look_at_a_topic_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Kills: work that grows with the square of the partitions, in the thread of the store."""
+    looks: list[str] = []
+    ask, count = txlog.Client._ask, 40
+
+    def asked(client: txlog.Client, question: Any) -> Any:
+        looks.append(threading.current_thread().name)
+        return ask(client, question)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("wide", count)
+        for name in ("a", "b"):
+            client.create_subscription("wide", name, position="earliest")
+        with client.producer("wide") as producer:
+            for number in range(count):
+                producer.send(b"x", partition=number)
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(fill)
+        monkeypatch.setattr(txlog.Client, "_ask", asked)
+        head = f"GET /admin/v2/persistent/public/default/wide/{path} HTTP/1.1\nHost: 127.0.0.1\n"
+        status, text = await served.request(head + "Connection: close\n\n")
+        assert status == 200
+        page = json.loads(text.partition("\n{")[1] + text.partition("\n{")[2])
+        assert len(page["partitions"]) == count
+        for number in range(count):
+            one = page["partitions"][f"{TOPIC.replace('priced', 'wide')}-partition-{number}"]
+            if path == "partitioned-stats":
+                assert one["msgInCounter"] == 1
+                assert one["subscriptions"]["b"]["msgBacklog"] == 1
+            else:
+                assert one["numberOfEntries"] == 1
+                assert one["cursors"]["b"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+
+    serving(tmp_path, program)
+    assert len(looks) < 10
+    assert not any(name.startswith("txlog-aio") for name in looks)
+
+
 def test_figures_of_a_topic_look_at_its_own_producers_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

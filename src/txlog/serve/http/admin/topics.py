@@ -6,12 +6,13 @@ A topic with one partition is what Pulsar calls a topic, one with several a part
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from txlog.base.ids import TopicName
 from txlog.base.ranges import Bound, Range
-from txlog.base.rows.consuming import ConsumerRow
-from txlog.base.rows.topics import TopicDescription
+from txlog.base.rows.consuming import ConsumerRow, SubscriptionPartition
+from txlog.base.rows.files import SegmentRow
+from txlog.base.rows.topics import TopicDescription, TopicPartition
 from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.lake.sql import segments
@@ -31,6 +32,7 @@ TYPES: Final = {
     "key-shared": "Key_Shared",
     "key_shared": "Key_Shared",
 }
+T = TypeVar("T")
 endpoint = Declared()
 
 
@@ -138,6 +140,37 @@ def _whole(client: Client, topic: TopicName) -> None:
 # --- figures ---------------------------------------------------------------------------------
 
 
+class _Looked:
+    """A topic and its subscriptions, looked at once for all answers about its partitions."""
+
+    def __init__(self, client: Client, topic: TopicName) -> None:
+        """Raises TopicNotFound, InvalidArgument: there is no such partition."""
+        self.topic: TopicDescription = client.describe_topic(str(topic))
+        self._parts = {row["partition"]: row for row in self.topic["partition_list"]}
+        names = [row["subscription"] for row in self.topic["subscription_list"]]
+        self.subscriptions = {
+            name: client.subscription(str(topic), name).describe() for name in names
+        }
+        self._parts_of = {
+            name: {row["partition"]: row for row in one["partition_list"]}
+            for name, one in self.subscriptions.items()
+        }
+
+    def parts(self, partition: int | None) -> list[TopicPartition]:
+        """The partitions, or one of them."""
+        return _picked(self._parts, partition)
+
+    def parts_of(self, name: str, partition: int | None) -> list[SubscriptionPartition]:
+        """The same of a subscription."""
+        return _picked(self._parts_of[name], partition)
+
+
+def _picked(rows: Mapping[int, T], partition: int | None) -> list[T]:
+    if partition is None:
+        return [*rows.values()]
+    return [rows[partition]] if partition in rows else []
+
+
 @endpoint("GET", f"{TOPIC}/stats", LOOK)
 def stats(
     client: Client,
@@ -151,11 +184,11 @@ def stats(
 
     Its publishers are those of stock clients at this server, as are the addresses of consumers.
     """
-    found = client.describe_topic(str(topic))
-    return _stats(client, found, topic, rates, now_ms, publishers, subscribers)
+    looked = _Looked(client, topic)
+    return _stats(looked, topic, rates, now_ms, publishers, subscribers)
 
 
-@endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK)
+@endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK, is_slow=True)
 def partitioned_stats(
     client: Client,
     topic: TopicName,
@@ -166,21 +199,21 @@ def partitioned_stats(
     perPartition: bool = True,
 ) -> dict[str, Any]:
     """Figures of a partitioned topic, and of each partition."""
-    found = client.describe_topic(topic.full)
-    out = _stats(client, found, topic.topic, rates, now_ms, publishers, subscribers)
-    out["metadata"] = {"partitions": found["partitions"], "deleted": False}
+    looked = _Looked(client, topic.topic)
+    count = looked.topic["partitions"]
+    out = _stats(looked, topic.topic, rates, now_ms, publishers, subscribers)
+    out["metadata"] = {"partitions": count, "deleted": False}
     parts: dict[str, object] = {}
     if perPartition:
-        for number in range(found["partitions"]):
+        for number in range(count):
             one = TopicName(topic.tenant, topic.namespace, topic.name, number)
-            parts[full(one)] = _stats(client, found, one, rates, now_ms, publishers, subscribers)
+            parts[full(one)] = _stats(looked, one, rates, now_ms, publishers, subscribers)
     out["partitions"] = parts
     return out
 
 
 def _stats(
-    client: Client,
-    found: TopicDescription,
+    looked: _Looked,
     topic: TopicName,
     rates: Rates,
     now_ms: int,
@@ -192,17 +225,12 @@ def _stats(
         for one in subscribers
         if one.topic == topic.full and topic.partition in (None, one.partition)
     ]
-    parts = [
-        row
-        for row in found["partition_list"]
-        if topic.partition is None or row["partition"] == topic.partition
-    ]
+    parts = looked.parts(topic.partition)
     messages = sum(row["messages"] for row in parts)
     size = sum(row["size_bytes"] for row in parts)
     average = size / messages if messages else 0.0
     subscriptions = {
-        row["subscription"]: _subscription(client, topic, row["subscription"], here)
-        for row in found["subscription_list"]
+        name: _subscription(looked, topic.partition, name, here) for name in looked.subscriptions
     }
     for name, one in subscriptions.items():
         backlog: Any = one["msgBacklog"]
@@ -259,14 +287,9 @@ def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
 
 
 def _subscription(
-    client: Client, topic: TopicName, name: str, subscribers: Sequence[Subscriber]
+    looked: _Looked, partition: int | None, name: str, subscribers: Sequence[Subscriber]
 ) -> dict[str, object]:
-    found = client.subscription(str(topic), name).describe()
-    parts = [
-        row
-        for row in found["partition_list"]
-        if topic.partition is None or row["partition"] == topic.partition
-    ]
+    found, parts = looked.subscriptions[name], looked.parts_of(name, partition)
     leased = sum(row["leased"] for row in parts)
     live = [row for row in found["consumer_list"] if row["alive"]]
     names: dict[int | None, str] = {row["consumer"]: row["name"] for row in live}
@@ -323,36 +346,37 @@ def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[
 @endpoint("GET", f"{TOPIC}/internalStats", LOOK)
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""
-    return _internal(client, topic)
+    return _internal(_Looked(client, topic), topic, segments.listed(client, str(topic)))
 
 
 @endpoint("GET", f"{TOPIC}/internal-info", LOOK)
 def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition, as Pulsar's metadata has them."""
-    found = _internal(client, topic)
+    found = internal_stats(client, topic)
     return {"version": 0, "ledgers": found["ledgers"], "cursors": found["cursors"]}
 
 
-@endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK)
+@endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_slow=True)
 def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of each partition."""
-    number = client.describe_topic(topic.full)["partitions"]
+    looked = _Looked(client, topic.topic)
+    number = looked.topic["partitions"]
+    files: dict[int | None, list[SegmentRow]] = {}
+    for row in segments.listed(client, topic.full):
+        files.setdefault(row["partition"], []).append(row)
     parts = [TopicName(topic.tenant, topic.namespace, topic.name, at) for at in range(number)]
     return {
         "metadata": {"partitions": number, "deleted": False},
-        "partitions": {full(one): _internal(client, one) for one in parts},
+        "partitions": {
+            full(one): _internal(looked, one, files.get(one.partition, [])) for one in parts
+        },
     }
 
 
-def _internal(client: Client, topic: TopicName) -> dict[str, object]:
-    found = client.describe_topic(str(topic))
-    parts = [
-        row
-        for row in found["partition_list"]
-        if topic.partition is None or row["partition"] == topic.partition
-    ]
+def _internal(looked: _Looked, topic: TopicName, files: Sequence[SegmentRow]) -> dict[str, object]:
+    parts = looked.parts(topic.partition)
     ledgers: dict[int, dict[str, Any]] = {}
-    for row in segments.listed(client, str(topic)):
+    for row in files:
         number = row["ledger"]
         if number is None or row["sidecar"] or row["log"] is not None:
             continue
@@ -387,17 +411,14 @@ def _internal(client: Client, topic: TopicName) -> dict[str, object]:
         "state": "LedgerOpened",
         "ledgers": [ledgers[number] for number in sorted(ledgers)],
         "cursors": {
-            row["subscription"]: _cursor(client, topic, row["subscription"])
-            for row in found["subscription_list"]
+            name: _cursor(looked.parts_of(name, topic.partition or 0)[0])
+            for name in looked.subscriptions
         },
         "schemaLedgers": [],
     }
 
 
-def _cursor(client: Client, topic: TopicName, name: str) -> dict[str, object]:
-    found = client.subscription(str(topic), name).describe()
-    at = topic.partition or 0
-    part = next(row for row in found["partition_list"] if row["partition"] == at)
+def _cursor(part: SubscriptionPartition) -> dict[str, object]:
     place = part["mark_delete"]
     return {
         "markDeletePosition": "-1:-1" if place is None else f"{place.ledger}:{place.entry}",
