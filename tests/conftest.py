@@ -11,11 +11,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.engine_kit import Bench
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.journal import file, journal
 from txlog.engine.store import identity
@@ -123,6 +125,24 @@ class _Until:
         signal.setitimer(signal.ITIMER_REAL, 0)
         if self._is_over and session.testsfailed == 0:
             session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """A store as the marker `store` of the test or its module describes it.
+
+    store(topics, subscriptions, **settings): partitions by the name of a topic; for a subscription
+    its topic, its name and, unless it is exclusive, its type.
+    """
+    mark = request.node.get_closest_marker("store")
+    topics, subscriptions = (*mark.args, [])[:2]
+    made = Bench(tmp_path / "store", **mark.kwargs)
+    for name, partitions in topics.items():
+        made.client.create_topic(name, partitions)
+    for topic, name, *kind in subscriptions:
+        made.client.create_subscription(topic, name, **({"type": kind[0]} if kind else {}))
+    yield made
+    made.close()
 
 
 @pytest.fixture

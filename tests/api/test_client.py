@@ -34,7 +34,7 @@ from txlog.errors import (
     TopicNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 SHOWN = (
     "",
     "client.client",
@@ -54,14 +54,6 @@ SHOWN = (
     "client.topics.watermarks",
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    return made
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +17,10 @@ from txlog.client.reading.watermark_session import WatermarkSession
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s", "shared")]),
+]
 
 
 def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:

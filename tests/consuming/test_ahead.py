@@ -22,17 +22,8 @@ from txlog.base.ranges import START
 from txlog.clock import ManualClock
 from txlog.errors import DiskFailed
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 SEED = int(os.environ.get("TXLOG_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A store with a topic t of one partition, and a subscription s."""
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    return made
 
 
 def numbered(client: Client, count: int, partition: int = 0) -> list[MessageId]:

@@ -25,17 +25,8 @@ from txlog.engine.plan.reading.fetch import fetch, taken_apart
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [("t", "s")])]
 DLQ, RETRY = "t-s-DLQ", "t-s-RETRY"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", partitions=2)
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
 
 
 def found(view: View, name: str = "t") -> tuple[Topic, Subscription]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,7 @@ from tests.engine_kit import START_MS, Bench, begin, rows, send, send_txn
 from txlog import Bound, Message, MessageId, NonDurableConsumer, messages
 from txlog.errors import AlreadyClosed, InvalidArgument, MessageNotFound, NotAllowed, TopicNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", partitions=2)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]
 
 
 def opened(bench: Bench, start: Bound | MessageId | str | int | None = None) -> NonDurableConsumer:

@@ -21,16 +21,7 @@ from txlog.errors import (
     TransactionConflict,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A store with a topic t of one partition, and a subscription s."""
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    return made
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 
 
 def got(consumer: Consumer, count: int = 100) -> list[bytes]:

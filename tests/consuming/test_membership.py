@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +11,10 @@ from tests.engine_kit import Bench
 from txlog.engine.store import liveness
 from txlog.errors import ConsumerBusy
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A store with a topic and a shared subscription."""
-    made = Bench(tmp_path / "store", coordinators=1)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s", "shared")], coordinators=1),
+]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -13,18 +11,12 @@ from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
 from txlog.engine.plan.route import ORDERING_KEY
 from txlog.errors import InvalidArgument
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s", "key-shared")], coordinators=1),
+]
 
 KEYS = [f"k{number}".encode() for number in range(40)]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A store with a topic and a key-shared subscription."""
-    made = Bench(tmp_path / "store", coordinators=1)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s", type="key-shared")
-    return made
 
 
 def _all_of(consumer: Consumer) -> list[tuple[bytes | None, bytes | None]]:

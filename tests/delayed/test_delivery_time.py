@@ -5,7 +5,6 @@ Source: spec/delayed 2, 11.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,16 +15,9 @@ from txlog import Client
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.errors import InvalidArgument
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]
 INSTANT = pa.timestamp("ms", "UTC")
 WORD_MAX = (1 << 63) - 1
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    return made
 
 
 def delivery(client: Client, **given: Any) -> list[int | None]:

@@ -23,21 +23,16 @@ from txlog.errors import (
     TxlogError,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2, "acme/jobs/t": 1}, max_message_bytes=4096),
+]
 DAY = 86_400_000
 LARGE = b"x" * 5_000
 DEFAULTS = {
     "active": True, "tick_time_ms": 1000, "strict": True, "max_delivery_delay_ms": 0,
     "fixed_delivery_delay_ms": 0, "ttl_from": "publish",
 }  # fmt: skip
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", max_message_bytes=4096)
-    made.client.create_topic("t", 2)
-    made.client.create_topic("acme/jobs/t")
-    return made
 
 
 def delivery(client: Client, topic: str = "t") -> list[int | None]:

@@ -5,22 +5,13 @@ Source: spec/delayed 1, 2.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.engine_kit import Bench, rows
 from txlog.client.consuming.consumer import Consumer
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})]
 RETRY = "t-s-RETRY"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    return made
 
 
 def taken(consumer: Consumer) -> list[bytes]:

@@ -36,7 +36,10 @@ from txlog.errors import (
     error_classes,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s", "shared")], coordinators=2),
+]
 SPEC = ROOT / "docs" / "spec"
 TRANSACTIONS, DELAYED, WATERMARKS = "transactions", "delayed", "watermarks"
 RELIABILITY = "reliability"
@@ -265,15 +268,6 @@ def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str,
     ]
     handle = bench.client.topic("t")
     assert all(callable(getattr(handle, bare(row.get("Python", "stats")))) for row in rows)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A store with a topic, a subscription, and one of everything that is counted."""
-    found = Bench(tmp_path / "store", coordinators=2)
-    found.client.create_topic("t")
-    found.client.create_subscription("t", "s", type="shared")
-    return found
 
 
 def used(client: Client) -> list[Family]:

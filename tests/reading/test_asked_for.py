@@ -27,15 +27,10 @@ from txlog.engine.view.files import Files
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", ledger_entries_max=60)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s", "shared")], ledger_entries_max=60),
+]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, read, send, send_txn, values
@@ -11,14 +9,10 @@ from txlog import Bound, MessageId, Range
 from txlog.base.ranges import parse_range
 from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TopicNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", ledger_entries_max=6)
-    made.client.create_topic("t")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, ledger_entries_max=6),
+]
 
 
 def test_ten_plain_ten_open_ten_plain(bench: Bench) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,10 @@ from txlog.client.reading.reader import Reader
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import AlreadyClosed, MessageNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", ledger_entries_max=4)
-    made.client.create_topic("t")
-    yield made
-    made.close()
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, ledger_entries_max=4),
+]
 
 
 def values(reader: Any) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,15 +19,7 @@ from txlog.errors import (
     TopicNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", partitions=2)
-    yield made
-    made.close()
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]
 
 
 def rest(reader: Reader) -> list[bytes | None]:

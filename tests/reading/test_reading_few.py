@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,16 +19,14 @@ from txlog.engine.storage import segment
 from txlog.engine.view import files
 from txlog.engine.view.view import View
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
 ROWS = 2_000
 GROUP = 100
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", ledger_entries_max=ROWS)
-    made.client.create_topic("t")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, ledger_entries_max=ROWS),
+]
 
 
 def send_rows(bench: Bench, count: int) -> pa.Table:

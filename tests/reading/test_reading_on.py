@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,16 +13,14 @@ from txlog.engine.plan.reading.dispatch import Piece, Rows, received
 from txlog.engine.view import files
 from txlog.engine.view.view import View
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
 ROWS = 600
 Make = Callable[[int, int], pa.Table]
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", ledger_entries_max=2 * ROWS)
-    made.client.create_topic("t")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, ledger_entries_max=2 * ROWS),
+]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from functools import partial
 from pathlib import Path
@@ -48,18 +48,12 @@ from txlog.errors import (
     TxlogError,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2, "u": 1}, max_message_bytes=100000),
+]
 SOON = 30  # seconds: for what comes at once
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", max_message_bytes=100_000)
-    made.client.create_topic("t", partitions=2)
-    made.client.create_topic("u")
-    yield made
-    made.close()
 
 
 def patient(client: Client, topic: str = "u", name: str | None = None, **options: Any) -> Producer:

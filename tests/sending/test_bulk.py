@@ -49,17 +49,10 @@ from txlog.lake.jobs.local import Local
 from txlog.lake.sql.client_query import Query
 
 _INSTANT = pa.timestamp("ms", "UTC")
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A store with a topic `t` of one partition and a subscription `s`."""
-    made = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s")], coordinators=1, reader_grace_ms=0),
+]
 
 
 def rows(*values: bytes, **columns: object) -> pa.Table:

@@ -40,23 +40,21 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
 LIMIT = 1000
 BIG = random.Random(7).randbytes(4500)  # five chunks
 OTHER = random.Random(8).randbytes(2500)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(
-        tmp_path / "store",
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store(
+        {"t": 2},
+        [("t", "s")],
         max_message_bytes=LIMIT,
-        max_chunked_message_bytes=50_000,
+        max_chunked_message_bytes=50000,
         reader_grace_ms=0,
-    )
-    made.client.create_topic("t", partitions=2)
-    made.client.create_subscription("t", "s")
-    return made
+    ),
+]
 
 
 def put(client: Client, value: large.Value, txn: TxnId | None = None, partition: int = 0) -> object:

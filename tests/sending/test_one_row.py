@@ -20,7 +20,6 @@ from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.schema import decode_rows, encode_rows
 from txlog.errors import InvalidArgument, InvalidMessage
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
 VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)
 KEYS = (None, b"", b"k", b"k" * 8, b"k" * 33)
 PROPERTIES: tuple[Mapping[str, str] | None, ...] = (
@@ -51,11 +50,10 @@ def test_a_row_has_the_bytes_that_arrow_gives_it() -> None:
         assert row.property_bytes == sum(texts)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", max_message_bytes=4 * KEY_BYTES_MAX)
-    made.client.create_topic("t", partitions=3)
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 3}, max_message_bytes=4 * KEY_BYTES_MAX),
+]
 
 
 def send_all(bench: Bench) -> list[Message]:

@@ -24,14 +24,10 @@ from txlog.errors import (
     TransactionNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", ledger_entries_max=4)
-    made.client.create_topic("t", 3)
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 3}, ledger_entries_max=4),
+]
 
 
 def test_a_key_goes_to_crc32_of_it(bench: Bench) -> None:

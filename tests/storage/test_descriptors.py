@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ from txlog.engine.view.files import OpenFiles
 from txlog.engine.view.view import View
 from txlog.errors import NoResources
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s")], ledger_entries_max=1, reader_grace_ms=0),
+]
 
 LEDGERS, LIMIT = 70, 64
 WORK = """
@@ -56,15 +59,6 @@ with txlog.open(sys.argv[1]) as client:
 after(txlog.verify(sys.argv[1], deep=True)["problem_list"], [])
 print(most)
 """
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", ledger_entries_max=1, reader_grace_ms=0)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
 
 
 @pytest.mark.deep

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.engine_kit import Bench
 from txlog import Bound, Client
 from txlog.engine.storage import columns, segment_reader
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, durability="sync")]
 SOURCE = str(Path(txlog.__file__).parent)
 WARM, COUNTED = 40, 11
 Step = Callable[[], object]
@@ -52,14 +52,6 @@ def calls_of(step: Step, source: str = SOURCE) -> int:
         if was_collecting:
             gc.enable()
     return count
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", durability="sync")
-    made.client.create_topic("t")
-    yield made
-    made.close()
 
 
 def rows(messages: int) -> pa.RecordBatch:

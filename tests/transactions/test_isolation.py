@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +16,8 @@ from txlog.engine.plan.reading import uncommitted
 from txlog.engine.view.files import Files
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]
 Seen = tuple[bytes | None, str | None, bool]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", partitions=2)
-    return made
 
 
 def seen(found: list[Message]) -> list[Seen]:

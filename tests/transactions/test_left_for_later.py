@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -30,16 +28,10 @@ from txlog.errors import (
     TransactionConflict,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", coordinators=1)
-    made.client.create_topic("t", partitions=2)
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], coordinators=1),
+]
 
 
 def rows(*given: bytes) -> pa.Table:

@@ -9,16 +9,11 @@ import pytest
 from tests.engine_kit import START_MS, Bench, begin, pending, send, values
 from txlog.errors import InvalidTxnStatus, TransactionConflict, TransactionTimedOut
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], coordinators=4, txn_ended_retention_ms=-1),
+]
 HOUR = 3_600_000
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", coordinators=4, txn_ended_retention_ms=-1)
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

@@ -18,15 +18,7 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [("t", "s")])]
 
 
 def test_a_commit_shows_everything_at_once(bench: Bench) -> None:

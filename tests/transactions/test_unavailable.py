@@ -25,15 +25,10 @@ from txlog.errors import (
     TopicNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", coordinators=2)
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], coordinators=2),
+]
 
 
 def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> TxnId:

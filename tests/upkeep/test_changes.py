@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,17 +37,11 @@ from txlog.engine.upkeep.verify.verify import verify
 from txlog.engine.view.view import HOMES
 from txlog.lake.sql.client_query import Query
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], reader_grace_ms=0, coordinators=2),
+]
 Row = dict[str, Any]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", reader_grace_ms=0, coordinators=2)
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
 
 
 @pytest.fixture

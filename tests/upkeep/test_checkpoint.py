@@ -46,21 +46,16 @@ from txlog.engine.view import view as dumps_module
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 1}, [("t", "s")], reader_grace_ms=1000),
+]
 
 
 def files(bench: Bench, suffix: str) -> list[str]:
     """Paths below the store that end so, but for logs of changes."""
     found = (os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}"))
     return sorted(path for path in found if not path.startswith("system/"))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", reader_grace_ms=1000)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    return made
 
 
 def test_reading_goes_on_over_sealed_part_and_tail(bench: Bench) -> None:

@@ -16,16 +16,11 @@ from txlog.engine.upkeep.checkpoint import history
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
 from txlog.errors import Corruption, TransactionNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], reader_grace_ms=0, coordinators=2),
+]
 KEYS = ["lsn", "time", "op", "topic", "partition", "subscription", "count", "detail"]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", reader_grace_ms=0, coordinators=2)
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
 
 
 def parts(bench: Bench) -> list[Path]:

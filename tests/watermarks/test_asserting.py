@@ -26,15 +26,8 @@ from txlog.errors import (
     TxlogError,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 3})]
 END_OF_STREAM = (1 << 63) - 1
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 3)
-    return made
 
 
 def active(client: Client) -> list[dict[str, int]]:

@@ -5,7 +5,6 @@ Source: spec/watermarks 8, 9, 12.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,8 @@ from txlog.errors import (
     SubscriptionNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})]
 TYPES = ("exclusive", "failover", "shared", "key-shared")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "store")
-    bench.client.create_topic("t")
-    yield bench
-    bench.close()
 
 
 def watch(client: Client, kind: str = "exclusive", name: str = "s") -> Consumer:

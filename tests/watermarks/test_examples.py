@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.engine_kit import Bench, begin, say
@@ -12,16 +9,7 @@ from txlog import Client, Consumer, Message, TxnId
 from txlog.client.reading.watermark_session import Watermark
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "store")
-    bench.client.create_topic("t")
-    bench.client.create_subscription("t", "s")
-    yield bench
-    bench.close()
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 
 
 def post(client: Client, *times: int, txn: TxnId | None = None, partition: int = 0) -> None:

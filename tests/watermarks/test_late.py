@@ -16,16 +16,11 @@ from txlog.base.rows.watermarks import WatermarkRow
 from txlog.engine.plan.watermarks import rows as watermark_rows
 from txlog.errors import InvalidArgument
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s", "shared")]),
+]
 SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s", type="shared")
-    return made
 
 
 def figures(bench: Bench, subscription: str | None = None, **given: Any) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,12 @@ from txlog import Client
 from txlog.base.settings import DAY_MS, GIB, INSTANT_MS_MAX, MIB
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed, TopicNotFound, TxlogError
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1, "acme/jobs/t": 1})]
 DEFAULTS = {
     "snapshot_bytes_max": 4 * MIB, "snapshot_entries_max": 10_000, "snapshot_markers_max": 1_000,
     "producers_max": 10_000, "producer_idle_timeout_ms": 0, "emit_interval_ms": 0,
     "open_transaction_check": "count",
 }  # fmt: skip
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_topic("acme/jobs/t")
-    yield made
-    made.close()
 
 
 def snapshots(client: Client, topic: int = 1) -> int:

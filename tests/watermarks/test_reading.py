@@ -5,8 +5,6 @@ Source: spec/watermarks 6, 8, 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,17 +16,9 @@ from txlog import Message, NonDurableConsumer, Reader, messages
 from txlog.client.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})]
 KINDS = ("reader", "in memory")
 Handle = Reader | NonDurableConsumer
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "store")
-    bench.client.create_topic("t")
-    yield bench
-    bench.close()
 
 
 def watch(bench: Bench, kind: str, start: Any = None, **given: Any) -> Handle:

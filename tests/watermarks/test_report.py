@@ -23,15 +23,10 @@ from txlog.errors import (
     TopicNotFound,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s", "shared")]),
+]
 
 
 def show(client: Client, subscription: str | None = None, **given: Any) -> WatermarkShown:

@@ -6,8 +6,6 @@ Source: spec/watermarks 8 (late joiners), 9.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,16 +18,7 @@ from txlog.client.consuming.receive import Guard, Receiving
 from txlog.client.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "store")
-    bench.client.create_topic("one", partitions=2)
-    bench.client.create_topic("two")
-    yield bench
-    bench.close()
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"one": 2, "two": 1})]
 
 
 def watch(

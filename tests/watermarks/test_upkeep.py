@@ -6,7 +6,6 @@ Source: spec/watermarks 4 (invariants 7, 8), 7, 12.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,16 +23,8 @@ from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]
 PRODUCERS = ("A", "B", "C")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    yield made
-    made.close()
 
 
 def history(client: Client, chance: random.Random, steps: int, open_: list[TxnId]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,10 @@ from txlog import Client
 from txlog.client.answers.metrics_text import exposition
 from txlog.client.sending.watermark_builder import WatermarkAheadWarning
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2, "quiet": 1}, [("quiet", "s")]),
+]
 LAST = (1 << 63) - 1
 NAMES = {
     "event_time_ms": "gauge", "materialized_ms": "gauge", "lag_seconds": "gauge",
@@ -24,16 +25,6 @@ NAMES = {
     "snapshots_total": "counter", "snapshot_bytes_total": "counter",
     "rows_folded_total": "counter", "ahead_of_open_txn_total": "counter",
 }  # fmt: skip
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_topic("quiet")
-    made.client.create_subscription("quiet", "s")
-    yield made
-    made.close()
 
 
 def figures(client: Client) -> dict[str, float]:
