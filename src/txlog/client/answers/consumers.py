@@ -90,15 +90,10 @@ ROWS_AT_ONCE = 1 << 16
 
 def describe(view: View, store: Store, topic: Topic, held: Subscription) -> SubscriptionDescription:
     """One subscription; the fields of `txlog sub describe`."""
-    (row,) = [
-        row
-        for row in topics_and_txns.subscriptions(view, topic, store)
-        if row["subscription"] == held.name
-    ]
     counts = DelayCounts(view, store)
     places = watermarks.standings(view, topic, range(topic.partitions), held)
     return {
-        **row,
+        **topics_and_txns.subscription(view, held, store, counts),
         "policies": dict(sorted(held.policies.items())),
         "consumer_list": consumers(view, held, store),
         "partition_list": [

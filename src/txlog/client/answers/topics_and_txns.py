@@ -178,33 +178,37 @@ def live_count(view: View, store: Store, held: Subscription) -> int:
 
 def subscriptions(view: View, of: Topic | None, store: Store) -> list[SubscriptionRow]:
     """The subscriptions of one topic, or of all."""
-    out: list[SubscriptionRow] = []
     counts = DelayCounts(view, store)
-    for held in view.catalog.subscriptions.values():
-        if of is not None and held.topic != of.number:
-            continue
-        found = view.catalog.topics[held.topic]
-        cursors = [view.cursor(held.number, number) for number in numbers(found)]
-        mark = cursors[0].mark_delete
-        last = max(cursor.last_ack_ms for cursor in cursors)
-        left, delayed = _backlog(view, held), counts.of_subscription(found, held)
-        out.append(
-            {
-                "topic": short(found),
-                "subscription": held.name,
-                "type": held.type,
-                "backlog": left,
-                "delayed": delayed,
-                "backlog_no_delayed": left - delayed,
-                "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
-                "consumers": live_count(view, store, held),
-                "isolation": held.isolation,
-                "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
-                "last_ack_time": last or None,
-                "created_time": held.created_ms,
-            }
-        )
-    return sorted(out, key=lambda row: (row["topic"], row["subscription"]))
+    rows = [
+        subscription(view, held, store, counts)
+        for held in view.catalog.subscriptions.values()
+        if of is None or held.topic == of.number
+    ]
+    return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
+
+
+def subscription(
+    view: View, held: Subscription, store: Store, counts: DelayCounts
+) -> SubscriptionRow:
+    """One subscription."""
+    found = view.catalog.topics[held.topic]
+    cursors = [view.cursor(held.number, number) for number in numbers(found)]
+    mark = cursors[0].mark_delete
+    left, delayed = _backlog(view, held), counts.of_subscription(found, held)
+    return {
+        "topic": short(found),
+        "subscription": held.name,
+        "type": held.type,
+        "backlog": left,
+        "delayed": delayed,
+        "backlog_no_delayed": left - delayed,
+        "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
+        "consumers": live_count(view, store, held),
+        "isolation": held.isolation,
+        "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
+        "last_ack_time": max(cursor.last_ack_ms for cursor in cursors) or None,
+        "created_time": held.created_ms,
+    }
 
 
 # --- transactions ----------------------------------------------------------------------------
