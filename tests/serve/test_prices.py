@@ -16,7 +16,9 @@ import txlog
 from tests.serve.siege import Served, serving
 from txlog.base.ids import TopicName
 from txlog.client.admin import Admin
+from txlog.client.answers import topics_and_txns
 from txlog.client.reading.message import Message, messages
+from txlog.engine.folds.catalog import Subscription
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -397,7 +399,37 @@ def test_figures_of_partitions_look_at_a_topic_once(
 
     serving(tmp_path, program)
     assert len(looks) < 10
-    assert not any(name.startswith("txlog-aio") for name in looks)
+    assert all(name.startswith("txlog-aio-aside") for name in looks)
+
+
+@pytest.mark.parametrize("path", ["stats", "internalStats"])
+def test_figures_of_a_topic_look_at_each_subscription_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Kills: work that grows with the square of the subscriptions: 110 s for 3,000."""
+    looks: list[str] = []
+    count, live_count = 20, topics_and_txns.live_count
+
+    def counted(view: View, store: Store, held: Subscription) -> int:
+        looks.append(threading.current_thread().name)
+        return live_count(view, store, held)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("priced")
+        for number in range(count):
+            client.create_subscription("priced", f"s{number}")
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(fill)
+        monkeypatch.setattr(topics_and_txns, "live_count", counted)
+        head = f"GET /admin/v2/persistent/public/default/priced/{path} HTTP/1.1\nHost: 127.0.0.1\n"
+        status, text = await served.request(head + "Connection: close\n\n")
+        assert status == 200
+        assert f'"s{count - 1}"' in text
+
+    serving(tmp_path, program)
+    assert count <= len(looks) <= 2 * count
+    assert all(name.startswith("txlog-aio-aside") for name in looks)
 
 
 def test_figures_of_a_topic_look_at_its_own_producers_only(

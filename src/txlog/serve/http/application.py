@@ -192,6 +192,8 @@ async def _read(
         return await serving.store(lambda client: answered(act(client)))
     if endpoint.is_slow:
         return await serving.work(request, endpoint.operation, lambda client: answered(act(client)))
+    if endpoint.is_aside:
+        return await serving.client.run(lambda client: answered(act(client)), blocking=True)
     found = await serving.client.run(act)
     return await _joined(serving, found) if isinstance(found, Sliced) else answered(found)
 

@@ -171,7 +171,7 @@ def _picked(rows: Mapping[int, T], partition: int | None) -> list[T]:
     return [rows[partition]] if partition in rows else []
 
 
-@endpoint("GET", f"{TOPIC}/stats", LOOK)
+@endpoint("GET", f"{TOPIC}/stats", LOOK, is_aside=True)
 def stats(
     client: Client,
     topic: TopicName,
@@ -188,7 +188,7 @@ def stats(
     return _stats(looked, topic, rates, now_ms, publishers, subscribers)
 
 
-@endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK, is_slow=True)
+@endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK, is_aside=True)
 def partitioned_stats(
     client: Client,
     topic: TopicName,
@@ -343,20 +343,20 @@ def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[
         }
 
 
-@endpoint("GET", f"{TOPIC}/internalStats", LOOK)
+@endpoint("GET", f"{TOPIC}/internalStats", LOOK, is_aside=True)
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""
     return _internal(_Looked(client, topic), topic, segments.listed(client, str(topic)))
 
 
-@endpoint("GET", f"{TOPIC}/internal-info", LOOK)
+@endpoint("GET", f"{TOPIC}/internal-info", LOOK, is_aside=True)
 def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition, as Pulsar's metadata has them."""
     found = internal_stats(client, topic)
     return {"version": 0, "ledgers": found["ledgers"], "cursors": found["cursors"]}
 
 
-@endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_slow=True)
+@endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_aside=True)
 def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of each partition."""
     looked = _Looked(client, topic.topic)

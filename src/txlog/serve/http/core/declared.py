@@ -58,14 +58,16 @@ class Action(NamedTuple):
 class Endpoint(NamedTuple):
     """A route, and the function behind it.
 
-    is_slow: it may take long, and runs beside the calls of others
+    is_slow:  it may take long: it runs beside the calls of others, and has few places
+    is_aside: it takes a moment for each of many things: it runs beside the calls of others
     """
 
     method: str
     path: str
     operation: str
     act: Callable[..., object]
-    is_slow: bool
+    is_slow: bool = False
+    is_aside: bool = False
 
     def action(self, path: Mapping[str, str]) -> Action:
         """What a request with these words of its path wants to do."""
@@ -156,12 +158,18 @@ class Declared:
         self.endpoints: list[Endpoint] = []
 
     def __call__(
-        self, method: str, path: str, operation: str, *, is_slow: bool = False
+        self,
+        method: str,
+        path: str,
+        operation: str,
+        *,
+        is_slow: bool = False,
+        is_aside: bool = False,
     ) -> Callable[[F], F]:
         """Declare the function below as an endpoint; one function may have several paths."""
 
         def declare(act: F) -> F:
-            self.endpoints.append(Endpoint(method, path, operation, act, is_slow))
+            self.endpoints.append(Endpoint(method, path, operation, act, is_slow, is_aside))
             return act
 
         return declare
