@@ -432,6 +432,46 @@ def test_figures_of_a_topic_look_at_each_subscription_once(
     assert all(name.startswith("txlog-aio-aside") for name in looks)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "persistent/public/default/priced/all_subscription/expireMessages/60"),
+        ("POST", "namespaces/public/default/clearBacklog"),
+        ("POST", "namespaces/public/default/clearBacklog/s"),
+        ("POST", "namespaces/public/default/unsubscribe/s"),
+        ("DELETE", "namespaces/public/default?force=true"),
+        ("DELETE", "tenants/public?force=true"),
+    ],
+)
+def test_calls_for_each_of_many_things_run_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    """Kills: one request for all subscriptions or topics, and other calls wait for all of it."""
+    threads: set[str] = set()
+    under_lock = Store._under_lock
+
+    def noted(store: Store, act: Any) -> Any:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return under_lock(store, act)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("priced")
+        client.create_subscription("priced", "s", position="earliest")
+        with client.producer("priced") as producer:
+            producer.send(b"x")
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(fill)
+        monkeypatch.setattr(Store, "_under_lock", noted)
+        head = f"{method} /admin/v2/{path} HTTP/1.1\nHost: 127.0.0.1\n"
+        status, text = await served.request(head + "Connection: close\n\n")
+        assert status in (200, 204), text
+        monkeypatch.undo()
+
+    serving(tmp_path, program)
+    assert threads <= {"txlog-aio-aside"}
+
+
 def test_figures_of_a_topic_look_at_its_own_producers_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def create_tenant(client: Client, tenant: str, body: object = None) -> None:
     check_name("tenant", tenant)
 
 
-@endpoint("DELETE", "/admin/v2/tenants/{tenant}", ADMIN)
+@endpoint("DELETE", "/admin/v2/tenants/{tenant}", ADMIN, is_aside=True)
 def delete_tenant(client: Client, tenant: str, force: bool = False) -> None:
     """Delete a tenant without topics; force: with its topics."""
     _empty(client, [name for name in names(client) if name.tenant == tenant], tenant, force)
@@ -196,8 +196,8 @@ def unload_bundle(client: Client, namespace: str, bundle: str) -> None:
     """Nothing is to be done: no process holds a bundle."""
 
 
-@endpoint("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CONSUME)
-@endpoint("POST", f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CONSUME, is_aside=True)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", CONSUME, is_aside=True)
 def unsubscribe(client: Client, namespace: str, subscription: str) -> None:
     """Delete the subscriptions of a name from all topics of a namespace."""
     for name in _within(client, namespace):
@@ -205,8 +205,8 @@ def unsubscribe(client: Client, namespace: str, subscription: str) -> None:
             client.subscription(name.full, subscription).delete()
 
 
-@endpoint("POST", f"{NAMESPACE}/clearBacklog", CONSUME)
-@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/clearBacklog", CONSUME, is_aside=True)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog", CONSUME, is_aside=True)
 def clear_backlog(client: Client, namespace: str) -> None:
     """Acknowledge everything for all subscriptions of a namespace."""
     for name in _within(client, namespace):
@@ -214,8 +214,8 @@ def clear_backlog(client: Client, namespace: str) -> None:
             client.subscription(name.full, row["subscription"]).clear_backlog()
 
 
-@endpoint("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", CONSUME)
-@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", CONSUME, is_aside=True)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", CONSUME, is_aside=True)
 def clear_backlog_of(client: Client, namespace: str, subscription: str) -> None:
     """Acknowledge everything for the subscriptions of a name in a namespace."""
     for name in _within(client, namespace):
@@ -223,7 +223,7 @@ def clear_backlog_of(client: Client, namespace: str, subscription: str) -> None:
             client.subscription(name.full, subscription).clear_backlog()
 
 
-@endpoint("DELETE", NAMESPACE, ADMIN)
+@endpoint("DELETE", NAMESPACE, ADMIN, is_aside=True)
 def delete_namespace(client: Client, namespace: str, force: bool = False) -> None:
     """Delete a namespace without topics; force: with its topics."""
     _empty(client, _within(client, namespace), namespace, force)

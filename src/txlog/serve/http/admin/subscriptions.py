@@ -62,7 +62,7 @@ def expire(client: Client, topic: TopicName, subscription: str, seconds: int) ->
     client.subscription(str(topic), subscription).expire(seconds * 1000)
 
 
-@endpoint("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CONSUME)
+@endpoint("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CONSUME, is_aside=True)
 def expire_all(client: Client, topic: TopicName, seconds: int) -> None:
     """Acknowledge what is older, for all subscriptions."""
     for name in subscriptions(client, topic):
