@@ -517,6 +517,46 @@ def test_go_gets_each_message_alone_if_its_client_uses_transactions(
     assert policies == ({"split_batches": 1} if with_transactions else {})
 
 
+def test_a_reader_behind_the_first_message_of_a_batch_gets_the_others(
+    place: tuple[Path, str],
+) -> None:
+    """The id that this message has alone is greater than the batch's, which the client leaves out.
+
+    Kills: a reader of Go or Java that misses a whole batch, after SUBSCRIBE or SEEK by such an id.
+    """
+    _, url = place
+    ledger = filled(url, "behind")
+    first = MessageIdData(ledgerId=ledger, entryId=STEP + 1)
+    alone = [STEP + 1, STEP + 2, STEP + 3, 4 * STEP]
+    with Raw(url) as raw:
+        subscribed(raw, "behind", durable=False, start_message_id=first)
+        assert [entry for entry, _, _ in messages(raw, 4)] == alone
+    with Raw(url) as raw:
+        start = MessageIdData(ledgerId=ledger, entryId=0)
+        subscribed(raw, "behind", durable=False, start_message_id=start)
+        raw.read("active_consumer_change")
+        raw.ask("seek", "close_consumer", consumer_id=1, message_id=first)
+        raw.read("success")
+        subscribed(raw, "behind", durable=False)
+        assert [entry for entry, _, _ in messages(raw, 4)] == alone
+
+
+def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path, str]) -> None:
+    """Kills: a reader that began within a batch, and takes the rest of it for read."""
+    _, url = place
+    with Raw(url) as raw:
+        opened(raw, "within")
+        head = {"sequence_id": 0, "num_messages_in_batch": 3}
+        raw.message("send", batch([b"a", b"b", b"c"]), head, producer_id=1, sequence_id=0)
+        ledger = raw.read("send_receipt").message_id.ledgerId
+        start = MessageIdData(ledgerId=ledger, entryId=2)
+        subscribed(raw, "within", durable=False, start_message_id=start)
+        raw.read("active_consumer_change")
+        last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+        assert last.last_message_id.entryId == 3
+        assert [entry for entry, _, _ in messages(raw, 2)] == [2, 3]
+
+
 def test_the_last_message_is_that_of_its_batch(place: tuple[Path, str]) -> None:
     """A reader that begins behind it compares the places in the batch, too."""
     _, url = place

@@ -47,7 +47,14 @@ func sendAsync(b *bed) {
 	arrived(messages, ids)
 }
 
+// With transactions a client gets the messages one by one, with other ids than its receipts have.
 func batches(b *bed) {
+	client, err := pulsar.NewClient(options(patience))
+	must(err)
+	defer client.Close()
+	plain := *b
+	plain.client = client
+	b = &plain
 	ids := b.sendBatch(b.topic(), 20)
 	ids = append(ids, b.send(b.topic(), 1)...)
 	ids = append(ids, b.sendBatch(b.topic(), 20)...)

@@ -50,6 +50,7 @@ from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.fields import INT64_MAX
+from txlog.serve.pulsar.ids import Span
 from txlog.serve.pulsar.members import (
     Ack,
     Member,
@@ -124,6 +125,7 @@ class Room:
     members: consumers of the store that those of any connection may join
     sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
              partition, and the place
+    splits:  by the number of a consumer, the batch in which it begins, at a message alone
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -131,6 +133,7 @@ class Room:
         self.consumers: IdTable[tuple[Wire, Member]] = IdTable("consumer", ConsumerBusy)
         self.members: Members = connection.listener.halls.setdefault(ROOM, Members())
         self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
+        self.splits: dict[int, Span] = {}
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -239,6 +242,7 @@ async def _opened(
     wire.name = body.consumer_name or f"c{body.consumer_id}"
     wire.metadata = {pair.key: pair.value for pair in body.metadata}
     wire.since_ms = connection.service.store._store.clock.now().wall_ms
+    wire.split = room.splits.get(wire.number)
     pool, caller = connection.service.consumers, connection.caller
     key = _key(connection, topic, body)
     async with room.members.joining.setdefault(key, asyncio.Lock()):
@@ -389,7 +393,21 @@ def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
     if found is None:
         entry, index = ids.parts_of(given)
         return Bound("id", MessageId(given.ledgerId, entry, index))
+    if found.span.size > 1 and given.entryId != found.span.wire_entry:
+        _split(wire, found.span)
     return Bound("id", found.span.id(found.start))
+
+
+def _split(wire: Wire, span: Span) -> None:
+    """Remember a batch that a consumer gets message by message, also after it subscribes again.
+
+    The client begins at a message of the batch, by the id that this message has alone. That id is
+    greater than the batch's, so the client would leave out the batch, and take it for read.
+    """
+    splits = Room.of(wire.connection).splits
+    while len(splits) >= wire.connection.service.limits.consumers:
+        del splits[next(iter(splits))]
+    wire.split = splits[wire.number] = span
 
 
 def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
@@ -579,6 +597,7 @@ async def close_consumer(connection: Connection, body: Proto, rest: memoryview) 
     """CLOSE_CONSUMER: what it has goes back; one that was closed here is closed."""
     room, number = Room.of(connection), body.consumer_id
     room.sought.pop(number, None)
+    room.splits.pop(number, None)
     is_closed = await room.consumers.close(number, room.leave)
     if not is_closed and not room.consumers.dismissed(number):
         raise room.consumers.unknown(number)

@@ -7,8 +7,7 @@ each message to a client that acknowledges in transactions and cannot name a mes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence, Set
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -166,11 +165,13 @@ def planned(
     *,
     reads_empty: bool,
     is_split: bool = False,
+    splits: Set[Span | None] = frozenset(),
 ) -> list[Delivery]:
     """What goes out of received rows, in their order.
 
     reads_empty: as of `reads_empty`, of the client that gets them
     is_split:    each message of a batch goes alone
+    splits:      batches of which that holds anyway
     """
     out: list[Delivery] = []
     table = table.filter(table.column("ledger").is_valid())
@@ -185,11 +186,10 @@ def planned(
         if len(partitions) > 1:
             rows = table.filter(pc.equal(table.column("partition"), partition))
         columns = Rows(rows, version)
-        pieces = _pieces(view, number_of(topic, partition), columns)
-        if is_split:
-            pieces = chain.from_iterable(map(_split, pieces))
-        for piece in pieces:
-            out += _delivered(columns, partition, piece, bytes_max, reads_empty=reads_empty)
+        for whole in _pieces(view, number_of(topic, partition), columns):
+            pieces = _split(whole) if is_split or whole.span in splits else (whole,)
+            for piece in pieces:
+                out += _delivered(columns, partition, piece, bytes_max, reads_empty=reads_empty)
     return out
 
 

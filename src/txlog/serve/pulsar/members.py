@@ -93,6 +93,7 @@ class Wire:
     shown:   the partition in ids; -1: the topic is not partitioned
     permits: messages that it takes; may be negative after a batch that was larger
     mark:    of a reader, the id up to which all was done when it began
+    split:   a batch that it gets message by message
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Wire:
         self.permits = 0
         self.epoch = 0
         self.mark: Proto | None = None
+        self.split: Span | None = None
         self.held: dict[tuple[int, int], Held] = {}  # the oldest first
         self.older = IdSet()  # messages before those, by which ids they came is not known
         # Of batches that it has a part of: what it acknowledged in transactions, a bit a message.
@@ -423,7 +425,8 @@ class Member:
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
         is_split = self._is_split(connection.version)
-        if not is_split:  # else it would get more messages than it has permits
+        splits = {wire.split for wire in tuple(self.wires.values())} - {None}
+        if not (is_split or splits):  # else it would get more messages than it has permits
             table = self._completed(table)
         if self.reads_compacted and isinstance(sync, Consumer):
             table = self._kept(table, store.read(partial(newest, topic, table), fresh=False))
@@ -439,6 +442,7 @@ class Member:
             bytes_max=bytes_max,
             reads_empty=reads_empty(connection.version),
             is_split=is_split,
+            splits=splits,
         )
         found = store.read(plan, fresh=False)
         return partial(sync._unread, table), found
@@ -929,7 +933,10 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
         if found.index:
             span = ids.in_txn(found.ledger, found.entry, found.index, found.index)
         return wire_id(span, span.at(found), wire.shown, is_alone=span.inner > 0)
-    last = wire_id(span, span.at(found), wire.shown, is_alone=False)
+    is_alone = span == wire.split
+    last = wire_id(span, span.at(found), wire.shown, is_alone=is_alone)
+    if is_alone:
+        return last
     inner = ids.inner_count(view, span)
     if inner > 1:
         last.batch_index, last.batch_size = inner - 1, inner
