@@ -14,7 +14,7 @@ is told and nobody rings. The watch is made by the first wait. There is never a 
 
 Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
 something behind that is not flushed has written it before it tells. So whoever asks the journal and
-the catalog knows whom it concerns (aio/waits); threads look for themselves.
+the catalog knows whom it concerns (client/aio/waits); threads look for themselves.
 
 What is appended and not flushed matters to few: to who previews open transactions, to who waits for
 what others hold in hand. Only while such a call waits are the journal's appends watched, too

@@ -36,7 +36,7 @@ from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.plan.reading.compacted import is_newest
 from txlog.engine.view.view import View
-from txlog.errors import MessageNotFound, NotAllowed, NotFound, TxlogError
+from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
@@ -465,7 +465,9 @@ class Member:
             return False
 
         def decide(view: View, now: Instant) -> Decision[dict[str, int | str]]:
-            subscription = view.catalog.subscriptions[number]
+            subscription = view.catalog.subscriptions.get(number)
+            if subscription is None:  # deleted since it was looked at
+                raise SubscriptionNotFound(f"subscription {self.subscription} was deleted")
             topic = view.catalog.topics[subscription.topic]
             return set_policies(view, topic, subscription, {SPLIT_BATCHES: 1})
 
