@@ -292,7 +292,7 @@ def torture(
                 worker.kill()
         found = check(client, where, kind, sender.sent)
         found |= {"type": kind, "kills": kills, "seconds": round(time.monotonic() - began, 1)}
-        found["redelivered"] = client._store.read(
+        found["redelivered"] = client.store.read(
             lambda view: sum(view.cursor(1, n + 1).figures.redelivered for n in range(PARTITIONS))
         )
     shutil.rmtree(where)
@@ -396,7 +396,7 @@ def latency(where: Path, kills: int) -> dict[str, object]:
 def in_hand(client: txlog.Client) -> int:
     """Messages that are in a hand."""
     client.flush()
-    return client._store.read(
+    return client.store.read(
         lambda view: sum(
             sum(one.ids.count()) for one in view.cursor(1, 1).leases.by_consumer.values()
         )

@@ -71,7 +71,7 @@ out["open_s"] = time.perf_counter() - began
 def number(view):
     [topic] = view.catalog.topics.values()
     return topic.number, next(iter(txlog.engine.folds.catalog.numbers(topic)))
-_, partition = client._store.read(number)
+_, partition = client.store.read(number)
 
 def index(view):
     began = time.perf_counter()
@@ -116,7 +116,7 @@ def replay(view):
     out["replay_s"] = time.perf_counter() - began
     out["replay_memory"] = memory() - before
 
-client._store.read(index if what == "index" else replay)
+client.store.read(index if what == "index" else replay)
 print(json.dumps(out))
 """
 
@@ -166,7 +166,7 @@ def fill(path: Path, messages: int) -> Figures:
         took = time.perf_counter() - at
         spent, slowest, sent = spent + took, max(slowest, took), sent + table.num_rows
     client.checkpoint(roll_all=True)
-    ops = client._store.bucket_ops
+    ops = client.store.bucket_ops
     out: Figures = {"send_s": spent, "slowest_s": slowest, "total_s": time.perf_counter() - began}
     for kind in ("seal", "merge", "prune"):
         out[f"{kind}s"] = ops.counts[(kind, "succeeded")]
@@ -278,7 +278,7 @@ def delivering(path: Path, at_ms: int, most: int) -> Figures:
 def merging(path: Path, ids: int) -> Figures:
     """Seal two buckets of so many ids, merge them, and what a send beside the merge waits."""
     client = new_client(path)
-    store, rng = client._store, random.Random(5)
+    store, rng = client.store, random.Random(5)
     producer = client.producer("t")
     for _ in range(2 * ids // FRAME_ROWS):
         producer.send_batch(rows(rng, FRAME_ROWS))

@@ -94,7 +94,7 @@ def measured(client: Client, path: Path, clock: ManualClock) -> list[str]:
     client.commit(txn)
     client.checkpoint()
     sizes = {name: _kib(path / name) for name in DIRECTORIES}
-    manifest = client._store.read(lambda view: view.manifest)
+    manifest = client.store.read(lambda view: view.manifest)
     dumps = Counter[str]()
     for ref in manifest.dumps:
         dumps[ref.kind] += ref.length

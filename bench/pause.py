@@ -127,7 +127,7 @@ def commit(client: Client) -> float:
 
 def checkpoint_of(client: Client) -> int:
     """The newest generation."""
-    return int(client._store.read(lambda view: view.manifest.generation))
+    return int(client.store.read(lambda view: view.manifest.generation))
 
 
 def is_busy(client: Client) -> bool:

@@ -135,7 +135,7 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
 
     def check() -> None:
         checks.forget()
-        client._check_files(relation.direct)
+        client.check_files(relation.direct)
 
     [checking] = map(medians, times_ms(tries, check))
     [opened] = map(

@@ -245,7 +245,7 @@ def beside(client: Client) -> Step:
 def other(client: Client) -> Step:
     """A transaction of another process is followed."""
     writer = txlog.open(str(WHERE))
-    write, store = transaction(writer), client._store
+    write, store = transaction(writer), client.store
     own = transaction(client)
     for _ in range(WARM):  # it uses each coordinator, and follows one frame at a time
         own()

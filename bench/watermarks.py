@@ -180,7 +180,7 @@ def shares(path: Path) -> tuple[int, float, int]:
         size = sum(end.payload_bytes for end in ledgers)
         return figures.snapshots, figures.snapshot_bytes / size, len(ledgers)
 
-    found = client._store.read(look)
+    found = client.store.read(look)
     client.close()
     return found
 
@@ -199,7 +199,7 @@ def seeking(path: Path, places: list[Place]) -> list[tuple[int | None, int, floa
             spent = time.perf_counter() - began
             return generator.get_watermark(), generator.rows_folded, spent
 
-        found.append(client._store.read(look))
+        found.append(client.store.read(look))
     client.close()
     return found
 
@@ -249,7 +249,7 @@ def places_of(path: Path, count: int, seed: int) -> list[Place]:
         [number] = numbers(topic_of(view.catalog, 1))
         return [(end.ledger, end.entries) for end in view.topic(number).ledgers if end.entries]
 
-    ledgers = client._store.read(look)
+    ledgers = client.store.read(look)
     client.close()
     rng, total = random.Random(seed), sum(entries for _, entries in ledgers)
     found = []
@@ -278,7 +278,7 @@ def cold(path: Path, peer: Path, place: Place) -> tuple[dict[str, Any], dict[str
     """The first value of a consumer that stands behind a place, and the peer's."""
     client = txlog.open(str(path))
     client.subscription("t", "s").seek(MessageId(*place))
-    standing = client._store.read(
+    standing = client.store.read(
         lambda view: view.cursor(next(iter(view.catalog.subscriptions)), 1).mark_delete
     )
     client.close()

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from txlog.client.client import Client as Client
     from txlog.client.consuming.batches import BatchReceivePolicy as BatchReceivePolicy
     from txlog.client.consuming.consumer import Consumer as Consumer
-    from txlog.client.consuming.in_memory import NonDurableConsumer as NonDurableConsumer
-    from txlog.client.consuming.many_topics import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.client.consuming.consumer import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.client.consuming.consumer import NonDurableConsumer as NonDurableConsumer
     from txlog.client.open import init as init
     from txlog.client.open import open_store as open
     from txlog.client.reading.reader import Reader as Reader
@@ -95,8 +95,8 @@ _HOMES = {
     "Transaction": "engine.door.transactions",
     "TransactionBuilder": "engine.door.transactions",
     "Admin": "client.admin",
-    "MultiTopicsConsumer": "client.consuming.many_topics",
-    "NonDurableConsumer": "client.consuming.in_memory",
+    "MultiTopicsConsumer": "client.consuming.consumer",
+    "NonDurableConsumer": "client.consuming.consumer",
     "MessageBuilder": "client.sending.message_builder",
     "WatermarkBuilder": "client.sending.watermark_builder",
     "WatermarkId": "client.sending.watermark_builder",

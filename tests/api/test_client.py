@@ -48,8 +48,6 @@ SHOWN = (
     "client.sending.watermark_builder",
     "client.sending.bulk",
     "client.answers.metrics_text",
-    "client.consuming.many_topics",
-    "client.consuming.in_memory",
     "client.topics.subscription",
     "client.topics.watermarks",
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),

@@ -213,7 +213,7 @@ def check(crash: Crash, rng: random.Random, known: Known) -> None:
 def settle(disk: MemoryDisk, clock: ManualClock) -> None:
     """Let a writer in: it recovers what is to be recovered."""
     client = open_client(disk, clock)
-    client._store.flush()
+    client.store.flush()
     client.close()
 
 

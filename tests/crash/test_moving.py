@@ -44,7 +44,7 @@ def fill(client: Client, most: int = 0) -> list[MessageId]:
     """A topic whose messages have come again once, so that they are due; messages of all kinds."""
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
-    client._store.write(
+    client.store.write(
         lambda view, now: Decision(
             [SubscriptionPolicySet(1, "max_redeliver_count", most)], None, True
         )

@@ -268,7 +268,7 @@ with txlog.open(sys.argv[1]) as client:
         sys.stdin.readline()
         from txlog.engine.decide.draft import Decision
         return Decision([], None, False)
-    client._store.write(hold)
+    client.store.write(hold)
 """
 
 

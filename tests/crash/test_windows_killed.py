@@ -268,8 +268,8 @@ def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
         assert values(client) == before
         assert client.commit(txn)["already"]
         named: set[str] = set()
-        for generation in generations(client._store.disk):
-            kept = read_manifest(client._store.disk, generation, client._store.identity.salt)
+        for generation in generations(client.store.disk):
+            kept = read_manifest(client.store.disk, generation, client.store.identity.salt)
             named |= {ref.path for refs in kept.files.values() for ref in refs}
             named |= {path for path, _ in kept.dropped}
         found = {

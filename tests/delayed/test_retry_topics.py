@@ -50,7 +50,7 @@ def indexed(client: Client, topic: str) -> list[int]:
         found = find_topic(view, TopicName.parse(topic))
         return [at for one in numbers(found) for at in view.delayed(one).mutable.at]
 
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 @pytest.mark.parametrize("value", SIZES)

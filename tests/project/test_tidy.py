@@ -48,7 +48,7 @@ LARGE: dict[str, set[str]] = {
     "parameters": {
         "client/admin:set_watermark_policies",
         "client/client:consumer",
-        "client/consuming/consumer:__init__",
+        "engine/session/consuming/consumer:__init__",
         "client/consuming/open:create_subscription",
         "client/sending/message_builder:__call__",
         "client/sending/producer:_send_one",
@@ -76,7 +76,7 @@ LARGE: dict[str, set[str]] = {
     },
     "slots": {
         "engine/session/consuming/ahead:Ahead",
-        "client/consuming/in_memory:NonDurableConsumer",
+        "client/consuming/in_memory:MemorySession",
         "engine/session/consuming/receive:Receiving",
         "client/reading/reader:Reader",
         "engine/plan/delayed/due:DueScan",

@@ -155,7 +155,7 @@ def test_what_was_trimmed_is_an_error_and_never_a_jump(bench: Bench) -> None:
 
 def test_a_range_with_an_end_is_not_waited_for(bench: Bench) -> None:
     send(bench.client, b"1")
-    reader = Reader(bench.client._store, "t", Range.parse("start..end"), None)
+    reader = Reader(bench.client.store, "t", Range.parse("start..end"), None)
     assert [message.value for message in reader.follow()] == [b"1"]
     assert reader.read_next(timeout_ms=None) is None
     assert reader.receive_batch(timeout_ms=None).num_rows == 0

@@ -86,7 +86,7 @@ def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str
             assert messages_of(part) == list(messages(part.table()))
         assert visible_end(view, 1)[0] == ledgers[-1]
 
-    bench.client._store.read(look)
+    bench.client.store.read(look)
     assert len(kinds) == 4
     fields = [name for name in Message.__slots__ if name not in ("_decoder", "txn_state")]
     seen = list(bench.client.reader("t"))

@@ -329,14 +329,14 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
     async def program(served: Served) -> None:
         run = served.service.client.run
-        before = await run(lambda client: client._store.read(Census.of))
+        before = await run(lambda client: client.store.read(Census.of))
         await run(lambda client: client.create_topic("new"))
         one = await served.connected()
         await one.ask("producer", topic="new", producer_id=1, request_id=1)
         shared = {"subscription": "s", "subType": 1}
         await one.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
         [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
-        after = await run(lambda client: client._store.read(Census.of))
+        after = await run(lambda client: client.store.read(Census.of))
         for census in (before, after):
             for room in connection.occupied:
                 await room.follow(census)

@@ -318,7 +318,7 @@ class TestSmallFiles:
         self, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         for batch in range(10):
-            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
+            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
             for _ in range(2):  # Spark brings a batch again if it does not know of its end
                 sink.commit(written, batch)
@@ -333,7 +333,7 @@ class TestSmallFiles:
         warned = []
         for batch in range(10):
             caplog.clear()
-            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
+            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
             sink.commit(written, batch)
             warned += [batch] if "4 of 4 files" in caplog.text else []

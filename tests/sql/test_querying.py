@@ -374,7 +374,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    known, tries = Client._moment, 0
+    known, tries = Client.moment, 0
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
@@ -588,7 +588,7 @@ def test_frames_are_those_that_journals_still_have(client: Client) -> None:
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
         [found] = asked(client, f"{sql} frames")
-        assert found["high"] == client._ask(lambda view: view.lsn)
+        assert found["high"] == client.store.ask(lambda view: view.lsn)
         assert found["n"] == found["high"] - found["low"] + 1 > 0
 
 
@@ -653,14 +653,14 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
-    assert [client._check_files([source]) for _ in range(2)] == [1, 0]
+    assert [client.check_files([source]) for _ in range(2)] == [1, 0]
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     data[60] ^= 1
     file.chmod(0o600)
     file.write_bytes(data)
     with pytest.raises(Corruption):
-        client._check_files([source])
+        client.check_files([source])
 
 
 def test_all_relations_of_a_statement_are_of_one_moment(

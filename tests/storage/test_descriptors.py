@@ -94,19 +94,19 @@ def test_a_file_that_was_closed_and_removed_is_looked_for_in_the_newest_manifest
     send(bench.client, *(b"%d" % number for number in range(6)))
     bench.client.checkpoint()
     assert values(other) == [b"%d" % number for number in range(6)]
-    opened: OpenFiles = other._store.read(lambda view: view.files.opened)
+    opened: OpenFiles = other.store.read(lambda view: view.files.opened)
     assert len(opened) == 2
-    ledgers = other._store.read(lambda view: sorted(view.manifest.files))
+    ledgers = other.store.read(lambda view: sorted(view.manifest.files))
     bench.client.admin.trim("t", Bound("id", ids(bench.client)[2]), force_unacked=True)
     bench.client.checkpoint(roll_all=True)
     bench.client.checkpoint()
-    gone = bench.client._store.read(lambda view: set(ledgers) - set(view.manifest.files))
+    gone = bench.client.store.read(lambda view: set(ledgers) - set(view.manifest.files))
     assert gone
 
     def rows(view: View) -> list[Any]:
         return [view.ledger_table(one, 0, 1) for one in ledgers if view.files.of(one)]
 
-    assert sum(table.num_rows for table in other._store.read(rows, fresh=False)) == 6 - len(gone)
+    assert sum(table.num_rows for table in other.store.read(rows, fresh=False)) == 6 - len(gone)
 
 
 def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
@@ -115,8 +115,8 @@ def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     """NoResources only where closing what is kept does not help."""
     send(bench.client, *(b"%d" % number for number in range(5)))
     bench.client.checkpoint()
-    view = bench.client._store.read(lambda view: view)
-    opened, disk = view.files.opened, bench.client._store.disk
+    view = bench.client.store.read(lambda view: view)
+    opened, disk = view.files.opened, bench.client.store.disk
     assert values(bench.client)[0] == b"0"
     real = type(disk).open
     assert len(opened) > 1

@@ -75,7 +75,7 @@ def clock_problems(bench: Bench) -> list[str]:
     said = [p["message"] for p in bench.client.status()["problem_list"] if p["code"] == "clock"]
     rows = [row for row in bench.client.admin.check()["check_list"] if row["name"] == "clock"]
     assert [(row["detail"], row["status"]) for row in rows] == [(one, "warning") for one in said]
-    store = bench.client._store
+    store = bench.client.store
     found = store.read(lambda view: families(view, store))
     [jump] = [one for one in found if one.name == "txlog_clock_jump_seconds"]
     assert (jump.samples[0][2] > 0) is bool(said)

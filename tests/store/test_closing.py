@@ -163,7 +163,7 @@ def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Benc
         is_held.set()
         is_over.wait()
 
-    thread = threading.Thread(target=client._store.read, args=(work,))
+    thread = threading.Thread(target=client.store.read, args=(work,))
     thread.start()
     is_held.wait()
     child = os.fork()

@@ -56,7 +56,7 @@ def seen(client: Client) -> Any:
     """What a client knows: every fold has a part in it."""
     messages = [(m.message_id, m.value, m.txn) for m in read(client)]
     txns = [(row["txn"], row["state"]) for row in client.transactions(all=True)]
-    view = client._store.read(lambda view: view)
+    view = client.store.read(lambda view: view)
     number = 1
     folds = [view.topic(number), view.buffer(number), view.watermark(number).state]
     return messages, client.subscriptions(), sorted(txns), [str(fold) for fold in folds]
@@ -156,7 +156,7 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R12: it leaves the queue, and the calls of other threads stay in it for the next leader."""
-    store = bench.client._store
+    store = bench.client.store
     others = Call(lambda view, now: Decision([], answer="done"))
     store._queue.append([others])
 
@@ -189,9 +189,9 @@ def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
         raise error("no")
 
     with pytest.raises(error):
-        bench.client._store.read(look)
+        bench.client.store.read(look)
     before = seen(bench.another())
-    bench.client._ask(views.append)
+    bench.client.store.ask(views.append)
     assert (views[0] is views[1]) == is_kept
     assert seen(bench.client) == before
 
@@ -203,7 +203,7 @@ class Alarm(Exception):
 def fresh(bench: Bench) -> list[bytes]:
     """What a process sees that reads everything anew, of all that was written."""
     other = bench.another()
-    other._store.flush()
+    other.store.flush()
     return [m.value or b"" for m in read(other)]
 
 
@@ -256,7 +256,7 @@ def test_a_commit_whose_frame_is_in_doubt_says_so(
 
 def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """R30: calls behind one that found the disk full go on behind the frames before it."""
-    store = bench.client._store
+    store = bench.client.store
     producer = bench.client.producer("t")
     began = Call(bench.client.transaction()._opening().decide)
     txn = bench.client.transaction()
@@ -376,7 +376,7 @@ def test_a_call_that_another_thread_has_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller leaves when it is decided, so what it hears then is true."""
-    store = bench.client._store
+    store = bench.client.store
     queued, taken, go_on = Event(), Event(), Event()
     under_lock, run = Store._under_lock, Mutex.run
     turns = 0
@@ -419,7 +419,7 @@ def test_calls_of_others_survive_the_interrupt_of_their_leader(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were not decided are made by their own thread; those in doubt say so."""
-    store = bench.client._store
+    store = bench.client.store
     undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
     taken = [[written], [undecided]]
     store._queue += taken
@@ -446,7 +446,7 @@ def test_calls_of_others_survive_the_interrupt_of_their_leader(
 
 def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
     """Also while it decides for another one, which decides that anew by itself."""
-    store = bench.client._store
+    store = bench.client.store
     tries = 0
 
     def decide(view: View, now: Any) -> Decision[str]:

@@ -192,7 +192,7 @@ def test_a_pin_ends_once(client: Client) -> None:
     """Closing twice is closing; what is free is asked of the newest pins."""
     [source, *_] = client._relation("orders").direct
     disk = PosixDisk(client.path)
-    salt = client._store.identity.salt
+    salt = client.store.identity.salt
     one, two = client._pin([source]), client._pin([source])
     assert one is not None
     assert two is not None

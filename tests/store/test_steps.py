@@ -175,7 +175,7 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
         step()
     for _ in range(COUNTED):
         step()
-    assert 20 * COUNTED < calls_of(other._store.refresh) <= 31 * COUNTED
+    assert 20 * COUNTED < calls_of(other.store.refresh) <= 31 * COUNTED
 
 
 def by_iteration(client: Client) -> Step:

@@ -112,7 +112,7 @@ class Work:
         self._key = options.transaction_key or (
             f"function:{context.function_name}:{options.instance}"
         )
-        self._decoder = Decoder(client._store)
+        self._decoder = Decoder(client.store)
         self._epoch = 0
         self._conflicts = 0
         self._producers: dict[str, Producer] = {}

@@ -136,7 +136,7 @@ class Inputs:
 
     def waiting(self) -> Waiting:
         """A wait for what the consumers get."""
-        return self._client._waiting(*self._consumers)
+        return self._client.waiting(*self._consumers)
 
     # --- as a source -------------------------------------------------------------------------
 

@@ -349,7 +349,7 @@ class Call:
         if self.lock_timeout_ms is None and "lock_timeout" in self.user:
             usual_ms = self.usual_lock_timeout_ms()
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
-                client._wait_for_locks(usual_ms)
+                client.wait_for_locks(usual_ms)
 
     def _say(self, level: str, text: str, before: str = "") -> None:
         text = printable(text)

@@ -119,7 +119,7 @@ def _contents(
         found = makes.contents(view, words, isolation, compacted=True, counted=counted)
         return found, makes.segments(view)
 
-    found, segments = client._ask(look)
+    found, segments = client.store.ask(look)
     if not topics:
         return found, segments
     wanted = {name.full for name in names}

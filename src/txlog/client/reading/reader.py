@@ -205,7 +205,7 @@ class Reader(Watermarked):
             store.read(self.start, up_to_damage=True)
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            self._ground = HandedOut(self._standing)
+            self._ground = HandedOut(self.standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
     @property
@@ -279,13 +279,13 @@ class Reader(Watermarked):
         """The topic it was opened on; raises TopicNotFound, also if its name was reused."""
         return live_topic(view, self._topic_number, self.short)
 
-    def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
+    def standing(self, view: View) -> dict[tuple[int, int], Mark]:
         """Its place in each partition: (index, number in the store) -> mark."""
         self._notice(view)
         found = self._found(view)
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
 
-    def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+    def stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
         """Read these partitions only, from after marks that `standing` gave, up to `stops`.
 
         The next call that reads raises MessageNotFound if what follows a mark was trimmed.

@@ -512,7 +512,7 @@ class Producer:
             self._check_open()
             self._asserting.note(txn, event_time)
             item = (None, value, key, None, event_time, None, None, sequence_id, None)
-            return txn._leave_row(self._together, item, _receipt)
+            return txn.leave_row(self._together, item, _receipt)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         batch = one_row(cast(Any, value), head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0], version)

@@ -1,7 +1,7 @@
 """Consuming: sessions of consumers, cursors, and the decisions that lease and acknowledge."""
 
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find, by_partition
-from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult, Postponed
+from txlog.engine.decide.consuming.dead_letters import MoveResult
 from txlog.engine.decide.consuming.lease import (
     UNACKED_MAX,
     ReturnResult,
@@ -25,16 +25,10 @@ from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
 from txlog.engine.session.consuming.acknowledge import (
     Acknowledgeable,
-    Through,
     acknowledge_later,
     acknowledge_runs,
-    acknowledge_together,
-    acknowledge_together_later,
-    check_received,
-    ids_of,
     runs_of,
 )
-from txlog.engine.session.consuming.ahead import Ahead
-from txlog.engine.session.consuming.dead_letters import reconsume_later
-from txlog.engine.session.consuming.membership import Membership, check_options
-from txlog.engine.session.consuming.receive import Guard, Receiving, Still
+from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.engine.session.consuming.many_topics import Topics, TopicsSession
+from txlog.engine.session.consuming.session import LastIds, Session

@@ -40,19 +40,11 @@ from txlog.engine.plan.reading.ranges import (
     stop_after,
 )
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
-from txlog.engine.relation.positions import (
-    Where,
-    bound_of,
-    chosen_partitions,
-    last_ids,
-    only_one,
-    seek_to,
-)
+from txlog.engine.relation.positions import Where, bound_of, last_ids, only_one
 from txlog.engine.session.reading.message import Decoder, Message, messages
 from txlog.engine.session.reading.pause import (
     BY_TIME,
     POLL_SECONDS_MAX,
-    REST_SECONDS_MAX,
     Concern,
     Quiet,
     Rest,

@@ -1,6 +1,6 @@
 """Watermarks: the assertions of producers, and what a reader or consumer may conclude."""
 
-from txlog.engine.decide.consuming.watermark_offer import Pair, clamp_of
+from txlog.engine.decide.consuming.watermark_offer import clamp_of
 from txlog.engine.decide.sending.watermark import (
     Assertion,
     WatermarkPlaced,
@@ -14,7 +14,7 @@ from txlog.engine.decide.sending.watermark import (
 from txlog.engine.folds.watermark import START, Active, Position, State, Watermark
 from txlog.engine.plan.watermarks.rows import Lateness, Row, read_rows
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
-from txlog.engine.session.reading.watermark_ground import HandedOut, Subscribed
+from txlog.engine.session.reading.watermark_ground import HandedOut
 from txlog.engine.session.reading.watermark_session import (
     Watermarked,
     WatermarkListener,

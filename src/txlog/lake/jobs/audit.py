@@ -88,7 +88,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
 
 def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
     """What is stored of the topics with these full names; None: of all. Frames stay open."""
-    return client._ask(lambda view: stored(view, words))
+    return client.store.ask(lambda view: stored(view, words))
 
 
 def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
@@ -112,7 +112,7 @@ def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditC
 def _damage(client: Client, files: Sequence[Source]) -> str | None:
     """What is wrong with the bytes of files; None when nothing is."""
     try:
-        client._check_files(files)
+        client.check_files(files)
     except Corruption as error:
         return str(error)
     return None

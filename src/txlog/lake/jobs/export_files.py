@@ -477,16 +477,16 @@ class _Directory:
         stop = self.state.stops.get(partition)
         if stop is None:
             return
-        number, store = int(partition), self._client._store
+        number, store = int(partition), self._client.store
         reader = self._client.reader(self._topic, partitions=[number])
-        reader._stand({number: self.state.places[partition]}, {number: stop})
+        reader.stand({number: self.state.places[partition]}, {number: stop})
         while True:
             try:
                 written = self._piece(reader, number, piece_messages)
             except MessageNotFound as error:
                 error.hint = "start over: in another directory, or here with --force"
                 raise
-            ((_, mark),) = store.ask(reader._standing, up_to_damage=True).items()
+            ((_, mark),) = store.ask(reader.standing, up_to_damage=True).items()
             if written:
                 self.state.places[partition] = mark
                 self._save()
@@ -543,7 +543,7 @@ class _Directory:
                 check_whole(view)
             return places
 
-        found = self._client._store.ask(resolved, up_to_damage=True)
+        found = self._client.store.ask(resolved, up_to_damage=True)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
             {str(index): place.after for index, place in found.items()},

@@ -74,7 +74,7 @@ def replay(
         answer["read"] = sum(
             table.num_rows
             for scan in scans_of(content.relation)
-            for table in client._scanned(scan, ["lsn"])
+            for table in client.scanned(scan, ["lsn"])
         )
         return answer
     relation = content.relation
@@ -108,7 +108,7 @@ class Replayed:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for scan in scans_of(self._relation):
-            for table in self._client._scanned(scan, _READ):
+            for table in self._client.scanned(scan, _READ):
                 if not table.num_rows:
                     continue
                 self.read += table.num_rows

@@ -174,7 +174,7 @@ class Spark:
     def searches(self, client: Client, topic: str) -> Mapping[int, Search]:
         """What finds the delayed ids of a topic, by partition: all there are now."""
         name = TopicName.parse(topic)
-        numbers, ends, content = client._ask(lambda view: _delayed_places(view, name))
+        numbers, ends, content = client.store.ask(lambda view: _delayed_places(view, name))
         frame = frame_of(self.session, client.path, content)
         ids = self._run(lambda: delayed_ids(frame))
         by_partition = {

@@ -152,7 +152,7 @@ def frames(
     """The messages of each topic as of one LSN; otherwise as `read`."""
     with opened(store) as client:
         for _ in range(_TRIES):
-            contents = client._content_of_each(
+            contents = client.content_of_each(
                 topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
             )
             pin = client._pin(files_of(contents))

@@ -55,7 +55,7 @@ def columns_of(options: Mapping[str, str]) -> str:
 def record_type(client: Client, topic: str) -> StructType | None:
     """The type of the records of a topic; None: its values are bytes."""
     name = TopicName.parse(topic, allow_partition=True)
-    newest = client._ask(lambda view: newest_of(find_topic(view, name)))
+    newest = client.store.ask(lambda view: newest_of(find_topic(view, name)))
     return None if newest is None else spark_type(newest)
 
 

@@ -218,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._unpin()
             if files:
                 self._pin = self._client._pin(files)
-            if self._client._has_files(files):
+            if self._client.has_files(files):
                 return relation
             # R21: a checkpoint has removed files since
         raise SnapshotExpired("the store moved on faster than it could be read")

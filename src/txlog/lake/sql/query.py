@@ -105,7 +105,7 @@ class SqlQuery:
         wanted = None if words & {_MESSAGES, _EVERYTHING, _COMPACTED} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents, self._tables = self._client._moment(
+            self._contents, self._tables = self._client.moment(
                 wanted,
                 self._isolation,
                 everything=_EVERYTHING in words,
@@ -193,7 +193,7 @@ class SqlQuery:
         parts = [source for content in self._contents for source in content.relation.open]
         if sources or parts:
             self._pin = self._client._pin([*sources, *parts])
-        self._client._check_files(sources)
+        self._client.check_files(sources)
         for source in parts:  # their bytes are checked as they are read
             self._client.open(source.ref.path).close()
         self._contents = [self._client.without_far(content) for content in self._contents]
@@ -260,7 +260,7 @@ class SqlQuery:
     def _is_overtaken(self) -> bool:
         """A file of the snapshot no longer exists."""
         try:
-            self._client._check_files(list(files_of(self._contents)))
+            self._client.check_files(list(files_of(self._contents)))
         except MissingFile:
             return True
         return False

@@ -98,7 +98,7 @@ def listed(
             rows += [row for rest in own.values() for row in rest] + shared
         return rows
 
-    rows = client._ask(question)
+    rows = client.store.ask(question)
     if small_bytes is not None:
         rows = [
             row
@@ -359,7 +359,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow
             return [refs[at]], rows[at]
         return [], None
 
-    refs, row = client._ask(question)
+    refs, row = client.store.ask(question)
     if row is None and what.isdecimal() and len(what) < 20:
         raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
     return refs, row
@@ -374,7 +374,7 @@ def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Tab
                 return _of_changes(view, ref), ref.path, read(view.disk, ref)
         return None
 
-    return client._ask(question)
+    return client.store.ask(question)
 
 
 def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
@@ -595,7 +595,7 @@ def _in_frames(
         low, high = max(done, span[0]), min(done + rows, span[1])
         return view.ledger_table(ledger, low, high) if low < high else MESSAGE.empty_table()
 
-    yield from client._ask(question).to_batches()
+    yield from client.store.ask(question).to_batches()
 
 
 def _entries(wanted: Range | None, ledger: int, rows: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
     """
     for part in not_covered(content):
         sources = list(files_of([part]))
-        client._check_files(sources)
+        client.check_files(sources)
         path = path_below(client.path)
         paths = [path(source) for source in sources]
         with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:

@@ -95,7 +95,7 @@ def count_not_covered(client: Client, content: Content) -> int:
             count += sum(_joined(rows, late) for rows in _keys(view, source))
         return count
 
-    return int(relation.tail.num_rows + relation.large.num_rows) + client._ask(look)
+    return int(relation.tail.num_rows + relation.large.num_rows) + client.store.ask(look)
 
 
 def _keys(view: View, source: Source) -> Iterator[pa.Table]:

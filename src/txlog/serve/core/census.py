@@ -56,7 +56,7 @@ def _stamp(view: View) -> tuple[int, ...]:
 
 async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) -> None:
     """Tell of each change, until it is cancelled, or the store cannot be read any more."""
-    store, waits = service.store._store, service.client._waits
+    store, waits = service.store.store, service.client.waits
     seen: tuple[int, ...] = ()
     while True:
         looks = 0

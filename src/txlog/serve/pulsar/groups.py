@@ -225,7 +225,7 @@ def _taken(waiting: list[T]) -> list[T]:
 
 def _done(group: _Group, client: Client) -> _Outcome:
     """Do a group; what is not in an open transaction is durable when it returns."""
-    store = client._store
+    store = client.store
     begins = _allowed(store, [one for one, _ in group.begins])
     registrations = [(one, one.call(store)) for one, _ in group.registrations]
     ends = [(one, one.call(store)) for one, _ in group.ends]

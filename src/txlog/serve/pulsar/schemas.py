@@ -171,7 +171,7 @@ async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
 
     def act(client: Client) -> tuple[Schema, int]:
         version = version_of(body.schema_version)
-        known = client._store.ask(lambda view: find_topic(view, name.topic).schemas)
+        known = client.store.ask(lambda view: find_topic(view, name.topic).schemas)
         for one in reversed(known):
             if one.version == version or (version is None and not one.deleted):
                 return schema_in(one), one.version

@@ -72,7 +72,7 @@ def urls_of(full: str, count: int) -> list[str]:
 
 def found(client: Client, name: TopicName) -> Topic:
     """A topic of the store. Raises TopicNotFound."""
-    return client._store.read(lambda view: find_topic(view, name.topic))
+    return client.store.read(lambda view: find_topic(view, name.topic))
 
 
 def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
@@ -213,7 +213,7 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
         return {topic.name: topic.partitions for topic in every if topic.name.startswith(start)}
 
     def act(client: Client) -> tuple[list[str], bool]:
-        partitions = client._store.read(look)
+        partitions = client.store.read(look)
         names = sorted(partitions)
         is_filtered = False
         if pattern is not None:

@@ -69,7 +69,7 @@ class WatermarkSession:
     """The watermark of one consumer.
 
     ground: how far it is, and what binds it
-    notify: told of each event
+    notify: called with each event, on the receiving thread
     late_messages: messages that were older than the value when they were handed out
     """
 
@@ -80,7 +80,6 @@ class WatermarkSession:
         "_epochs",
         "_generators",
         "_ground",
-        "_notify",
         "_number",
         "_seen",
         "_standings",
@@ -88,6 +87,7 @@ class WatermarkSession:
         "_value",
         "_view",
         "late_messages",
+        "notify",
     )
 
     def __init__(
@@ -95,7 +95,7 @@ class WatermarkSession:
     ) -> None:
         self._store = store
         self._ground = ground
-        self._notify = notify
+        self.notify = notify
         self._view: View | None = None
         self._generators: dict[Pair, WatermarkGenerator] = {}
         self._standings: dict[Pair, Standing] = {}
@@ -154,8 +154,8 @@ class WatermarkSession:
                 self._value = found.event_time
                 self._number += 1
                 self._emitted_ms = self._store.clock.now().boot_ms
-                if self._notify is not None:
-                    self._notify(Watermark(self._value, self._number))
+                if self.notify is not None:
+                    self.notify(Watermark(self._value, self._number))
                 return True
         return False
 

@@ -292,7 +292,7 @@ class Transaction:
         self._queue[call] = None
         return Later(self, call, finish)
 
-    def _leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
+    def leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
         """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
         call = _Row(gather, item)
         self._queue[call] = None

@@ -78,7 +78,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
             raise TryAgain(f"another export is writing to {path}", path=path)
         with _telling(path), closing(make(place, Label(client.uuid, name))) as target:
             since = target.lsn()
-            found = client._ask(lambda view: content(view, name))
+            found = client.store.ask(lambda view: content(view, name))
             lsn = found.relation.lsn
             if since > lsn:
                 raise NotAllowed(
@@ -116,7 +116,7 @@ def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> 
     """Committed messages that became visible after an LSN, a batch at a time."""
     wanted = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, wanted):
-        for table in client._scanned(scan, names, wanted):
+        for table in client.scanned(scan, names, wanted):
             rows = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
             if rows.num_rows:
                 yield rows

@@ -40,7 +40,7 @@ def _partitions(client: Client) -> dict[TopicName, int]:
         return sorted((one.name, one.partitions) for one in view.catalog.topics.values())
 
     out = {}
-    for full_name, count in client._store.read(look):
+    for full_name, count in client.store.read(look):
         tenant, namespace, name = full_name.split("/")
         out[TopicName(tenant, namespace, name)] = count
     return out
