@@ -194,6 +194,8 @@ def test_a_document_that_is_named_exists() -> None:
 
 
 def test_the_newest_version_of_the_changelog_is_that_of_the_program() -> None:
+    """Above it is only the section of the next one, which has no number yet."""
+    assert _text("CHANGELOG.md").split("\n## ")[1].startswith("Unreleased\n")
     project = tomllib.loads(_text("pyproject.toml"))["project"]
     newest = re.search(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None
