@@ -19,7 +19,7 @@ from txlog.client.topics.subscription import SubscriptionHandle
 from txlog.client.topics.topic import TopicHandle
 
 LINES_MAX = {
-    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 275, "docs/format.md": 425,
+    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 310, "docs/format.md": 425,
     "CONTRIBUTING.md": 165, "docs/analytics.md": 250, "docs/cluster.md": 100,
     "docs/tutorial.md": 260, "docs/cookbook.md": 325, "docs/python.md": 360, "docs/index.md": 60,
     "docs/flights.md": 130, "docs/serve.md": 350, "docs/http.md": 80,
