@@ -1,8 +1,8 @@
-"""Eight consumers of each type of subscription, two of them SIGKILLed every second; then a check.
+"""Eight consumers of a subscription, two of them killed every second; then a check.
 
-    PYTHONPATH=src python bench/consumers.py --seconds 60 --seed 7
-    PYTHONPATH=src python bench/consumers.py --types key-shared --seconds 10 --no-figures
-    PYTHONPATH=src python bench/consumers.py --types shared key-shared --delay 3000 --no-figures
+    python -m bench consumers --seconds 60 --seed 7
+    python -m bench consumers --types key-shared --seconds 10 --no-figures
+    python -m bench consumers --types shared key-shared --delay 3000 --no-figures
 
 Six processes, two of them with two threads, consume one subscription of a topic with four
 partitions. Each takes a batch and, in one transaction, acknowledges it and sends its messages on;
@@ -447,8 +447,8 @@ def throughput(where: Path, peer: str, processes: int, count: int) -> float:
             client.create_subscription("in", "s", type="shared")
             producer = client.producer("in")
             table = pa.table({"value": pa.array([value] * 10_000, pa.binary())})
-            for _ in range(count // 10_000):
-                producer.send_batch(table)
+            for first in range(0, count, 10_000):
+                producer.send_batch(table.slice(0, count - first))
     else:
         db = sqlite3.connect(where / "peer.db")
         db.execute("PRAGMA journal_mode=WAL")

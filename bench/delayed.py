@@ -1,8 +1,8 @@
 """What delayed messages cost: adding, opening, finding out what is due, reading past them.
 
-    PYTHONPATH=src python bench/delayed.py               10,000,000 messages over 30 days, minutes
-    PYTHONPATH=src python bench/delayed.py --messages 200000 --rounds 1
-    PYTHONPATH=src python bench/delayed.py --results     also into bench/RESULTS.md
+    python -m bench delayed               10,000,000 messages over 30 days, minutes
+    python -m bench delayed --messages 200000 --rounds 1
+    python -m bench delayed --results     also into bench/RESULTS.md
 
 The peer of a cold open is a replay of the log that feeds a heap, what a broker does without an
 index; it reads nothing but the time column, and builds the heap at once instead of pushing. The
@@ -30,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from bench.results import command, put
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
@@ -37,7 +38,6 @@ from txlog.engine.model.ops import Appended
 from txlog.engine.upkeep.delayed import buckets
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
 HEADING = "## Delayed messages"
 START_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -441,29 +441,17 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
     )
 
 
-def section(found: list[tuple[str, str, str]], messages: int) -> str:
-    """The figures as a section of RESULTS.md."""
-    lines = [
-        HEADING,
-        "",
+def section(found: list[tuple[str, str, str]], messages: int) -> list[str]:
+    """The figures as the lines of a section of RESULTS.md."""
+    return [
         f"{messages:,} messages of {VALUE_BYTES} bytes, due at random over {DAYS} days; "
-        f"`PYTHONPATH=src python bench/delayed.py {' '.join(sys.argv[1:])}`; Python "
+        f"{command()}; Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}.",
         "",
         "| what | target | figure |",
         "|---|---|---:|",
         *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
-        "",
     ]
-    return "\n".join(lines)
-
-
-def put(text: str, path: Path = RESULTS) -> None:
-    """Put the section into the file, in the place of the one before."""
-    known = path.read_text() if path.exists() else ""
-    before, _, behind = known.partition(HEADING + "\n")
-    _, mark, rest = behind.partition("\n## ")
-    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> None:
@@ -483,8 +471,4 @@ def main() -> None:
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
     if given.results:
-        put(section(found, given.messages))
-
-
-if __name__ == "__main__":
-    main()
+        put(HEADING, section(found, given.messages))

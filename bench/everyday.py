@@ -1,6 +1,6 @@
-"""Measures everyday work beside SQLite and DuckDB: what one call, or one command, costs.
+"""What one call or one command costs, beside SQLite and DuckDB.
 
-    python -m bench.everyday [--messages N] [--rounds N] [--only WORD] [--results]
+    python -m bench everyday [--messages N] [--rounds N] [--only WORD] [--results]
 
 A store with so many messages of 100 bytes with key, properties and event time, half of them in
 transactions of 100, written with durability `os`, and the same rows in a SQLite table (WAL, NORMAL)
@@ -306,9 +306,5 @@ def main() -> None:
         if options.results:
             put(
                 "## Everyday work",
-                [f"{options.messages:,} messages, `python -m bench.everyday`.", "", *out],
+                [f"{options.messages:,} messages, `python -m bench everyday`.", "", *out],
             )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Measures what a store that lives long is made of: whether anything grows that nobody keeps.
+"""A store that lives long: whether anything grows that no policy keeps.
 
-    python bench/growth.py [--transactions N] [--keep] [--out PATH]
+    python -m bench growth [--transactions N] [--keep] [--out PATH]
 
 One process commits transactions of a message and an acknowledgement, by the hand of a clock a
 tenth of a second apart, so that 100,000 are three hours; every hundredth has one of twenty keys,
@@ -13,19 +13,15 @@ subscription and a transaction are looked at).
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-
-import txlog  # noqa: E402
-from txlog.client.client import Client  # noqa: E402
-from txlog.client.open import open_store  # noqa: E402
-from txlog.clock import ManualClock  # noqa: E402
+import txlog
+from txlog.client.client import Client
+from txlog.client.open import open_store
+from txlog.clock import ManualClock
 
 STEP_MS = 100
 KEYS = 2000
@@ -120,7 +116,3 @@ def _opened(path: Path, clock: ManualClock, txn: txlog.TxnId) -> float:
 
 def _kib(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) >> 10
-
-
-if __name__ == "__main__":
-    main()

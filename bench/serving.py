@@ -1,6 +1,6 @@
 """`txlog serve` beside Apache Pulsar standalone and pulsar-lite: same machine, same clients.
 
-    python bench/serving.py [--messages N] [--systems txlog,pulsar,lite] [--runs N]
+    python -m bench serving [--messages N] [--systems txlog,pulsar,lite] [--runs N]
 
 Apache Pulsar comes by Maven (pulsar-server-distribution), pulsar-lite by pip; both are kept in
 bench/.work. Messages have 100 bytes. Produce and consume are measured with the stock Python client,
@@ -28,9 +28,9 @@ from typing import Any
 
 import pulsar
 
+from tests.clients import bed
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from tests.clients import bed  # noqa: E402
 
 WORK = ROOT / "bench" / ".work"
 VERSION = "4.0.4"
@@ -330,7 +330,3 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
-
-
-if __name__ == "__main__":
-    sys.exit(main())

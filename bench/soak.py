@@ -1,6 +1,6 @@
-"""Hold `txlog serve` under load for hours, kill it over and over, and count what came of it.
+"""`txlog serve` under load for hours, killed over and over; then a count of messages.
 
-    python bench/soak.py [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
+    python -m bench soak [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
 
 Stock Python clients in several processes: each connection has a producer and a Shared
 consumer, on one of a tenth as many topics. The server is killed at equal distances and

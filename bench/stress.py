@@ -1,6 +1,6 @@
-"""The stress: eight processes on one store for a while, all killed at random, then a full check.
+"""Eight processes on one store, all of them killed at random; then a full check.
 
-    PYTHONPATH=src python bench/stress.py --seconds 60 --seed 7
+    python -m bench stress --seconds 60 --seed 7
 
     3  producers: transactions over the partitions of `in`, some aborted
     1  producer with a name and sequences: plain sends, repeated after each restart

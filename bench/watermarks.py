@@ -1,8 +1,8 @@
-"""What event-time watermarks cost: asserting, finding a value anywhere, acknowledging, snapshots.
+"""What event-time watermarks cost: asserting, finding a value anywhere, acknowledging.
 
-    PYTHONPATH=src python bench/watermarks.py               10,000,000 messages, minutes
-    PYTHONPATH=src python bench/watermarks.py --messages 200000 --markers 200 --rounds 1
-    PYTHONPATH=src python bench/watermarks.py --results     also into bench/RESULTS.md
+    python -m bench watermarks               10,000,000 messages, minutes
+    python -m bench watermarks --messages 200000 --markers 200 --rounds 1
+    python -m bench watermarks --results     also into bench/RESULTS.md
 
 A row of a producer stands behind each thousandth message. The peer is a SQLite table of the same
 rows with an index by producer and place: the least over the latest row of each producer. Both are
@@ -31,13 +31,13 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from bench.results import command, put
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
 HEADING = "## Watermarks"
 START_MS = 1_800_000_000_000
 PRODUCERS = 20
@@ -485,30 +485,18 @@ def long_log(
         shutil.rmtree(store)
 
 
-def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> str:
-    """The figures as a section of RESULTS.md."""
-    lines = [
-        HEADING,
-        "",
+def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> list[str]:
+    """The figures as the lines of a section of RESULTS.md."""
+    return [
         f"{messages:,} messages of {VALUE_BYTES} bytes, {markers:,} watermark rows of {PRODUCERS} "
-        f"producers; `PYTHONPATH=src python bench/watermarks.py {' '.join(sys.argv[1:])}`; Python "
+        f"producers; {command()}; Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}. "
         "The peer is a SQLite table of the watermark rows alone, with an index.",
         "",
         "| what | target | figure |",
         "|---|---|---:|",
         *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
-        "",
     ]
-    return "\n".join(lines)
-
-
-def put(text: str, path: Path = RESULTS) -> None:
-    """Put the section into the file, in the place of the one before."""
-    known = path.read_text() if path.exists() else ""
-    before, _, behind = known.partition(HEADING + "\n")
-    _, mark, rest = behind.partition("\n## ")
-    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> None:
@@ -529,8 +517,4 @@ def main() -> None:
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
     if given.results:
-        put(section(found, given.messages, given.markers))
-
-
-if __name__ == "__main__":
-    main()
+        put(HEADING, section(found, given.messages, given.markers))

@@ -1,6 +1,4 @@
-"""The bench of typed topics: records in and out by Spark and DuckDB, beside their own Parquet.
-
-    PYTHONPATH=src python bench/typed.py [--rows N] [--rounds N]
+"""Typed topics: records in and out by Spark and DuckDB, beside their own Parquet.
 
 1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd), the same with the bytes
    of the records as JSON beside them, which is what a store keeps; `bulk_load`; the sink.
@@ -9,37 +7,26 @@
 3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that are
    decoded when the frame is made: the frame made and asked, and one that is there asked again.
 4. The same by DuckDB: the files themselves, and the view of `txlog views`.
-
-`bench/ratios.py` has these beside all others. Each round turns through all of a part; medians, of
-processor time of all that runs, and of the clock. A first round is not counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-sys.path.insert(0, str(ROOT / "bench"))
+import duckdb
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-import duckdb  # noqa: E402
-import pyarrow as pa  # noqa: E402
-from pyspark.sql import DataFrame, SparkSession  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402
-from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
-from pyspark.sql.types import StructType  # noqa: E402
-from sinks import timed  # noqa: E402
-
-import txlog  # noqa: E402
-from txlog.base.schemas.values import encode  # noqa: E402
-from txlog.cli.main import main as command  # noqa: E402
-from txlog.spark import bulk_load, read, session  # noqa: E402
+import txlog
+from bench.columns.written import timed
+from txlog.base.schemas.values import encode
+from txlog.cli.main import main as command
+from txlog.spark import bulk_load, read
 
 PARTITIONS = 2
 Found = dict[str, tuple[float, float]]
@@ -212,26 +199,3 @@ def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> Found:
     show("Two fields of twenty, by DuckDB", count, found)
     opened.close()
     return found
-
-
-def main() -> None:
-    """Run all parts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    print(f"rows {given.rows:,}, rounds {given.rounds}, load {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        spark = session("local[2]", {"spark.driver.memory": "1g"})
-        frame = frame_of(spark, given.rows)
-        frame.count()
-        store, _ = writing(spark, folder, frame, given.rounds)
-        reading(spark, folder, store, given.rows, given.rounds)
-        with_journal(spark, folder, store, frame, given.rounds)
-        by_duckdb(folder, store, given.rows, given.rounds)
-        spark.stop()
-
-
-if __name__ == "__main__":
-    main()
