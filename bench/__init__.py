@@ -1,4 +1,4 @@
-"""Owns the scenarios that measure txlog beside its peers, or kill its processes and count.
+"""Scenarios: they measure txlog and its peers in turns, or kill its processes and count.
 
 `python -m bench` lists them; `python -m bench SCENARIO` runs one.
 """

@@ -1,11 +1,11 @@
 """Runs one scenario of the bench, or lists them.
 
     python -m bench                        the scenarios
-    python -m bench SCENARIO --help        what it measures, and its options
+    python -m bench SCENARIO --help        its options
     python -m bench SCENARIO [OPTIONS]
 
-If PYTHONPATH has a folder with another txlog, that one is measured; otherwise the one of this
-checkout. Two versions can so be run in turns.
+A scenario measures the txlog of this checkout, unless PYTHONPATH has a folder with another one. So
+two versions can run in turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Spark and DuckDB on a store, beside the same engine on plain Parquet.
+"""Spark and DuckDB on a store, in turns with the same engine on plain Parquet.
 
     python -m bench columns [--messages N] [--rows N] [--rounds N] [--results]
 
-Bytes are transactions of 1,000 messages of 100 bytes, a twentieth aborted, all sealed and clean.
-Typed values, whose own tables come first, have twenty fields, of which two are asked. Medians of
-rounds that turn through all of a part, by the clock and by the time of processors, which other
-programs on the machine disturb less. A first round is not counted.
+Bytes are transactions of 1,000 messages of 100 bytes. A twentieth of them is aborted, and all files
+are sealed and clean. Typed values, whose own tables come first, have twenty fields; a query needs
+two. Each figure is the median of rounds that turn through all plans of a part, by the clock and by
+processor time, which other programs on the machine disturb less. The first round does not count.
 """
 
 from __future__ import annotations

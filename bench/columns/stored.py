@@ -1,8 +1,8 @@
 """Messages whose values are bytes, for reading: the store, the queries, the floor of a source.
 
-Four fifths of the messages are transactional, of so many a marker, a twentieth aborted. `same` is
-the floor of any data source in Python: it reads nothing, and gives a batch of those messages again
-and again, until they are as many.
+Four fifths of the messages are in transactions with a given number of messages for each marker; a
+twentieth of these is aborted. `same` is the floor of any data source in Python: it reads nothing
+and returns one batch of those messages until it has returned as many rows as the store has.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ TASKS = 16  # of `same`; the data source makes about as many
 
 
 class Same(DataSource):
-    """One batch in an Arrow file, given again and again; options: path, rows."""
+    """Repeats one batch from an Arrow file; options: path, rows."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(…)`."""
+        """The word for `format(…)`."""
         return "same"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of so many rows."""
+        """A reader that returns the rows of the option."""
         return SameReader(self.options["path"], int(self.options["rows"]))
 
 
 class SameReader(DataSourceReader):
-    """Gives the batch."""
+    """Repeats the batch."""
 
     def __init__(self, path: str, rows: int) -> None:
         self.path = path
         self.rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """Numbers."""
+        """One partition for each task."""
         return [InputPartition(number) for number in range(TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -62,7 +62,7 @@ class SameReader(DataSourceReader):
 
 
 def same(spark: SparkSession, path: str, folder: Path, like: DataFrame) -> DataFrame:
-    """As many rows as the store has, with these columns, from one batch of them."""
+    """A frame with the columns of `like` and as many rows as the store, made of one batch."""
     with txlog.open(path, read_only=True) as client:
         shares = shares_of(path, scans_of(client._relation("t")), {})
         rows = sum(scan.stop - scan.start for share in shares for scan in share.scans)
@@ -76,7 +76,7 @@ def same(spark: SparkSession, path: str, folder: Path, like: DataFrame) -> DataF
 
 
 def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
-    """Make the store."""
+    """Make the store, with `a_marker` messages for each marker."""
     rng = random.Random(7)
     values = [
         b'{"id": %d, "pad": "%s"}' % (n, rng.randbytes(38).hex().encode()) for n in range(POOL)
@@ -116,13 +116,13 @@ def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
 
 
 def _spread(rows: pa.Table) -> pa.Table:
-    """Rows over all partitions."""
+    """Spread rows over all partitions."""
     partition = pa.array([n % PARTITIONS for n in range(rows.num_rows)], pa.int32())
     return rows.append_column("partition", partition)
 
 
 def payload(frame: DataFrame) -> object:
-    """Every byte of every value is looked at."""
+    """Look at every byte of every value."""
     return frame.agg(F.sum(F.octet_length("value")), F.max("value")).collect()
 
 
@@ -134,7 +134,7 @@ def by_key(frame: DataFrame) -> object:
 def stream(
     spark: SparkSession, path: str, checkpoints: Path, columns: str, rows: int
 ) -> tuple[int, float]:
-    """(messages, seconds of its batches) of a stream over the store."""
+    """Stream the store; returns the messages and the seconds of the batches."""
     query = (
         spark.readStream.format("txlog")
         .schema(columns)

@@ -1,11 +1,13 @@
-"""Typed topics: records in and out by Spark and DuckDB, beside their own Parquet.
+"""Typed topics: records in and out by Spark and DuckDB, in turns with their own Parquet.
 
-1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd), the same with the bytes
-   of the records as JSON beside them, which is what a store keeps; `bulk_load`; the sink.
-2. Two fields of twenty, by Spark: `spark.read.parquet` of what 1 wrote, `txlog.spark.read`, format
-   `txlog`, `from_json` of the bytes; a stream of format `txlog`, with its rows a second.
-3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that are
-   decoded when the frame is made: the frame made and asked, and one that is there asked again.
+1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd); the same with the bytes
+   of the records as JSON in one more column, as a store keeps them; `bulk_load`; the sink.
+2. Two fields of twenty, by Spark: `spark.read.parquet` of the files from part 1,
+   `txlog.spark.read`, format `txlog`, `from_json` of the bytes; a stream of format `txlog`, with
+   its rows a second.
+3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that
+   Spark's driver decodes when it makes the frame: once with making the frame, once with a frame
+   from before.
 4. The same by DuckDB: the files themselves, and the view of `txlog views`.
 """
 
@@ -47,7 +49,7 @@ def frame_of(spark: SparkSession, count: int) -> DataFrame:
 
 
 def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> Found:
-    """Median seconds, of the clock and of processors, of each."""
+    """Run all works in turns; returns the median clock and processor seconds of each."""
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
@@ -62,7 +64,7 @@ def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> Found:
 
 
 def show(title: str, rows: int, found: Found) -> None:
-    """A table; each beside the first."""
+    """Print a table; the last column is the ratio to the first line."""
     print(f"\n{title}\n")
     print("| | s | processor s | rows/s | of the first |\n|---|---|---|---|---|")
     base = next(iter(found.values()))
@@ -71,7 +73,7 @@ def show(title: str, rows: int, found: Found) -> None:
 
 
 def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) -> tuple[str, Found]:
-    """Part 1; returns the store, too."""
+    """Part 1; returns the path of the store and the figures."""
     store = str(folder / "store")
     txlog.init(store, durability="os")
     with txlog.open(store) as client:

@@ -1,4 +1,4 @@
-"""Messages whose values are bytes, for writing; and how one run of something is timed."""
+"""Messages whose values are bytes, for writing; and the timer of one run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTITIONS = 2
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
-    """Keys of some customers, values of 100 bytes of JSON-like text; every task has a partition."""
+    """Rows with keys of 10,000 customers and values of 100 bytes; each task is one partition."""
     frame = spark.range(count, numPartitions=PARTITIONS).select(
         F.concat(F.lit("customer-"), F.pmod(F.xxhash64("id"), F.lit(10_000)))
         .cast("binary")
@@ -38,14 +38,14 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:
-    """Seconds, and seconds of processor time: what else runs here does not count in them."""
+    """Clock and processor seconds of a call; other programs add to the first only."""
     began, used = time.perf_counter(), processor_seconds()
     work()
     return time.perf_counter() - began, processor_seconds() - used
 
 
 def processor_seconds() -> float:
-    """Of this process, the JVM and its Python workers, those that have ended too."""
+    """Processor time of this process, the JVM and its Python workers, ended ones included."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

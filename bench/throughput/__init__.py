@@ -1,13 +1,13 @@
-"""Transactions, bulk, consuming, reading, cold opening and whole processes, beside SQLite.
+"""Transactions, bulk, consuming, reading, opening, processes; in turns with SQLite.
 
     python -m bench throughput             all, some minutes; writes bench/RESULTS.md
     python -m bench throughput --quick     small sizes, two rounds, writes nothing
     python -m bench throughput --only many
     python -m bench throughput --profile W1
 
-Figures are medians over the rounds; the ratio is of the medians. A ratio travels from machine to
-machine better than a figure does. Every round has fresh stores, and the order
-of the peers turns with each, so that a slow minute of the machine hits all of them.
+Figures are medians over the rounds, and the ratio is that between medians. A ratio travels from
+machine to machine better than a figure does. Each round has fresh stores and another order of the
+peers, so a slow minute of the machine hits all peers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ IMPORTS = {
 
 
 class Plan(NamedTuple):
-    """How much is measured."""
+    """The rounds and sizes of a run."""
 
     rounds: int
     sizes: dict[str, int]
@@ -98,7 +98,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """An empty directory beside this file, removed at the end; memory would flatter everybody."""
+    """An empty directory in bench/, removed at the end; in memory every peer would be faster."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     try:
@@ -121,7 +121,7 @@ def filesystem(path: Path) -> str:
 
 
 def measure(plan: Plan, only: list[str]) -> Figures:
-    """Units a second of each workload and peer, one figure a round."""
+    """Units a second of each workload and peer, one figure for each round."""
     figures: Figures = {}
     with workplace() as work:
         for turn in range(plan.rounds):
@@ -132,7 +132,7 @@ def measure(plan: Plan, only: list[str]) -> Figures:
                 for peer in order:
                     where = work / f"{name}-{peer}-{turn}"
                     where.mkdir()
-                    os.sync()  # nobody pays for another one's dirty pages
+                    os.sync()  # so that no peer flushes the dirty pages of another
                     rate = runs[peer](where, plan.sizes[name])
                     shutil.rmtree(where)
                     figures.setdefault(name, {}).setdefault(peer, []).append(rate)
@@ -141,7 +141,7 @@ def measure(plan: Plan, only: list[str]) -> Figures:
 
 
 def child(*command: str) -> tuple[float, str]:
-    """The seconds of a whole process, and its output."""
+    """Run Python with these words; returns the seconds and the output."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     elapsed = time.perf_counter() - start

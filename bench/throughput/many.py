@@ -1,9 +1,10 @@
 """Durable transactions of ten messages on one topic, by many processes and threads.
 
-Each worker repeats, for so many seconds, a transaction of TXN_ROWS messages of 100 bytes, flushed
-before it counts. The peer is SQLite (WAL, synchronous=FULL), doing the same in the same run: a row
-a message with partition and entry, a row a transaction, a connection a worker. A line each:
-transactions a second of all workers together, least and most worker, median and p99 of a commit.
+For a number of seconds each worker repeats a transaction of TXN_ROWS messages of 100 bytes, with
+its flush. The peer is SQLite (WAL, synchronous=FULL) in the same run: a row for each message with
+partition and entry, a row for each transaction, a connection for each worker. A line has the
+transactions a second of all workers together, those of the slowest and the fastest worker, and the
+median and p99 of a commit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CASES = ("1p", "4t", "16t", "2p", "4p", "8p")
 
 
 class Found(NamedTuple):
-    """Of one round: transactions a second together; of the least and the most worker; ms."""
+    """One round: transactions a second of all, of the slowest and the fastest worker; ms."""
 
     rate: float
     least: float
@@ -74,7 +75,7 @@ def sqlite_step(path: str) -> Callable[[], None]:
 
 
 def work(where: Path, peer: str, threads: int, seconds: float) -> None:
-    """A worker process: says it is ready, begins when told, prints the ms of each commit."""
+    """A worker process: prints `ready`, waits for a line, then prints the ms of each commit."""
     client = txlog.open(str(where / "store")) if peer == "txlog" else None
     path = str(where / "peer.db")
     steps = [sqlite_step(path) if client is None else txlog_step(client) for _ in range(threads)]
@@ -101,7 +102,7 @@ def work(where: Path, peer: str, threads: int, seconds: float) -> None:
         one.join()
     sys.stdout.write(json.dumps(took) + "\n")
     sys.stdout.flush()
-    sys.stdin.readline()  # nobody checkpoints at closing beside those who still work
+    sys.stdin.readline()  # a checkpoint at closing would disturb workers that still run
     if client is not None:
         client.close()
 
