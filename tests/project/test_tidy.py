@@ -88,7 +88,7 @@ LARGE: dict[str, set[str]] = {
 MODULES = modules()
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PROGRAMS = [*sorted((ROOT / "bench").glob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+PROGRAMS = [*sorted((ROOT / "bench").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -1,8 +1,8 @@
 """What small calls cost, in calls of functions: nothing creeps in unnoticed.
 
 Seconds say little on a shared machine; these are the same in each run. Other versions of Python
-make other bytecodes of the same source, so functions are counted. Whoever needs more raises a bound
-here, and says why. `bench/steps.py` shows where they are.
+make other bytecodes of the same source, so functions are counted. A change that needs more
+raises a bound here, and its commit says why.
 """
 
 from __future__ import annotations

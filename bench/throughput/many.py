@@ -1,11 +1,10 @@
 """Durable transactions of ten messages on one topic, by many processes and threads.
 
-    PYTHONPATH=src python bench/many.py [--seconds S] [--rounds N] [--only 1p 4t 16t 2p 4p 8p]
-
-Each worker repeats, for so many seconds, a transaction of TXN_ROWS messages of 100 bytes, flushed
-before it counts. The peer is SQLite (WAL, synchronous=FULL), doing the same in the same run: a row
-a message with partition and entry, a row a transaction, a connection a worker. A line each:
-transactions a second of all workers together, least and most worker, median and p99 of a commit.
+For a number of seconds each worker repeats a transaction of TXN_ROWS messages of 100 bytes, with
+its flush. The peer is SQLite (WAL, synchronous=FULL) in the same run: a row for each message with
+partition and entry, a row for each transaction, a connection for each worker. A line has the
+transactions a second of all workers together, those of the slowest and the fastest worker, and the
+median and p99 of a commit.
 """
 
 from __future__ import annotations
@@ -24,21 +23,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import peers
 import pyarrow as pa
 
 import txlog
+from bench.throughput import peers
 
-HERE = Path(__file__).resolve().parent
 TXN_ROWS = 10
 VALUE = b"x" * 100
 NEXT_ENTRY = "SELECT coalesce(max(entry) + 1, 0) FROM messages WHERE partition = 0"
-WHERE = HERE / ".work" / "many"
 CASES = ("1p", "4t", "16t", "2p", "4p", "8p")
 
 
 class Found(NamedTuple):
-    """Of one round: transactions a second together; of the least and the most worker; ms."""
+    """One round: transactions a second of all, of the slowest and the fastest worker; ms."""
 
     rate: float
     least: float
@@ -78,7 +75,7 @@ def sqlite_step(path: str) -> Callable[[], None]:
 
 
 def work(where: Path, peer: str, threads: int, seconds: float) -> None:
-    """A worker process: says it is ready, begins when told, prints the ms of each commit."""
+    """A worker process: prints `ready`, waits for a line, then prints the ms of each commit."""
     client = txlog.open(str(where / "store")) if peer == "txlog" else None
     path = str(where / "peer.db")
     steps = [sqlite_step(path) if client is None else txlog_step(client) for _ in range(threads)]
@@ -105,7 +102,7 @@ def work(where: Path, peer: str, threads: int, seconds: float) -> None:
         one.join()
     sys.stdout.write(json.dumps(took) + "\n")
     sys.stdout.flush()
-    sys.stdin.readline()  # nobody checkpoints at closing beside those who still work
+    sys.stdin.readline()  # a checkpoint at closing would disturb workers that still run
     if client is not None:
         client.close()
 
@@ -124,7 +121,7 @@ def measured(where: Path, peer: str, case: str, seconds: float) -> Found:
         db.executescript(peers.SQLITE_SCHEMA)
         db.close()
     count, kind = int(case[:-1]), case[-1]
-    words = [sys.executable, __file__, "--where", str(where), "--work", peer]
+    words = [sys.executable, "-m", "bench.throughput.many", "--where", str(where), "--work", peer]
     words += ["--seconds", str(seconds), "--threads", str(count if kind == "t" else 1)]
     workers = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
@@ -178,22 +175,16 @@ def table(where: Path, cases: list[str], seconds: float, rounds: int) -> list[st
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--where", type=Path, default=WHERE)
-    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
-    parser.add_argument("--work", help=argparse.SUPPRESS)
+def main() -> None:
+    """Be one worker."""
+    parser = argparse.ArgumentParser(description="A worker of `python -m bench throughput`.")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--where", type=Path)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--work", choices=("txlog", "sqlite"))
     given = parser.parse_args()
-    if given.work:
-        work(given.where, given.work, given.threads, given.seconds)
-        return 0
-    for line in table(given.where, given.only, given.seconds, given.rounds):
-        print(line)
-    return 0
+    work(given.where, given.work, given.threads, given.seconds)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,8 +1,8 @@
-"""The workloads of the bench, once for txlog and once for each peer, over the same content.
+"""The workloads, once for txlog and once for each peer, over the same content.
 
 A workload makes its own store in an empty directory, prepares what it needs, and returns units a
-second (transactions or messages) of the timed part alone. Everything is durable when it is
-counted: txlog with durability sync, SQLite with WAL and synchronous=FULL, DuckDB by its commit.
+second (transactions or messages) of the timed part alone. A unit is durable before it counts: txlog
+with durability sync, SQLite with WAL and synchronous=FULL, DuckDB by its commit.
 
     W1  transactions of 2 x 10 messages on two partitions and 10 acknowledgements
     W1t the same by 16 threads of one process; SQLite has a connection for each
@@ -69,7 +69,7 @@ Step = Callable[[int], None]
 
 
 def _rate(count: int, steps: list[Step]) -> float:
-    """A second, of numbered steps that as many threads make in turns as there are functions."""
+    """Steps a second; each function has a thread of its own, and they share the numbers."""
 
     def run(first: int) -> None:
         for number in range(first, count, len(steps)):
@@ -175,7 +175,7 @@ def txlog_w4(where: Path, count: int) -> float:
 
 
 def sqlite_open(where: Path) -> sqlite3.Connection:
-    """A database at its best: WAL, prepared statements by sqlite3's cache, no implicit begin."""
+    """A fast database: WAL, statements from the cache of sqlite3, no implicit begin."""
     db = sqlite3.connect(
         where / "peer.db", isolation_level=None, timeout=60, check_same_thread=False
     )
@@ -247,7 +247,7 @@ def sqlite_w2(where: Path, count: int) -> float:
 
 
 def sqlite_w3(where: Path, count: int) -> float:
-    """The kindest form for SQLite: a cursor row moves, no row an acknowledgement."""
+    """The fastest form for SQLite: one cursor row moves, without a row for each message."""
     db = sqlite_open(where)
     db.executescript(SQLITE_SCHEMA)
     sqlite_fill(db, count)

@@ -1,45 +1,34 @@
-"""The bench of typed topics: records in and out by Spark and DuckDB, beside their own Parquet.
+"""Typed topics: records in and out by Spark and DuckDB, in turns with their own Parquet.
 
-    PYTHONPATH=src python bench/typed.py [--rows N] [--rounds N]
-
-1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd), the same with the bytes
-   of the records as JSON beside them, which is what a store keeps; `bulk_load`; the sink.
-2. Two fields of twenty, by Spark: `spark.read.parquet` of what 1 wrote, `txlog.spark.read`, format
-   `txlog`, `from_json` of the bytes; a stream of format `txlog`, with its rows a second.
-3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that are
-   decoded when the frame is made: the frame made and asked, and one that is there asked again.
+1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd); the same with the bytes
+   of the records as JSON in one more column, as a store keeps them; `bulk_load`; the sink.
+2. Two fields of twenty, by Spark: `spark.read.parquet` of the files from part 1,
+   `txlog.spark.read`, format `txlog`, `from_json` of the bytes; a stream of format `txlog`, with
+   its rows a second.
+3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that
+   Spark's driver decodes when it makes the frame: once with making the frame, once with a frame
+   from before.
 4. The same by DuckDB: the files themselves, and the view of `txlog views`.
-
-`bench/ratios.py` has these beside all others. Each round turns through all of a part; medians, of
-processor time of all that runs, and of the clock. A first round is not counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-sys.path.insert(0, str(ROOT / "bench"))
+import duckdb
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-import duckdb  # noqa: E402
-import pyarrow as pa  # noqa: E402
-from pyspark.sql import DataFrame, SparkSession  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402
-from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
-from pyspark.sql.types import StructType  # noqa: E402
-from sinks import timed  # noqa: E402
-
-import txlog  # noqa: E402
-from txlog.base.schemas.values import encode  # noqa: E402
-from txlog.cli.main import main as command  # noqa: E402
-from txlog.spark import bulk_load, read, session  # noqa: E402
+import txlog
+from bench.columns.written import timed
+from txlog.base.schemas.values import encode
+from txlog.cli.main import main as command
+from txlog.spark import bulk_load, read
 
 PARTITIONS = 2
 Found = dict[str, tuple[float, float]]
@@ -60,7 +49,7 @@ def frame_of(spark: SparkSession, count: int) -> DataFrame:
 
 
 def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> Found:
-    """Median seconds, of the clock and of processors, of each."""
+    """Run all works in turns; returns the median clock and processor seconds of each."""
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
@@ -75,7 +64,7 @@ def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> Found:
 
 
 def show(title: str, rows: int, found: Found) -> None:
-    """A table; each beside the first."""
+    """Print a table; the last column is the ratio to the first line."""
     print(f"\n{title}\n")
     print("| | s | processor s | rows/s | of the first |\n|---|---|---|---|---|")
     base = next(iter(found.values()))
@@ -84,7 +73,7 @@ def show(title: str, rows: int, found: Found) -> None:
 
 
 def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) -> tuple[str, Found]:
-    """Part 1; returns the store, too."""
+    """Part 1; returns the path of the store and the figures."""
     store = str(folder / "store")
     txlog.init(store, durability="os")
     with txlog.open(store) as client:
@@ -212,26 +201,3 @@ def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> Found:
     show("Two fields of twenty, by DuckDB", count, found)
     opened.close()
     return found
-
-
-def main() -> None:
-    """Run all parts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    print(f"rows {given.rows:,}, rounds {given.rounds}, load {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        spark = session("local[2]", {"spark.driver.memory": "1g"})
-        frame = frame_of(spark, given.rows)
-        frame.count()
-        store, _ = writing(spark, folder, frame, given.rounds)
-        reading(spark, folder, store, given.rows, given.rounds)
-        with_journal(spark, folder, store, frame, given.rounds)
-        by_duckdb(folder, store, given.rows, given.rounds)
-        spark.stop()
-
-
-if __name__ == "__main__":
-    main()

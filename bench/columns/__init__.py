@@ -1,39 +1,32 @@
-"""Every ratio of Spark and DuckDB on a store to the same engine on plain Parquet: in one table.
+"""Spark and DuckDB on a store, in turns with the same engine on plain Parquet.
 
-    PYTHONPATH=src python bench/ratios.py [--messages N] [--rows N] [--rounds N] [--results]
+    python -m bench columns [--messages N] [--rows N] [--rounds N] [--results]
 
-Bytes are those of bench/spark_reading.py: transactions of 1,000 messages of 100 bytes, a twentieth
-aborted, all sealed and clean. Typed values are those of bench/typed.py, whose own tables come
-first: twenty fields, of which two are asked. Rows that are written are those of bench/sinks.py.
-Medians of rounds that turn through all of a part, by the clock and by the time of processors,
-which other programs on the machine disturb less. A first round is not counted.
+Bytes are transactions of 1,000 messages of 100 bytes. A twentieth of them is aborted, and all files
+are sealed and clean. Typed values, whose own tables come first, have twenty fields; a query needs
+two. Each figure is the median of rounds that turn through all plans of a part, by the clock and by
+processor time, which other programs on the machine disturb less. The first round does not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-sys.path.insert(0, str(ROOT / "bench"))
+import duckdb
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
-import duckdb  # noqa: E402
-import sinks  # noqa: E402
-import spark_reading as bytes_of  # noqa: E402
-import typed  # noqa: E402
-from pyspark import cloudpickle  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
-from results import put  # noqa: E402
-
-import txlog  # noqa: E402
-from txlog.cli.main import main as command  # noqa: E402
-from txlog.lake.spark.datasource import SCHEMA  # noqa: E402
-from txlog.lake.spark.reading import _STORED  # noqa: E402
-from txlog.spark import bulk_load, read, session  # noqa: E402
+import txlog
+from bench.columns import stored, typed, written
+from bench.results import command as own_command
+from bench.results import put
+from txlog.cli.main import main as command
+from txlog.lake.spark.datasource import SCHEMA
+from txlog.lake.spark.reading import _STORED
+from txlog.spark import bulk_load, read, session
 
 HEADING = "## Ratios to plain Parquet"
 Line = tuple[str, str, float, float]  # what, asked, by the clock, of processors
@@ -50,19 +43,19 @@ def reading(
 ) -> tuple[list[Line], list[str]]:
     """Bytes, by Spark and by DuckDB; the rates of streams."""
     path = str(folder / "bytes")
-    bytes_of.fill(path, messages, 1000, is_clean=True)
+    stored.fill(path, messages, 1000, is_clean=True)
     with txlog.open(path, read_only=True) as client:
         files = [f"{path}/{source.ref.path}" for source in client._relation("t").direct]
     raw = spark.read.schema(_STORED).parquet(*(f"file:{one}" for one in files))
     own, source = read(spark, path, "t"), spark.read.format("txlog").option("topic", "t")
-    cloudpickle.register_pickle_by_value(bytes_of)  # its source: workers do not find bench
+    cloudpickle.register_pickle_by_value(stored)  # its source: workers do not find bench
     lines: list[Line] = []
     for name, query, column in (
-        ("payload", bytes_of.payload, "value binary"),
-        ("group by key", bytes_of.by_key, "key binary"),
+        ("payload", stored.payload, "value binary"),
+        ("group by key", stored.by_key, "key binary"),
     ):
         few = source.schema(column).load(path)
-        thin = bytes_of.same(spark, path, folder, few)
+        thin = stored.same(spark, path, folder, few)
         plans = {"raw": raw, "read": own, "source": few, "same": thin}
         found = typed.turns(
             rounds,
@@ -98,7 +91,7 @@ def reading(
     said = []
     for columns in (SCHEMA, "value binary"):
         what = "all columns" if "," in columns else "the value"
-        count, taken = bytes_of.stream(
+        count, taken = stored.stream(
             spark, path, folder / f"stream-{len(columns)}", columns, messages // 5
         )
         said.append(f"A stream of {what}: {count / taken:,.0f} messages a second.")
@@ -107,12 +100,12 @@ def reading(
 
 def writing(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Line]:
     """Bytes into a store."""
-    frame = sinks.rows(spark, count)
+    frame = written.rows(spark, count)
     frame.count()
     plain, store = frame.drop("partition"), str(folder / "written")
     txlog.init(store)
     with txlog.open(store) as client:
-        client.create_topic("t", partitions=sinks.PARTITIONS)
+        client.create_topic("t", partitions=written.PARTITIONS)
 
     def sink(number: int) -> None:
         frame.write.format("txlog").mode("append").options(
@@ -189,14 +182,10 @@ def main() -> None:
         for what, asked, clock, used in [*lines, *more]
     ]
     how = (
-        f"`PYTHONPATH=src python bench/ratios.py {' '.join(sys.argv[1:])}`; load of the machine"
+        f"{own_command()}; load of the machine"
         f" before and behind {before:.1f}, {os.getloadavg()[0]:.1f}."
     )
     out = [how, "", *table, "", " ".join(said)]
     print("\n".join(["", *out]))
     if given.results:
         put(HEADING, out)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,13 @@
-"""The bench: txlog beside SQLite, in one run, on one disk, with rounds interleaved.
+"""Transactions, bulk, consuming, reading, opening, processes; in turns with SQLite.
 
-    PYTHONPATH=src python bench/run.py             all, some minutes; writes bench/RESULTS.md
-    PYTHONPATH=src python bench/run.py --quick     small sizes, two rounds, writes nothing
-    PYTHONPATH=src python bench/run.py --profile W1
+    python -m bench throughput             all, some minutes; writes bench/RESULTS.md
+    python -m bench throughput --quick     small sizes, two rounds, writes nothing
+    python -m bench throughput --only many
+    python -m bench throughput --profile W1
 
-Figures are medians over the rounds; the ratio is of the medians. A ratio travels from machine to
-machine better than a figure does. Every round has fresh stores, and the order
-of the peers turns with each, so that a slow minute of the machine hits all of them.
+Figures are medians over the rounds, and the ratio is that between medians. A ratio travels from
+machine to machine better than a figure does. Each round has fresh stores and another order of the
+peers, so a slow minute of the machine hits all peers.
 """
 
 from __future__ import annotations
@@ -30,15 +31,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
-import many
-import peers
 import pyarrow as pa
-import results
 
-HERE = Path(__file__).resolve().parent
+from bench import results
+from bench.throughput import many, peers
+
+HERE = Path(__file__).resolve().parent.parent
 WORK = HERE / ".work"
 RESULTS = results.RESULTS
-SOURCE = HERE.parent / "src"
 
 TXLOG_IMPORTS = (
     "import time, txlog, txlog.client.client, txlog.engine.store.store; opener = txlog.open"
@@ -69,19 +69,25 @@ IMPORTS = {
 
 
 class Plan(NamedTuple):
-    """How much is measured."""
+    """The rounds and sizes of a run."""
 
     rounds: int
     sizes: dict[str, int]
     cold_topics: int
     cold_messages: int
     process_rounds: int
+    many_seconds: float
 
 
 FULL = Plan(
-    5, {"W1": 4_000, "W1t": 4_000, "W2": 40, "W3": 300_000, "W4": 500_000}, 1_000, 1_000_000, 11
+    5, {"W1": 4_000, "W1t": 4_000, "W2": 40, "W3": 300_000, "W4": 500_000}, 1_000, 1_000_000, 11, 3
 )
-QUICK = Plan(2, {"W1": 300, "W1t": 320, "W2": 5, "W3": 20_000, "W4": 50_000}, 1_000, 20_000, 3)
+QUICK = Plan(2, {"W1": 300, "W1t": 320, "W2": 5, "W3": 20_000, "W4": 50_000}, 1_000, 20_000, 3, 0.3)
+PREFACE = (
+    "`python -m bench throughput` writes the lines up to the first heading, and a scenario with "
+    "`--results` its own section. A section whose program is no scenario any more keeps its last "
+    "figures; the history of this repository until 2026-11-28 has that program."
+)
 Figures = dict[str, dict[str, list[float]]]
 
 
@@ -92,7 +98,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """An empty directory beside this file, removed at the end; memory would flatter everybody."""
+    """An empty directory in bench/, removed at the end; in memory every peer would be faster."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     try:
@@ -115,7 +121,7 @@ def filesystem(path: Path) -> str:
 
 
 def measure(plan: Plan, only: list[str]) -> Figures:
-    """Units a second of each workload and peer, one figure a round."""
+    """Units a second of each workload and peer, one figure for each round."""
     figures: Figures = {}
     with workplace() as work:
         for turn in range(plan.rounds):
@@ -126,7 +132,7 @@ def measure(plan: Plan, only: list[str]) -> Figures:
                 for peer in order:
                     where = work / f"{name}-{peer}-{turn}"
                     where.mkdir()
-                    os.sync()  # nobody pays for another one's dirty pages
+                    os.sync()  # so that no peer flushes the dirty pages of another
                     rate = runs[peer](where, plan.sizes[name])
                     shutil.rmtree(where)
                     figures.setdefault(name, {}).setdefault(peer, []).append(rate)
@@ -135,12 +141,9 @@ def measure(plan: Plan, only: list[str]) -> Figures:
 
 
 def child(*command: str) -> tuple[float, str]:
-    """The seconds of a whole process, and its output."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    """Run Python with these words; returns the seconds and the output."""
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     elapsed = time.perf_counter() - start
     if done.returncode != 0:
         raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -237,10 +240,9 @@ def report(
     times: dict[str, list[float]],
 ) -> Iterator[str]:
     """RESULTS.md, line by line."""
-    yield from ("# Bench results", "", "Written by `bench/run.py`; not edited by hand.", "")
+    yield from ("# Bench results", "", PREFACE, "")
     yield from machine()
-    command = " ".join(["PYTHONPATH=src python bench/run.py", *sys.argv[1:]])
-    yield f"- command: `{command}`"
+    yield f"- command: {results.command()}"
     yield (
         f"- medians of {plan.rounds} rounds, peers interleaved, fresh stores; "
         f"processes: medians of {plan.process_rounds}"
@@ -267,7 +269,7 @@ def report(
     if together:
         yield (
             "Durable transactions of ten messages of 100 bytes on one topic, by threads and "
-            "processes together (`bench/many.py`)."
+            "processes together."
         )
         yield ""
         yield from together
@@ -322,7 +324,11 @@ def main() -> int:
         profile(given.profile, plan, given.lines)
         return 0
     figures = measure(plan, [name for name in given.only if name in peers.WORKLOADS])
-    together = many.table(many.WHERE, list(many.CASES), 3, 3) if "many" in given.only else []
+    together = (
+        many.table(WORK / "many", list(many.CASES), plan.many_seconds, given.rounds or 3)
+        if "many" in given.only
+        else []
+    )
     opened = cold(plan) if "cold" in given.only else {}
     times = processes(plan) if "process" in given.only else {}
     text = "\n".join(report(plan, figures, together, opened, times))
@@ -332,7 +338,3 @@ def main() -> int:
     elif not given.quick and set(given.only) == set(WORKS):
         results.head(text)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
