@@ -14,13 +14,13 @@ import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
 from txlog.base.ids import TopicName
 from txlog.client.open import open_store
-from txlog.client.transactions.transaction import in_transaction
 from txlog.clock import Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
+from txlog.engine.session.transactions.transaction import in_transaction
 from txlog.engine.upkeep.space import newest_keys, topic_compaction
 from txlog.engine.view.view import View
 

@@ -18,9 +18,9 @@ import txlog
 import txlog.aio
 from tests.engine_kit import begin
 from txlog.client.aio.waits import Found, Waits
-from txlog.client.consuming.membership import Membership
-from txlog.client.reading import pause
 from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
+from txlog.engine.session.consuming.membership import Membership
+from txlog.engine.session.reading import pause
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LONG_S = 600.0
@@ -44,8 +44,8 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.ahead.REST_SECONDS_MAX", LONG_S)
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", LONG_S)  # on a machine under load
 
 

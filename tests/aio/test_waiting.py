@@ -13,8 +13,8 @@ import pytest
 
 import txlog
 import txlog.aio
-from txlog.client.reading import pause
-from txlog.client.sending import outbox
+from txlog.engine.session.reading import pause
+from txlog.engine.session.sending import outbox
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 

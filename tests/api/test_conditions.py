@@ -11,9 +11,9 @@ from tests.engine_kit import Bench, begin, ids, say, send
 from txlog import TxnId
 from txlog.base.settings import EVENT_TIME_MAX
 from txlog.client import wait as conditions
-from txlog.client.reading.pause import POLL_SECONDS_MAX, until
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import WatermarkSession
+from txlog.engine.session.reading.pause import POLL_SECONDS_MAX, until
+from txlog.engine.session.reading.watermark_ground import Subscribed
+from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
 

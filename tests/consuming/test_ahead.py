@@ -242,7 +242,7 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
 
     first = bench.another().consumer("t", "s", type="shared")
     values_of(first, 4)  # three more are ahead
-    monkeypatch.setattr("txlog.client.consuming.membership.write_seen", fail)
+    monkeypatch.setattr("txlog.engine.session.consuming.membership.write_seen", fail)
     second = bench.another().consumer("t", "s")
     assert values_of(second, 3) == [7, 8, 9]
     assert leased(bench.client, second) == 3
@@ -304,7 +304,7 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("txlog.client.consuming.ahead.messages", interrupted)
+            patched.setattr("txlog.engine.session.consuming.ahead.messages", interrupted)
             one.receive()
         assert drained(one) == [(n, 0) for n in range(1, 10)]
     assert counted(bench) == dict.fromkeys(range(10), 1)

@@ -13,7 +13,7 @@ import txlog
 import txlog.aio
 from txlog import BatchReceivePolicy, Client
 from txlog.client.consuming import batches
-from txlog.client.reading import pause
+from txlog.engine.session.reading import pause
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.engine_kit import Bench, begin, pending, read, rows, send, send_txn, values
 from txlog import Client, Message, MessageId, Range
 from txlog.base.ids import TopicName
-from txlog.client.consuming import dead_letters
-from txlog.client.consuming.dead_letters import DeadLetters
 from txlog.engine.decide.consuming import dead_letters as deadletter
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import Acked, Appended, DeadLettered, SubscriptionPolicySet
 from txlog.engine.plan.lookup import subscription, topic
 from txlog.engine.plan.reading.fetch import fetch, taken_apart
+from txlog.engine.session.consuming import dead_letters
+from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
 from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
-from txlog.client.consuming import receive as receiving
 from txlog.engine.decide.consuming import lease
+from txlog.engine.session.consuming import receive as receiving
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

@@ -25,8 +25,8 @@ from tests.crash.world import (
 )
 from tests.disk.memory import MemoryDisk
 from txlog.client.client import Client
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.engine.store.identity import make_store
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
 

@@ -36,8 +36,8 @@ from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -25,10 +25,10 @@ from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from txlog import Client, TxnId
-from txlog.client.transactions import transaction
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
+from txlog.engine.session.transactions import transaction
 from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk

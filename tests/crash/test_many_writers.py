@@ -20,8 +20,8 @@ from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.base.settings import Settings
 from txlog.client.client import Client
-from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store

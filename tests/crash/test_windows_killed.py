@@ -21,8 +21,8 @@ from tests.source_tree import ROOT
 from txlog.base.ids import TxnId
 from txlog.client.client import Client
 from txlog.client.open import open_store
-from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
 

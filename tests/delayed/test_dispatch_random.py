@@ -17,8 +17,8 @@ from tests.delayed.dispatch_kit import T0, Shop
 from tests.tiers import graded
 from txlog import Client, Message, MessageId, messages
 from txlog.client.consuming.consumer import Consumer
-from txlog.client.transactions.transaction import Transaction
 from txlog.clock import ManualClock
+from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view.view import View
 

@@ -75,9 +75,9 @@ LARGE: dict[str, set[str]] = {
         "lake/spark/reading:read",
     },
     "slots": {
-        "client/consuming/ahead:Ahead",
+        "engine/session/consuming/ahead:Ahead",
         "client/consuming/in_memory:NonDurableConsumer",
-        "client/consuming/receive:Receiving",
+        "engine/session/consuming/receive:Receiving",
         "client/reading/reader:Reader",
         "engine/plan/delayed/due:DueScan",
         "engine/storage/journal/journal:Journal",

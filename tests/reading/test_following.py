@@ -13,8 +13,8 @@ import txlog
 from tests.engine_kit import Bench, begin, send, send_txn
 from tests.tiers import graded
 from txlog import Bound, Client, MessageId, Range
-from txlog.client.reading import pause
 from txlog.client.reading.reader import Reader
+from txlog.engine.session.reading import pause
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import AlreadyClosed, MessageNotFound
 
@@ -165,7 +165,7 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """It is told: nothing is looked at by time. A close ends it."""
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
-    monkeypatch.setattr("txlog.client.reading.pause.REST_SECONDS_MAX", 600.0)
+    monkeypatch.setattr("txlog.engine.session.reading.pause.REST_SECONDS_MAX", 600.0)
     rests, wait = threading.Semaphore(0), Wakeups.wait
 
     def noted(self: Wakeups, seen: int, seconds: float) -> bool:

@@ -27,10 +27,10 @@ import pytest
 import txlog
 from tests.engine_kit import START_MS, begin, new_store, open_client, send
 from txlog import Client
-from txlog.client.consuming import receive
-from txlog.client.reading import pause
 from txlog.client.wait import Wait, has_state
 from txlog.clock import ManualClock
+from txlog.engine.session.consuming import receive
+from txlog.engine.session.reading import pause
 from txlog.engine.storage.disk import libc
 from txlog.engine.store import wakeups
 from txlog.engine.store.liveness import consumer_lock
@@ -57,8 +57,8 @@ def path(tmp_path: Path) -> str:
 def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.ahead.REST_SECONDS_MAX", LONG_S)
 
 
 @pytest.fixture

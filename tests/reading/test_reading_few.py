@@ -11,10 +11,10 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Bound, Client, Range
-from txlog.client.reading.message import messages
 from txlog.engine.model import tail
 from txlog.engine.model.schema import PROPERTY_MAP, decode_rows
 from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage import segment
 from txlog.engine.view import files
 from txlog.engine.view.view import View

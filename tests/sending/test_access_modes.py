@@ -25,9 +25,9 @@ from tests.source_tree import SOURCE
 from txlog import Client, Producer
 from txlog.cli.main import main
 from txlog.cli.produce import command
-from txlog.client.reading.pause import Waiting
-from txlog.client.sending.access import Opening
 from txlog.engine.decide.sending import exclusive
+from txlog.engine.session.reading.pause import Waiting
+from txlog.engine.session.sending.access import Opening
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
 from txlog.errors import (
     AlreadyClosed,
@@ -180,7 +180,7 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
         producer = client.producer("t", access_mode=EXCLUSIVE)
         access = producer.access
         with monkeypatch.context() as patch:
-            patch.setattr("txlog.client.sending.access.seat_lock", lambda *_: 1 / 0)
+            patch.setattr("txlog.engine.session.sending.access.seat_lock", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 producer.close()
         assert access._lock is None and unlink is not None

@@ -32,7 +32,7 @@ from tests.source_tree import SOURCE
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.base.settings import DAY_MS, PENDING_BYTES_MAX
-from txlog.client.sending.future import SendFuture
+from txlog.engine.session.sending.future import SendFuture
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,

@@ -23,10 +23,10 @@ from txlog.base.ranges import END
 from txlog.cli.input import blocks
 from txlog.cli.main import main
 from txlog.client.reading import reader as readers
-from txlog.client.sending import large
 from txlog.engine.decide.consuming import lease
 from txlog.engine.plan.reading import dispatch
 from txlog.engine.plan.reading import uncommitted as previews
+from txlog.engine.session.sending import large
 from txlog.engine.storage.chunks import cut, reassembled
 from txlog.errors import (
     Corruption,

@@ -16,10 +16,10 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, read
 from txlog import TxnId
-from txlog.client.sending.receipt import SendReceipt
 from txlog.engine.folds import topic as folds
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import partition_of_key
+from txlog.engine.session.sending.receipt import SendReceipt
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded
 

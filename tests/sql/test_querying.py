@@ -18,8 +18,8 @@ import txlog
 from tests.tiers import graded
 from txlog import Client, MessageId, Schema, TxnId
 from txlog.base.ranges import END, Bound
-from txlog.client.transactions.transaction import Transaction
 from txlog.engine.relation.relation import Content, Relation
+from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError

@@ -266,7 +266,7 @@ def test_what_was_given_up_is_never_committed_without_it(
         raise StoreLocked("held")
 
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.client.transactions.end.end", fail)
+        patched.setattr("txlog.engine.session.transactions.end.end", fail)
         with pytest.raises(MessageNotFound if way == "commit" else StoreLocked):
             getattr(txn, way)()
     assert txn.state == "OPEN"

@@ -15,9 +15,9 @@ from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import drain, kill, post, times, values
 from txlog import Client, Consumer, messages
 from txlog.base.ranges import START
-from txlog.client.consuming.receive import Guard, Receiving
-from txlog.client.reading.watermark_session import Watermark, WatermarkSession
 from txlog.engine.decide.consuming.watermark_offer import Offer
+from txlog.engine.session.consuming.receive import Guard, Receiving
+from txlog.engine.session.reading.watermark_session import Watermark, WatermarkSession
 from txlog.errors import (
     AlreadyClosed,
     DiskFailed,

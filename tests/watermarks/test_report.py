@@ -12,8 +12,8 @@ from tests.engine_kit import START_MS, Bench, begin, ids, say
 from txlog import Bound, Client, MessageId, Position
 from txlog.base.ranges import START
 from txlog.base.rows.watermarks import WatermarkShown
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import WatermarkSession
+from txlog.engine.session.reading.watermark_ground import Subscribed
+from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.errors import (
     InvalidArgument,
     LimitExceeded,

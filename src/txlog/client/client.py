@@ -25,38 +25,35 @@ from txlog.client import copy as copying
 from txlog.client import wait as conditions
 from txlog.client.answers import inspect as inspecting
 from txlog.client.answers import keys, overview, topics_and_txns
-from txlog.client.consuming import acknowledge as acknowledging
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
 from txlog.client.reading import table_view as table_views
-from txlog.client.reading.pause import Quiet, Waiting, least, until
 from txlog.client.sending import bulk as bulks
-from txlog.client.sending import outbox
-from txlog.client.sending.access import Opening
 from txlog.client.sending.producer import Producer
 from txlog.client.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.client.topics import subscription as subscription_handle
 from txlog.client.topics import topic as topic_handle
-from txlog.client.transactions import end, transaction
-from txlog.client.transactions import transaction as transaction_handle
-from txlog.engine.decide.sending import adopt
-from txlog.engine.decide.sending.exclusive import SHARED
-from txlog.engine.decide.topics import create as admin
-from txlog.engine.decide.transactions import end as end_txn
-from txlog.engine.decide.transactions import enter
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import NEW_HOLDER
-from txlog.engine.plan import runs as message_runs
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.reader import RelationReader
-from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.engine.upkeep.service import Checkpoints, compact_due, run_checkpoint
-from txlog.engine.view.view import View
+from txlog.engine.door import consuming as acknowledging
+from txlog.engine.door import consuming as message_runs
+from txlog.engine.door import sending as outbox
+from txlog.engine.door import staging as adopt
+from txlog.engine.door import topics as admin
+from txlog.engine.door import transactions as end
+from txlog.engine.door import transactions as end_txn
+from txlog.engine.door import transactions as enter
+from txlog.engine.door import transactions as transaction
+from txlog.engine.door import transactions as transaction_handle
+from txlog.engine.door.catalog import Subscription, Topic
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.delayed import tend_due
+from txlog.engine.door.disk import Disk
+from txlog.engine.door.facts import NEW_HOLDER
+from txlog.engine.door.reading import Quiet, Waiting, least, until
+from txlog.engine.door.relation import RelationReader
+from txlog.engine.door.sending import SHARED, Opening
+from txlog.engine.door.store import Checkpoints, Store, Uses, View, compact_due, run_checkpoint
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
@@ -79,22 +76,24 @@ if TYPE_CHECKING:
     from txlog.client.consuming.listeners import Listeners
     from txlog.client.consuming.many_topics import MultiTopicsConsumer, Topics
     from txlog.client.consuming.open import ConsumerOptions
-    from txlog.client.reading.message import Message
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.table_view import TableView
-    from txlog.client.reading.watermark_session import WatermarkListener
-    from txlog.client.sending.access import Access
     from txlog.client.sending.bulk import Bulk
-    from txlog.client.sending.outbox import Outbox, ProducerOptions
     from txlog.client.sending.router import Choose
     from txlog.client.topics.subscription import SubscriptionHandle
     from txlog.client.topics.topic import TopicHandle
-    from txlog.client.transactions.transaction import Later, Transaction, TransactionBuilder
-    from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
-    from txlog.engine.decide.transactions.end import EndAnswer
-    from txlog.engine.decide.transactions.enter import NewTxn
-    from txlog.engine.plan.staging import StagePlan
-    from txlog.engine.relation.positions import Where
+    from txlog.engine.door.consuming import AckAnswer, Find
+    from txlog.engine.door.reading import Message, Where
+    from txlog.engine.door.sending import Access, Outbox, ProducerOptions
+    from txlog.engine.door.staging import StagePlan
+    from txlog.engine.door.transactions import (
+        EndAnswer,
+        Later,
+        NewTxn,
+        Transaction,
+        TransactionBuilder,
+    )
+    from txlog.engine.door.watermarks import WatermarkListener
 
 
 T = TypeVar("T")
@@ -271,7 +270,7 @@ class Client(RelationReader):
         """
         name = TopicName.parse(topic)
         answer = self._store.write(
-            lambda view, now: admin.set_policies(view, find_topic(view, name), policies)
+            lambda view, now: admin.set_topic_policies(view, find_topic(view, name), policies)
         )
         return answer
 
@@ -769,7 +768,7 @@ class Client(RelationReader):
     ) -> Transaction:
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = end.begin(self._store, timeout_ms, key, epoch, None)
+            opened = end.begin_with_key(self._store, timeout_ms, key, epoch, None)
             return transaction_handle.Transaction(self._store, opened.txn_id, self._tend)
         self._store.need_writable()
         return transaction_handle.Transaction(
@@ -796,7 +795,7 @@ class Client(RelationReader):
             raise InvalidArgument("an owner needs a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = end.begin(self._store, timeout_ms, key, epoch, owner)
+            opened = end.begin_with_key(self._store, timeout_ms, key, epoch, owner)
             return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self._store))
         txn_id = self._begin(self._new(timeout_ms, coordinator))
         return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self._store))
@@ -850,7 +849,7 @@ class Client(RelationReader):
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
-        answer = end.end(self._store, txn_id, commit=commit)
+        answer = end.end_by_id(self._store, txn_id, commit=commit)
         self._tend()
         return answer
 
@@ -873,7 +872,7 @@ class Client(RelationReader):
 
         returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
         """
-        return end.expire(self._store)
+        return topics_and_txns.expire(self._store)
 
     def _tend(self) -> None:
         tend_due(self._store)

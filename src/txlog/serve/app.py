@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from txlog.client.client import Client
-from txlog.engine.storage.remote import place_of, trust
+from txlog.engine.door.disk import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core import descriptors
 from txlog.serve.core.authority import Authority

@@ -16,9 +16,8 @@ from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
-from txlog.engine.plan.lookup import topic
-from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.plan.reading.ranges import range_before
+from txlog.engine.door.catalog import topic
+from txlog.engine.door.reading import RECEIVED, range_before
 from txlog.errors import Corruption, MessageNotFound
 
 if TYPE_CHECKING:

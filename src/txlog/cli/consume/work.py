@@ -24,9 +24,9 @@ from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.client.reading.pause import Waiting, until_appended
-from txlog.engine.decide.consuming.lease import UNACKED_MAX
-from txlog.engine.plan.lookup import check_open, transaction
+from txlog.engine.door.catalog import check_open, transaction
+from txlog.engine.door.consuming import UNACKED_MAX
+from txlog.engine.door.reading import Waiting, until_appended
 from txlog.errors import (
     ConditionNotMet,
     Corruption,

@@ -47,7 +47,7 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
-    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.engine.door.sending import BatchReceipt, LargeReceipt
 
 
 def run(call: Call, request: Request) -> None:

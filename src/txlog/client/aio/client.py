@@ -27,12 +27,11 @@ from txlog.client.client import Client as Synchronous
 from txlog.client.consuming.many_topics import Topics
 from txlog.client.consuming.open import ConsumerOptions
 from txlog.client.open import open_store
-from txlog.client.reading.pause import until_told
-from txlog.client.sending.outbox import ProducerOptions
 from txlog.client.sending.router import Choose
-from txlog.client.transactions.end import has_ended
 from txlog.clock import Clock
-from txlog.engine.relation.positions import Where
+from txlog.engine.door.reading import Where, until_told
+from txlog.engine.door.sending import ProducerOptions
+from txlog.engine.door.transactions import has_ended
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import AcknowledgedIn

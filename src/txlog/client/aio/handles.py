@@ -21,23 +21,19 @@ import pyarrow as pa
 from txlog.base.ids import TxnId
 from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
-from txlog.client.consuming.acknowledge import Acknowledgeable
 from txlog.client.consuming.batches import Receives
 from txlog.client.consuming.consumer import Consumer as Consuming
 from txlog.client.consuming.in_memory import NonDurableConsumer
 from txlog.client.consuming.many_topics import MultiTopicsConsumer
-from txlog.client.reading.message import Message, messages
-from txlog.client.reading.pause import until_told
 from txlog.client.reading.reader import Reader as Reading
 from txlog.client.reading.table_view import News
 from txlog.client.reading.table_view import TableView as Viewing
-from txlog.client.sending.large import Value
 from txlog.client.sending.producer import Producer as Producing
-from txlog.client.sending.receipt import BatchReceipt, SendReceipt
-from txlog.client.transactions.transaction import Later
-from txlog.client.transactions.transaction import Transaction as Transacting
-from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.relation.positions import Where
+from txlog.engine.door.consuming import AckAnswer, Acknowledgeable
+from txlog.engine.door.reading import Message, Where, messages, until_told
+from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
+from txlog.engine.door.transactions import Later
+from txlog.engine.door.transactions import Transaction as Transacting
 from txlog.errors import NotAllowed, ProducerQueueIsFull
 
 P = ParamSpec("P")

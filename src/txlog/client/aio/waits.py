@@ -24,13 +24,10 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from txlog.client.aio.worker import Undo, Worker
-from txlog.client.reading.pause import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
-from txlog.engine.decide.draft import Decision
-from txlog.engine.model.routes import Component, peers
-from txlog.engine.store.liveness import consumer_of
-from txlog.engine.store.store import Store
-from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import Component, peers
+from txlog.engine.door.liveness import consumer_of
+from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
+from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, Store, Tally, View
 from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")

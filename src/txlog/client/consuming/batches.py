@@ -18,8 +18,8 @@ import pyarrow as pa
 from txlog.base.arguments import fits
 from txlog.base.settings import MIB
 from txlog.base.startup import compute as pc
-from txlog.client.reading.pause import Quiet, until
-from txlog.engine.store.store import Store
+from txlog.engine.door.reading import Quiet, until
+from txlog.engine.door.store import Store
 from txlog.errors import InvalidArgument, TxlogError
 
 MESSAGES = 1000  # that a call takes at most if nobody says how many

@@ -15,39 +15,54 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId, check_name
 from txlog.base.settings import QUEUE_SIZE
-from txlog.client.consuming.acknowledge import (
+from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
+from txlog.client.consuming.listeners import Listening, needed
+from txlog.clock import Instant
+from txlog.engine.door.catalog import Subscription, Topic
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import (
+    AckAnswer,
     Acknowledgeable,
+    Ahead,
+    Guard,
+    Membership,
+    MoveResult,
+    Postponed,
+    Receiving,
+    ReturnResult,
+    Still,
     Through,
     acknowledge_later,
     acknowledge_runs,
+    check_options,
     ids_of,
+    negative_acknowledge,
+    reconsume_later,
     runs_of,
 )
-from txlog.client.consuming.ahead import Ahead
-from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
-from txlog.client.consuming.dead_letters import reconsume_later
-from txlog.client.consuming.listeners import Listening, needed
-from txlog.client.consuming.membership import Membership, check_options
-from txlog.client.consuming.receive import Guard, Receiving, Still
-from txlog.client.reading.message import Message
-from txlog.client.reading.pause import BY_TIME, Quiet, least, until
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
-from txlog.client.transactions.transaction import Later, Transaction
-from txlog.clock import Instant
-from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import MoveResult, Postponed
-from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge
-from txlog.engine.decide.draft import Decision
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import Run
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES
-from txlog.engine.relation.positions import Where, chosen_partitions, last_ids, only_one, seek_to
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import Run
+from txlog.engine.door.reading import (
+    BY_TIME,
+    NO_MESSAGES,
+    Message,
+    Quiet,
+    Where,
+    chosen_partitions,
+    last_ids,
+    least,
+    only_one,
+    seek_to,
+    until,
+)
+from txlog.engine.door.store import Decision, Mutex, Store, View
+from txlog.engine.door.transactions import Later, Transaction
+from txlog.engine.door.watermarks import (
+    Subscribed,
+    Watermarked,
+    WatermarkListener,
+    WatermarkSession,
+)
 from txlog.errors import InvalidArgument, NotAllowed
 
 

@@ -18,34 +18,47 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
-from txlog.client.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.client.consuming.listeners import Listening, needed
-from txlog.client.reading.message import Message, messages
-from txlog.client.reading.pause import BY_TIME, Quiet, least, until
 from txlog.client.reading.reader import Reader
-from txlog.client.reading.watermark_ground import HandedOut
-from txlog.client.reading.watermark_session import (
+from txlog.engine.door.catalog import Topic, index_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import (
+    AckAnswer,
+    Acknowledgeable,
+    by_partition,
+    is_trimmed,
+    messages_in,
+    runs_of,
+    runs_of_table,
+    through,
+)
+from txlog.engine.door.facts import IdSet, Run, each
+from txlog.engine.door.reading import (
+    BY_TIME,
+    NO_MESSAGES,
+    Message,
+    Quiet,
+    Where,
+    fetch,
+    first_of,
+    least,
+    messages,
+    rows_in,
+    start_of,
+    taken_apart,
+    until,
+    without,
+)
+from txlog.engine.door.store import Mutex, Store, View
+from txlog.engine.door.transactions import Transaction
+from txlog.engine.door.watermarks import (
+    HandedOut,
     Watermarked,
     WatermarkListener,
     WatermarkSession,
     check_listener,
 )
-from txlog.client.transactions.transaction import Transaction
-from txlog.engine.decide.consuming.acknowledge import AckAnswer, by_partition
-from txlog.engine.folds.catalog import Topic, index_of
-from txlog.engine.model.idset import IdSet, each
-from txlog.engine.model.ops import Run
-from txlog.engine.plan.ack_sets import is_trimmed, messages_in, through
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES
-from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
-from txlog.engine.plan.reading.ranges import start_of
-from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.relation.positions import Where
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
 
 AHEAD_MAX = 1000  # messages read ahead of the application

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from threading import RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from txlog.client.reading.pause import Quiet, Waiting, least
-from txlog.engine.store.store import Store
+from txlog.engine.door.reading import Quiet, Waiting, least
+from txlog.engine.door.store import Store
 from txlog.errors import (
     AlreadyClosed,
     NotAllowed,
@@ -24,7 +24,7 @@ from txlog.errors import (
 )
 
 if TYPE_CHECKING:
-    from txlog.client.reading.message import Message
+    from txlog.engine.door.reading import Message
 
 LISTENER_NACK_DELAY_MS: Final = 1000
 """Unless the consumer has its own: a listener that always fails must not fail all the time."""

@@ -18,32 +18,42 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.startup import compute as pc
-from txlog.client.consuming.acknowledge import (
+from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
+from txlog.client.consuming.consumer import Consumer
+from txlog.client.consuming.listeners import Listening, needed
+from txlog.engine.door.catalog import topic_of
+from txlog.engine.door.consuming import (
+    DEAD,
+    AckAnswer,
     Acknowledgeable,
+    Guard,
+    MoveResult,
+    ReturnResult,
     acknowledge_together,
     acknowledge_together_later,
     check_received,
     runs_of,
 )
-from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
-from txlog.client.consuming.consumer import Consumer
-from txlog.client.consuming.listeners import Listening, needed
-from txlog.client.consuming.receive import Guard
-from txlog.client.reading.message import Message
-from txlog.client.reading.pause import REST_SECONDS_MAX, Quiet, least, until
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
-from txlog.client.transactions.transaction import Later, Transaction
-from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
-from txlog.engine.decide.consuming.lease import ReturnResult
-from txlog.engine.decide.consuming.watermark_offer import Pair
-from txlog.engine.folds.catalog import topic_of
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES
-from txlog.engine.relation.positions import Where, bound_of, only_one
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.reading import (
+    NO_MESSAGES,
+    REST_SECONDS_MAX,
+    Message,
+    Quiet,
+    Where,
+    bound_of,
+    least,
+    only_one,
+    until,
+)
+from txlog.engine.door.store import Mutex, Store, View
+from txlog.engine.door.transactions import Later, Transaction
+from txlog.engine.door.watermarks import (
+    Pair,
+    Subscribed,
+    Watermarked,
+    WatermarkListener,
+    WatermarkSession,
+)
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

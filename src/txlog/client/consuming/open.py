@@ -12,13 +12,13 @@ from txlog.client.consuming.consumer import Consumer
 from txlog.client.consuming.in_memory import NonDurableConsumer
 from txlog.client.consuming.many_topics import MultiTopicsConsumer, Topics
 from txlog.client.reading.reader import Reader, range_from
-from txlog.client.reading.watermark_session import WatermarkListener, check_listener
-from txlog.client.sending.first_use import topic_in_use
-from txlog.engine.decide.topics import create as admin
-from txlog.engine.decide.topics.policies import Policies
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.positions import Where, bound_of
-from txlog.engine.store.store import Store
+from txlog.engine.door import topics as admin
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.reading import Where, bound_of
+from txlog.engine.door.sending import topic_in_use
+from txlog.engine.door.store import Store
+from txlog.engine.door.topics import Policies
+from txlog.engine.door.watermarks import WatermarkListener, check_listener
 from txlog.errors import InvalidArgument, NotAllowed
 
 Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.relation.relation import Source
-from txlog.engine.relation.stored import StoredRows, stored
+from txlog.engine.door.relation import Source, StoredRows, stored
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 

@@ -42,16 +42,13 @@ from txlog.base.text.columns import pieces as text_pieces
 from txlog.base.text.messages import Messages
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
-from txlog.engine.folds.cursor import covers
-from txlog.engine.model.ops import Mark
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import ReadRange, is_settled, resolve_range
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.row_groups import gathered
-from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
-from txlog.engine.store.store import check_whole
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import covers
+from txlog.engine.door.disk import PosixDisk, make_directory, remove_files, replace_file, replacing
+from txlog.engine.door.facts import INSTANT, PROPERTY_MAP, Mark
+from txlog.engine.door.reading import ReadRange, is_settled, resolve_range
+from txlog.engine.door.segments import gathered
+from txlog.engine.door.store import View, check_whole
 from txlog.errors import (
     AlreadyExists,
     InvalidArgument,

@@ -16,10 +16,8 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.model.schema import PROPERTY_MAP
-from txlog.engine.relation.relation import Content
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.relation.spans import Wanted
+from txlog.engine.door.facts import PROPERTY_MAP
+from txlog.engine.door.relation import Content, Wanted, scans_of
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Transform

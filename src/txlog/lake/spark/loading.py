@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import stage
-from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.lake.spark import sink
 from txlog.lake.spark.records import fields_of, with_record

@@ -24,12 +24,12 @@ from txlog.base.schemas.resolution import Cast, Change, Items, Record, Step, Sym
 from txlog.base.schemas.schema import Schema
 from txlog.client.client import Client
 from txlog.client.open import open_store
-from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.folds.catalog import schema_of as newest_of
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.records import Typing, schema_in
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.catalog import SchemaVersion
+from txlog.engine.door.catalog import schema_of as newest_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import COLUMNS
+from txlog.engine.door.topics import Typing, schema_in
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.datasource import SCHEMA
 

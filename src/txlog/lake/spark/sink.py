@@ -47,10 +47,9 @@ from txlog.base.ids import TopicName
 from txlog.base.suggest import suggestion
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import Bulk, stage
-from txlog.engine.decide.sending.adopt import check_token
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.plan.staging import Staged, StagePlan
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import COLUMNS
+from txlog.engine.door.staging import Staged, StagePlan, check_token
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.lake.spark.datasource import NAMES, kept_by, plain
 from txlog.lake.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known

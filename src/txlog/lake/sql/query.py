@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.relation.reader import RelationReader
-from txlog.engine.relation.relation import Content
-from txlog.engine.storage.remote import is_remote
-from txlog.engine.storage.segment import RECORD
-from txlog.engine.store.pins import Pin
+from txlog.engine.door.disk import is_remote
+from txlog.engine.door.reading import check_isolation
+from txlog.engine.door.relation import Content, RelationReader
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.space import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.lake.sql.duck import Rows, Session
 from txlog.lake.sql.messages import Messages, files_of, name, path_below, text, unglobbed
 from txlog.lake.sql.parts import parts_for
 
 if TYPE_CHECKING:
-    from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.door.store import Store, View
 
 _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"

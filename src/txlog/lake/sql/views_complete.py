@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from txlog.client.client import Client
-from txlog.engine.relation.relation import Content
+from txlog.engine.door.relation import Content
 from txlog.lake.sql.duck import Session
 from txlog.lake.sql.messages import Messages, files_of, path_below, unglobbed
 from txlog.lake.sql.parts import parts_for

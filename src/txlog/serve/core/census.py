@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from txlog.client.reading.pause import until_told
-from txlog.engine.view.view import View
+from txlog.engine.door.reading import until_told
+from txlog.engine.door.store import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import Service
 

@@ -13,16 +13,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from txlog.base.settings import TOPICS_MAX
-from txlog.engine.decide.transactions.keys import home
-from txlog.engine.folds import transaction_key as keys
+from txlog.engine.door import keys
+from txlog.engine.door.keys import home
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import is_number_of_role
 from txlog.serve.core.limits import has_share, too_many
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.door.store import Store, View
 
 KEYS_MAX: Final = 100_000  # of all roles; one that was deleted leaves a tombstone, and counts
 # Topics that only superusers, commands and programs can make.

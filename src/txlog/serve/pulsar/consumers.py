@@ -17,18 +17,18 @@ from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
 from txlog.client.consuming.consumer import Consumer
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.ops import Mark
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import (
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.facts import Mark
+from txlog.engine.door.reading import (
     compacted_range,
     last_compacted,
     last_message,
     resolve_bound,
+    seek_to,
 )
-from txlog.engine.relation.positions import seek_to
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

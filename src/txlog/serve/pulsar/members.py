@@ -25,17 +25,14 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
 from txlog.client.aio.handles import Consumer as Handle
-from txlog.client.consuming.acknowledge import acknowledge_runs
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.policies import SPLIT_BATCHES, set_policies
-from txlog.engine.folds.catalog import Topic, index_of, number_of
-from txlog.engine.model.idset import IdSet, each
-from txlog.engine.model.ops import Mark, Run
-from txlog.engine.plan.consuming.choice import active_consumer
-from txlog.engine.plan.reading.compacted import is_newest
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, index_of, number_of
+from txlog.engine.door.consuming import acknowledge_runs, active_consumer
+from txlog.engine.door.facts import IdSet, Mark, Run, each
+from txlog.engine.door.reading import is_newest
+from txlog.engine.door.store import Decision, View
+from txlog.engine.door.topics import SPLIT_BATCHES, set_policies
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids

@@ -28,9 +28,9 @@ from weakref import WeakValueDictionary
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.schemas.schema import Schema
-from txlog.engine.decide.sending.exclusive import epoch_of
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.sending import epoch_of
+from txlog.engine.door.store import View
 from txlog.errors import (
     AlreadyClosed,
     InvalidMessage,

@@ -21,9 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from txlog.base.ids import TopicName
-from txlog.engine.folds.catalog import Topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.store import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
 from txlog.serve.core.shares import check_topic

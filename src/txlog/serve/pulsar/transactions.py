@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.base.ids import TxnId
-from txlog.engine.decide.transactions.register import Place
+from txlog.engine.door.transactions import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTxns, check_key

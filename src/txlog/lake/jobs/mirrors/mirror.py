@@ -32,14 +32,9 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.plan.records import schema_in
-from txlog.engine.relation.build import content
-from txlog.engine.relation.instants import bounded
-from txlog.engine.relation.relation import Content, Source
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.disk.protocol import is_of_handler
-from txlog.engine.storage.user_files import make_directory, remove_files, replacing
+from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
+from txlog.engine.door.relation import Content, Source, bounded, content, scans_of
+from txlog.engine.door.topics import schema_in
 from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.lake.jobs.engine import Tell, silent
 from txlog.lake.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import MessageNotFound
 from txlog.serve.http.core.declared import integer
 from txlog.serve.pulsar import ids

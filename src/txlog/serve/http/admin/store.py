@@ -14,7 +14,7 @@ from typing import Final
 import txlog
 from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
 from txlog.client.client import Client
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txlog.base.ids import MessageId
 from txlog.client.aio import Reader
-from txlog.client.reading.message import Message, messages
+from txlog.engine.door.reading import Message, messages
 from txlog.errors import InvalidArgument
 from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import check_size

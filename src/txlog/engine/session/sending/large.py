@@ -19,9 +19,6 @@ import pyarrow as pa
 
 from txlog.base.ids import SEQUENCE_STOP, TxnId
 from txlog.base.settings import KEY_BYTES_MAX, MIB, TXN_MESSAGES_MAX, Settings
-from txlog.client.sending.access import Target
-from txlog.client.sending.receipt import LargeReceipt
-from txlog.client.transactions.transaction import Transaction, in_transaction
 from txlog.engine.decide.sending import large
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.large import Address, LargeOutcome, PublishedChunks
@@ -36,6 +33,9 @@ from txlog.engine.plan.route import (
     check_number,
     partition_of_key,
 )
+from txlog.engine.session.sending.access import Target
+from txlog.engine.session.sending.receipt import LargeReceipt
+from txlog.engine.session.transactions.transaction import Transaction, in_transaction
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
 from txlog.engine.store.space import Space

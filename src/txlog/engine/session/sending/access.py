@@ -18,11 +18,11 @@ from threading import Event
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from txlog.base.ids import TopicName
-from txlog.client.reading.pause import Quiet, until, until_told
 from txlog.engine.decide.sending import exclusive
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.session.reading.pause import Quiet, until, until_told
 from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import holds_seat, seat_lock

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from txlog.client.reading.message import Message
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, clamp_of, emit
 from txlog.engine.decide.draft import Decision
@@ -21,6 +20,7 @@ from txlog.engine.model.idset import Id, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.ack_sets import resting
 from txlog.engine.plan.watermarks.value import tracking_position
+from txlog.engine.session.reading.message import Message
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 

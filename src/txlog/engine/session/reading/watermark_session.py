@@ -18,15 +18,15 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.client.reading.message import Message
-from txlog.client.reading.pause import REST_SECONDS_MAX
-from txlog.client.reading.watermark_ground import Ground
 from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, Standing, offer
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.policies import policy
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
+from txlog.engine.session.reading.message import Message
+from txlog.engine.session.reading.pause import REST_SECONDS_MAX
+from txlog.engine.session.reading.watermark_ground import Ground
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile

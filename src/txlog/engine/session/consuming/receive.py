@@ -16,10 +16,6 @@ import pyarrow as pa
 
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
-from txlog.client.consuming.dead_letters import DeadLetters
-from txlog.client.consuming.membership import Membership
-from txlog.client.reading.message import Message
-from txlog.client.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Concern, Quiet
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
@@ -49,6 +45,10 @@ from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, req
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
 from txlog.engine.plan.runs import runs_of_table
 from txlog.engine.plan.standing import Place, Standing
+from txlog.engine.session.consuming.dead_letters import DeadLetters
+from txlog.engine.session.consuming.membership import Membership
+from txlog.engine.session.reading.message import Message
+from txlog.engine.session.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Concern, Quiet
 from txlog.engine.store.store import Store
 from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.checkpoint import quarantine

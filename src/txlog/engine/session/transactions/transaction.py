@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
-from txlog.client.transactions import end
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.send import REFUSALS
@@ -22,6 +21,7 @@ from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.enter import NewTxn, Use
 from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.session.transactions import end
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View

@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any
 
-from txlog.client.sending.receipt import SendReceipt
+from txlog.engine.session.sending.receipt import SendReceipt
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
-    from txlog.client.sending.receipt import Stretch
+    from txlog.engine.session.sending.receipt import Stretch
 
 
 class SendFuture(Future[SendReceipt]):

@@ -14,10 +14,6 @@ from msgspec.structs import replace
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB, PROPERTIES_MAX
-from txlog.client.consuming.acknowledge import acknowledge_runs
-from txlog.client.sending import large
-from txlog.client.sending.access import Target
-from txlog.client.transactions.transaction import Transaction
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
 from txlog.engine.decide.consuming.acknowledge import by_partition
@@ -33,6 +29,10 @@ from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
+from txlog.engine.session.consuming.acknowledge import acknowledge_runs
+from txlog.engine.session.sending import large
+from txlog.engine.session.sending.access import Target
+from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (

@@ -41,11 +41,11 @@ from txlog.base.settings import (
     PROPERTIES_MAX,
     TXN_MESSAGES_MAX,
 )
-from txlog.client.sending import future as futures
-from txlog.client.sending.receipt import Stretch
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.plan.route import COLUMNS
+from txlog.engine.session.sending import future as futures
+from txlog.engine.session.sending.receipt import Stretch
 from txlog.engine.store.appender import Call
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import (
@@ -63,9 +63,9 @@ from txlog.errors import (
 )
 
 if TYPE_CHECKING:
-    from txlog.client.sending.future import SendFuture
     from txlog.clock import Instant
     from txlog.engine.decide.sending.send import Outgoing, SliceReceipt
+    from txlog.engine.session.sending.future import SendFuture
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
 

@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.client.reading.message import Message
-from txlog.client.transactions.transaction import DecideIn, Later, Transaction, in_transaction
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import acknowledge
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
@@ -19,6 +17,13 @@ from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.model.ops import Op, Run
 from txlog.engine.plan import runs as message_runs
 from txlog.engine.plan.standing import OUTSIDE, Standing
+from txlog.engine.session.reading.message import Message
+from txlog.engine.session.transactions.transaction import (
+    DecideIn,
+    Later,
+    Transaction,
+    in_transaction,
+)
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument

@@ -1,25 +1,18 @@
-"""Calls about a transaction by its id or key: end it, wait for it, expire, connect, begin."""
+"""Calls that name a transaction by its id or key: end it, wait for it, connect, begin."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from txlog.base.ids import TxnId
-from txlog.client.answers import topics_and_txns
-from txlog.client.reading.pause import until
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.keys import Connected, Opened
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.plan.lookup import transaction as find_transaction
+from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import OutcomeUnknown
-
-if TYPE_CHECKING:
-    from txlog.base.rows.transactions import Expired
-
 
 # --- by id -----------------------------------------------------------------------------------
 
@@ -62,18 +55,6 @@ def has_ended(store: Store, txn_id: TxnId) -> bool | None:
         return ended_ms != 0 or None
 
     return store.read(look)
-
-
-def expire(store: Store) -> Expired:
-    """Sweep the whole store."""
-    swept = store.expire()
-    return {
-        "expired": swept.expired,
-        "rolled_forward": swept.rolled_forward,
-        "rolled_back": swept.rolled_back,
-        "forgotten": swept.forgotten,
-        "waiting_list": store.read(topics_and_txns.waiting),
-    }
 
 
 # --- by key ----------------------------------------------------------------------------------

@@ -18,10 +18,6 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from txlog.client.consuming.membership import Membership
-from txlog.client.consuming.receive import Guard, Receiving
-from txlog.client.reading.message import Decoder, Message, messages
-from txlog.client.reading.pause import REST_SECONDS_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import give_back_unseen, reap_ops
 from txlog.engine.decide.draft import Decision
@@ -30,6 +26,10 @@ from txlog.engine.model.idset import Id, IdSet
 from txlog.engine.model.leases import NOTHING_SEEN, Seen, is_due
 from txlog.engine.model.ops import Due, Op, Returned, Run
 from txlog.engine.plan.consuming.choice import SHARED_TYPES
+from txlog.engine.session.consuming.membership import Membership
+from txlog.engine.session.consuming.receive import Guard, Receiving
+from txlog.engine.session.reading.message import Decoder, Message, messages
+from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError

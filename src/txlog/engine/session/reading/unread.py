@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from txlog.client.reading.message import Decoder, Message, messages, messages_of
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Rows
+from txlog.engine.session.reading.message import Decoder, Message, messages, messages_of
 
 
 class Received(NamedTuple):
