@@ -4,7 +4,7 @@ Completion and the shell are here too: they use the same declarations.
 
 Contents:
 
-    codes        each error code and exit code: what happened, what to do, an example
+    codes        each error code and exit code: meaning, cause, remedy, an example
     completion   candidates for the last word of a command line, names in the store included
     fields       the part of `-f help` that is not about a command's own fields
     help         the command `help`

@@ -1,4 +1,4 @@
-"""Owns what each TXL code and exit code means to a user: what happened, what to do, an example.
+"""Owns the explanation of each TXL code and exit code: meaning, cause, remedy, an example.
 
 `txlog help TXL-nnn`, `txlog help exit-codes` and EXIT STATUS of the man pages come from here; a
 test compares the table with the classes of `txlog.errors`.

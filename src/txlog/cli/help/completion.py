@@ -49,7 +49,7 @@ def answer(line_words: Sequence[str]) -> int:
     try:
         typed = split_line(line_words[1])[1:] if line_words[:1] == ["--line"] else list(line_words)
         matches = candidates(typed or [""])
-    except Exception:  # half a command line is no reason to complain
+    except Exception:  # an incomplete command line is not an error
         matches = []
     lines = [
         f"{word}\t{' '.join(meaning.split())}" if meaning else word for word, meaning in matches

@@ -311,7 +311,7 @@ txlog COMMAND -h: examples and flags; --help: the global flags too
 
 
 def noun_help(noun: str) -> str:
-    """Return the help of a noun: its verbs and what they do."""
+    """Return the help of a noun: its verbs with their short help."""
     verbs = [path for path in COMMANDS if path.startswith(f"{noun} ")]
     width = max(len(path) for path in verbs)
     lines = [f"  txlog {path.ljust(width)}  {COMMANDS[path].help}" for path in verbs]
@@ -319,7 +319,7 @@ def noun_help(noun: str) -> str:
 
 
 def resolve(args: list[str]) -> tuple[str, int]:
-    """Return the command that the words begin with, and how many of them name it.
+    """Return the command that the words begin with, and the number of words that name it.
 
     The noun alone answers with the noun.
     raises: Usage (201) with the nearest known name

@@ -36,7 +36,7 @@ def run(args: list[str]) -> int:
         return 141
     except Exception as error:  # a bug is reported as an error, without a traceback
         if not isinstance(error, errors.TxlogError | OSError):
-            # Python and libraries turn what interrupts them into errors of their own.
+            # Python and libraries convert an interrupt into errors of their own.
             cause = error.__cause__
             exit_code = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
             if exit_code is not None:
@@ -79,10 +79,8 @@ def as_ours(error: Exception) -> errors.TxlogError:
         return error
     if errors.is_noted(error):
         return errors.OutcomeUnknown(f"{type(error).__name__}: {error}; {errors.IN_DOUBT}")
-    no_room = (
-        "failed to map segment",
-        "annot allocate memory",
-    )  # wording of the dynamic loader
+    # wording of the dynamic loader
+    no_room = ("failed to map segment", "annot allocate memory")
     if isinstance(error, MemoryError) or (
         isinstance(error, ImportError) and any(phrase in str(error) for phrase in no_room)
     ):

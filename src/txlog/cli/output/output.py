@@ -271,16 +271,16 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
             form = "line" if terminal else "ndjson"
         elif not command.changes:
             form = "table" if terminal else "tsv"
-    shown, all_fields = command.table_fields, command.fields
+    default_fields, all_fields = command.table_fields, command.fields
     if flags.columns is not None:
         names = [name.strip() for name in flags.columns.split(",") if name.strip()]
         if not names:
             raise Usage("--columns names no column")
         if command.fields:  # without declared fields, the answer checks them
             check_columns(names, command.fields)
-        shown = all_fields = names
+        default_fields = all_fields = names
     look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
-    output = Output(form, shown, all_fields, look)
+    output = Output(form, default_fields, all_fields, look)
     if command.records and "%" in form:
         output.out.allowed = percent.controls(form)
     return output

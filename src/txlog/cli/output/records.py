@@ -186,7 +186,7 @@ class Records:
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
-    """Yield the bytes of each value where they lie, None for null: a scalar would be a copy."""
+    """Yield the bytes of each value without a copy, None for null; a scalar would be a copy."""
     for values in column.chunks:
         _, ends, data = values.buffers()
         offsets, whole = memoryview(ends).cast("i"), memoryview(data or b"").cast("B")
