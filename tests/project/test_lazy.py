@@ -188,7 +188,7 @@ def test_whoever_comes_in_while_its_thread_runs_it(probe: Path) -> None:
 
     def enters() -> None:
         found.append(module.FIRST)
-        with pytest.raises(NotThereYet, match="LAST is not there: called from within"):
+        with pytest.raises(NotThereYet, match="has no LAST yet: the caller runs in"):
             _ = module.LAST
         found.append(hasattr(module, "LAST"))
 
