@@ -54,7 +54,7 @@ def _prepare(args: Sequence[str]) -> None:
 
     is_stream = not STREAMS.isdisjoint(args)
     if (is_stream or "export" in args) and "-m" not in args:
-        from txlog.engine.storage.disk.libc import share_heap
+        from txlog.engine.door.disk import share_heap
 
         # Otherwise threads and Arrow each keep freed memory, and a long stream grows by that.
         share_heap()
