@@ -1,24 +1,24 @@
-"""Owns Mutex: one call at a time in the process that made it, whatever ends the call.
+"""Owns Mutex: one call at a time in the process that made it, however the call ends.
 
-Who holds it is asked of the lock itself, in one step of C, and never of what a call got round to
-noting: an interrupt may come between any two steps of Python. Whether that call is still running is
-asked of the stack. So a hold that an interrupt left behind can be told from a call that is under
-way.
+The mutex asks the lock itself whether this thread holds it, in one step of C. A flag would not do:
+an interrupt may come between any two steps of Python, before the call sets the flag. The stack
+shows whether that call is still running. So the mutex can tell a running call from a hold that an
+interrupt left behind.
 
-1. A call from within a call of the same thread (from `__del__`, which the collector may run
-   anywhere, or from a signal handler) would find everything half done: it is refused. What only
-   cleans up is put off until the outer call has ended.
-2. A child of a fork inherits the lock as it was at that moment. If another thread of its parent
-   held it, nobody ever frees it there. With a plain lock the child would wait for ever; but its
-   descriptors are closed, and it has to be told so (R27).
-3. Whoever waits for its turn may learn without it that another thread has done what it came for.
-   So it does not wait for the lock, which the next one may already have, but at a gate of its own.
-   Whoever frees the lock opens the gates of those whose acts are done, and of one other, who then
-   takes the lock, or finds that somebody was faster, who will free it again. As a thread enters the
-   row of the waiting before it tries the lock once more, whoever has the lock then sees it there.
-   An interrupt may swallow an opening; so nobody stands at a gate longer than LOOK_AGAIN_S. Those
-   who are always faster may be others than do its act: from the second time on it waits for the
-   lock itself, as they do.
+1. A call from within a call of the same thread would find everything half done, so it is refused.
+   Such calls come from `__del__`, which the collector may run anywhere, or from a signal handler.
+   Clean-up is put off until the outer call has ended.
+2. A forked child inherits the lock as it was at that moment. If another thread of the parent held
+   it, no thread of the child ever frees it. With a plain lock the child would wait for ever. But
+   its descriptors are closed anyway, so the child gets an error (R27).
+3. While a thread waits for its turn, another thread may do its work. The waiter must learn this
+   without getting the lock, which the next thread may already have. So it waits at a gate of its
+   own, and not for the lock. On release, the thread opens the gate of every waiter whose work is
+   done, and of one more waiter, which takes the lock. If another thread was faster, that thread
+   will release it again. A waiter enters the row of waiters before it tries the lock once more, so
+   the holder then sees it there. An interrupt may swallow an opening, so no thread waits at a gate
+   longer than LOOK_AGAIN_S. Threads that are always faster may not do its work: from the second
+   opening on, the waiter waits for the lock itself, as they do.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ TRIES = 2  # at a gate
 class Mutex:
     """A lock that is free again once the call that took it has ended.
 
-    has_refused: since the running call began, another was refused inside it, whose error may have
-                 cut short any step of the running one
+    has_refused: during the running call, another call was refused inside it, whose error may have
+                 cut short any step of the running call
     """
 
     __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "_waiting", "has_refused")
 
     def __init__(self, pid: Callable[[], int], report: Callable[[str], None] | None = None) -> None:
-        self._lock: Any = RLock()  # typeshed does not know `_is_owned`, which Condition uses too
+        self._lock: Any = RLock()  # typeshed lacks `_is_owned`, which Condition uses, too
         self._pid = pid
         self._owner = pid()
         self._report = report
         self._later: deque[Callable[[], object]] = deque()
-        self._waiting: dict[Any, Callable[[], bool]] = {}  # by gate, in the order they came
+        self._waiting: dict[Any, Callable[[], bool]] = {}  # by gate, in order of arrival
         self.has_refused = False
 
     @overload
@@ -65,10 +65,10 @@ class Mutex:
     def run(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
         """Run an act while no other thread runs one.
 
-        Freed twice: an interrupt may cut short the first attempt anywhere.
-        is_done: asked while it waits, by any thread: whether another has done what the act is for;
-                 raises nothing
-        returns: what the act does; None if it was done meanwhile, so that it was not run
+        The lock is released twice: an interrupt may cut short the first attempt anywhere.
+        is_done: called while this thread waits, by any thread: whether another thread has done the
+                 work; raises nothing
+        returns: the result of the act; None if the work was done meanwhile and the act did not run
         raises:  NotAllowed, inside another call of this thread; AlreadyClosed in a forked child
         """
         if self._pid() != self._owner:
@@ -100,7 +100,7 @@ class Mutex:
                 self._tidy()
 
     def _wait(self, is_done: Callable[[], bool]) -> bool:
-        """Wait for the lock; True when this thread has it, False when the act is done."""
+        """Wait for the lock; True when this thread has it, False when its work is done."""
         gate: Any = Lock()
         gate.acquire()
         is_held, opened = False, 0
@@ -126,9 +126,9 @@ class Mutex:
         return is_held
 
     def _wake(self) -> None:
-        """Open the gates of all whose acts are done, and of the first other that is closed."""
+        """Open the gate of each waiter whose work is done, and of the first other waiter."""
         has_next = False
-        # a list is there before it is filled: no finalizer may change the row meanwhile
+        # list() allocates before it copies, so no finalizer can change the row meanwhile
         for gate in list(self._waiting):
             is_done = self._waiting.get(gate)
             if is_done is None or not gate.locked() or (has_next and not is_done()):
@@ -138,9 +138,9 @@ class Mutex:
                 gate.release()
 
     def held(self) -> AbstractContextManager[object]:
-        """For `with`; its thread may enter again: for turns whose steps are calls themselves.
+        """Return the lock for `with`; its thread may enter again: for turns whose steps are calls.
 
-        It is taken and freed in one C step each, which no signal can interrupt.
+        Python takes and frees it in one C step each, which no signal can interrupt.
         """
         if self._pid() != self._owner:
             self._refuse_child()
@@ -152,9 +152,10 @@ class Mutex:
         return self._lock._is_owned() and is_called(_RUN, self, sys._getframe(1))
 
     def put_off(self, act: Callable[[], object]) -> bool:
-        """Inside a call: have an act run when it has ended, and return True; else False.
+        """Inside a call: run an act when that call has ended, and return True; otherwise return
+        False.
 
-        Its error is reported, as nobody waits for it.
+        An error of the act goes to the report, as no caller waits for it.
         """
         if not self.is_inside():
             return False
@@ -185,7 +186,7 @@ class Mutex:
                 return
             try:
                 act()
-            except Exception as error:  # its caller has gone, and this one asked for nothing
+            except Exception as error:  # the call that put it off is over
                 if may_be_of_handler(error):
                     raise
                 if self._report is not None:
@@ -196,7 +197,7 @@ _RUN = frozenset([Mutex.run.__code__])
 
 
 def is_called(functions: Collection[CodeType], of: object, frame: FrameType | None) -> bool:
-    """True if a frame, or one that called it, is of one of these methods of an object."""
+    """True if a frame or one of its callers runs such a method of this object."""
     while frame is not None:
         if frame.f_code in functions and frame.f_locals.get("self") is of:
             return True

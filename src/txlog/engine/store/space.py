@@ -1,4 +1,4 @@
-"""Room on the disk: sends stop before it is full, and a reserve lets the calls finish that free it.
+"""Room on the disk: sends stop before it is full; a reserve lets calls finish that free space.
 
 Source: spec/reliability R30.
 """
