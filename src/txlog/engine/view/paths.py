@@ -1,4 +1,4 @@
-"""Where the files of a ledger lie: names of topics as directories, percent-encoded."""
+"""The paths of the files of a ledger: names of topics as directories, percent-encoded."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_D
 
 
 class Place(NamedTuple):
-    """Where files lie, before it is spelled out: topic, partition in it, role.
+    """The parts of a directory's path: topic, partition in it, role.
 
-    role: p of its ledgers, s of its sidecar's, d of the buckets of its delayed index, c of its
-          compacted rows
+    role: p of the partition's ledgers, s of its sidecar's, d of the buckets of its delayed index, c
+          of its compacted rows
     """
 
     topic: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def place_of(catalog: Catalog, partition: int, role: str) -> Place:
-    """The place of what a partition has in this role."""
+    """The place of a partition's files in this role."""
     topic = topic_of(catalog, partition)
     return Place(topic.name, index_of(topic, partition), role)
 
@@ -47,7 +47,7 @@ def place_dir(place: Place) -> str:
 
 
 def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:
-    """The directory of what a partition has in this role."""
+    """The directory of a partition's files in this role."""
     return place_dir(place_of(catalog, partition, role))
 
 
