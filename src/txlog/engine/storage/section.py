@@ -1,8 +1,8 @@
-"""Owns Section: what one process at a time does, as acts run under a lock file of the store.
+"""Owns Section: acts that one process at a time runs, under a lock file of the store.
 
-The lock is freed twice, as an interrupt may end the first attempt anywhere, and whenever it may be
-held: an interrupt can come between taking it and noting that it was taken. `LockFile.release` does
-no harm where nothing is held.
+The lock is freed twice, as an interrupt may end the first attempt anywhere. It is freed whenever it
+may be held: an interrupt can come between taking it and setting a flag. `LockFile.release` does no
+harm where the handle holds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Section:
     __slots__ = ("_disk", "_lock", "_name", "_note", "may_hold")
 
     def __init__(self, disk: Disk, name: str, note: Callable[[str], object]) -> None:
-        """note: is told what no caller need hear of."""
+        """note: takes a report that concerns no caller."""
         self._disk = disk
         self._name = name
         self._note = note
@@ -59,9 +59,9 @@ class Section:
         """Run an act under the lock.
 
         timeout_ms: how long to wait for the lock; None: not at all
-        meanwhile:  called before each further try; True: the act is not needed any more
-        returns:    what the act does; `otherwise` if it was not run
-        raises:     StoreLocked; what the act raises
+        meanwhile:  called before each further try; True: the act is no longer needed
+        returns:    the result of the act; `otherwise` if it did not run
+        raises:     StoreLocked; errors of the act
         """
         if self._lock is None:
             self._lock = self._disk.lock_file(self._name)
@@ -85,7 +85,7 @@ class Section:
                 self._free(lock)
 
     def _free(self, lock: LockFile) -> None:
-        """Free the lock; what is done is done, so a failure must not become an answer."""
+        """Free the lock; the act is done by now, so a failure here must not become its outcome."""
         try:
             lock.release()
         except TxlogError as error:

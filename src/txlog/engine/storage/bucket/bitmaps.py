@@ -4,8 +4,8 @@
     whole   ledger -> markers all of whose messages are in the segment
     inner   (ledger, entry) -> 1-based indexes of messages, for the other markers
 
-A BitMap object a marker costs 186 B, so ten million transactions of one message would need 1.9 GB:
-that is what `whole` is for. Entries are below 2^32, so 32 bits are written; in memory they are
+A BitMap object per marker costs 186 B, so ten million transactions of one message would need 1.9
+GB. `whole` avoids that. Entries are below 2^32, so 32 bits are written; in memory they are
 BitMap64, as in every other set of ids (a 64-bit bitmap is its 32-bit ones after a small head).
 Source: spec/delayed 5.
 """
@@ -24,13 +24,15 @@ from pyroaring import BitMap, BitMap64
 from txlog.base.startup import compute as pc
 
 MarkerCounts = Callable[[int], "pa.Array | None"]
-"""Of a ledger: int32, at each entry the messages of that marker, 0 for none; may end early."""
+"""For a ledger: int32, at each entry the number of messages of that marker, 0 for none; may end
+early.
+"""
 
 _HEAD64 = struct.pack("<QI", 1, 0)  # one 32-bit bitmap follows, of the numbers below 2^32
 
 
 class PackedBitmaps(msgspec.Struct, array_like=True, gc=False):
-    """The bitmaps of one segment as the file has them; empty ones are left out."""
+    """The bitmaps of one segment as the file has them; without empty bitmaps."""
 
     plain: dict[int, bytes]
     whole: dict[int, bytes]
@@ -46,13 +48,13 @@ class Bitmaps:
     inner: dict[tuple[int, int], BitMap] = field(default_factory=dict)
 
     def entries(self) -> dict[int, BitMap64]:
-        """Plain messages and whole markers by ledger, in bitmaps of their own."""
-        out = {ledger: known.copy() for ledger, known in self.plain.items()}
-        for ledger, known in self.whole.items():
+        """Plain messages and whole markers by ledger, in new bitmaps."""
+        out = {ledger: entries.copy() for ledger, entries in self.plain.items()}
+        for ledger, entries in self.whole.items():
             if ledger in out:
-                out[ledger] |= known
+                out[ledger] |= entries
             else:
-                out[ledger] = known.copy()
+                out[ledger] = entries.copy()
         return out
 
 
@@ -89,13 +91,13 @@ def pack_segments(ids: pa.Table, ends: Sequence[int], counts: MarkerCounts) -> l
     for n, of, at, start, end in zip(
         *(memory_of(column.filter(is_part)) for column in columns), strict=True
     ):
-        made = BitMap(array("I", indexes[start:end].tobytes()))
-        out[n].inner.append((of, at, made.serialize()))
+        bitmap = BitMap(array("I", indexes[start:end].tobytes()))
+        out[n].inner.append((of, at, bitmap.serialize()))
     return out
 
 
 def _order(number: pa.Array, ledger: pa.Array, entry: pa.Array, index: pa.Array) -> pa.Array:
-    """The order by segment and position, by one sort of a number where they fit into one."""
+    """The order by segment and position; one sort of an integer where all columns fit into it."""
     columns = (number, ledger, entry, index)
     key, bits = None, 0
     for column in columns:
@@ -111,18 +113,18 @@ def _order(number: pa.Array, ledger: pa.Array, entry: pa.Array, index: pa.Array)
 
 
 def _starts(*columns: pa.Array) -> pa.Array:
-    """The rows at which one of the columns has another value than before, the first among them."""
+    """The rows where a column changes its value, and row 0."""
     changes = None
     for column in columns:
         change = pc.not_equal(column[1:], column[:-1])
         changes = change if changes is None else pc.or_(changes, change)
-    found = pc.add(pc.indices_nonzero(changes), 1).cast(pa.int64())
-    return pa.concat_arrays([pa.array([0], pa.int64()), found])
+    starts = pc.add(pc.indices_nonzero(changes), 1).cast(pa.int64())
+    return pa.concat_arrays([pa.array([0], pa.int64()), starts])
 
 
-def _pack_runs(heads: list[pa.Array], wanted: pa.Array, into: Sequence[dict[int, bytes]]) -> None:
-    """Put the entries that are wanted into a bitmap a segment and ledger."""
-    number, ledger, entry = (column.filter(wanted) for column in heads[:3])
+def _pack_runs(heads: list[pa.Array], mask: pa.Array, into: Sequence[dict[int, bytes]]) -> None:
+    """Put the entries under the mask into one bitmap per segment and ledger."""
+    number, ledger, entry = (column.filter(mask) for column in heads[:3])
     if not len(number):
         return
     starts = _starts(number, ledger)
@@ -134,32 +136,32 @@ def _pack_runs(heads: list[pa.Array], wanted: pa.Array, into: Sequence[dict[int,
 
 
 def _counts(ledger: pa.Array, entry: pa.Array, counts: MarkerCounts) -> pa.Array:
-    """How many messages each marker has, null where it is not known."""
+    """How many messages each marker has, null where unknown."""
     order = pc.array_sort_indices(ledger)
     ledger, entry = ledger.take(order), entry.take(order)
     starts = memory_of(_starts(ledger))
-    found: list[pa.Array] = []
+    parts: list[pa.Array] = []
     for start, end in zip(starts, [*starts[1:], len(ledger)], strict=True):
-        known, entries = counts(ledger[start].as_py()), entry[start:end]
-        if known is None:
-            found.append(pa.nulls(end - start, pa.int32()))
+        ledger_counts, entries = counts(ledger[start].as_py()), entry[start:end]
+        if ledger_counts is None:
+            parts.append(pa.nulls(end - start, pa.int32()))
         else:
-            at = pc.if_else(pc.less(entries, len(known)), entries, None)
-            found.append(known.take(at))
-    return pa.concat_arrays(found).take(pc.inverse_permutation(order.cast(pa.int64())))
+            at = pc.if_else(pc.less(entries, len(ledger_counts)), entries, None)
+            parts.append(ledger_counts.take(at))
+    return pa.concat_arrays(parts).take(pc.inverse_permutation(order.cast(pa.int64())))
 
 
 def _packed(entries: memoryview[int]) -> bytes:
     """Entries as a 32-bit bitmap, in as few bytes as possible."""
-    made = BitMap64(array("Q", entries.tobytes()))
-    assert made.max() < 1 << 32  # ledger_entries_max is at most 10^9
-    made.run_optimize()
-    raw: bytes = made.serialize()
+    bitmap = BitMap64(array("Q", entries.tobytes()))
+    assert bitmap.max() < 1 << 32  # ledger_entries_max is at most 10^9
+    bitmap.run_optimize()
+    raw: bytes = bitmap.serialize()
     return raw[len(_HEAD64) :]
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, without a copy if it is in one already."""
+    """A column as one array, without a copy if it has one chunk."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -2,18 +2,18 @@
 
     rows      deliver_at, ledger, entry int64; index int32, in the order of the key
               (deliver_at, ledger, entry, index)
-    bitmaps   binary; in the very first row those of all segments (msgpack), else null
+    bitmaps   binary; the very first row has the bitmaps of all segments (msgpack), others null
     footer    key `txlog.delayed`: base64 of msgpack of `Head`
 
 A segment is a window of time, anchored at the data, with a bound on its size: it opens at t0, the
-time of its first id, and ends before the first deliver_at > t0 + step - 1, when it holds ids_max
-ids, or at the end. The step is the setting; where it would make more than segments_max segments, it
-doubles until it does not. Times come sorted and in pieces, since a merge never holds all of them;
-the cost is a bisection a segment.
+time of its first id, and ends before the first deliver_at > t0 + step - 1, when it has ids_max ids,
+or at the end. The step is the setting; where it would make more than segments_max segments, it
+doubles until it does not. Times come sorted and in pieces, since a merge never has all times in
+memory; the cost is one bisection per segment.
 
-The footer is parsed whole at every open, so the bitmaps are a column: read when a look needs them.
-Encoding goes over its source three times (the step, the bitmaps, the rows), so a merge needs no
-more memory than two segments, the bitmaps and the file. The content is derived from the log:
+Every open parses the whole footer, so the bitmaps are a column, read only when needed. Encoding
+goes over its source three times (the step, the bitmaps, the rows), so a merge needs no more memory
+than two segments, the bitmaps and the file. The content is derived from the log:
 a process that finds a file damaged drops it and builds it again. `reader` reads it.
 Source: spec/delayed 5.
 """
@@ -46,7 +46,7 @@ from txlog.errors import FormatMismatch
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How segments are cut; ids_max below 1: no bound on the ids of one."""
+    """The limits of segments; ids_max below 1: no limit on the ids of a segment."""
 
     step_ms: int
     ids_max: int
@@ -54,9 +54,9 @@ class Cutting:
 
 
 class StepFinder:
-    """Finds the step: feed it all times in order, then ask.
+    """Finds the step: feed it all times in order, then read `step_ms`.
 
-    span_ms: the greatest time less the least, or more; it bounds the steps that are tried
+    span_ms: at least the greatest time minus the least; it bounds the steps that are tried
     """
 
     __slots__ = ("_ends", "_segments", "_segments_max", "_steps")
@@ -87,9 +87,9 @@ class StepFinder:
 
     @property
     def step_ms(self) -> int:
-        """The smallest step that makes few enough segments of what was fed."""
-        found = zip(self._steps, self._segments, strict=True)
-        return next(step for step, segments in found if segments <= self._segments_max)
+        """The smallest step that makes at most segments_max segments of the fed times."""
+        counts = zip(self._steps, self._segments, strict=True)
+        return next(step for step, segments in counts if segments <= self._segments_max)
 
 
 class Cutter:
@@ -104,7 +104,7 @@ class Cutter:
         self._end = 0
 
     def feed(self, times: Sequence[int]) -> list[int]:
-        """Where segments end within the next times; the last one stays open unless it is full."""
+        """The offsets within the next times where segments end; the last stays open unless full."""
         ends: list[int] = []
         at = 0
         while at < len(times):
@@ -135,21 +135,23 @@ IDS: Final = pa.schema(
         ("index", pa.int32()),
     ]
 )
-"""The columns of delayed ids, wherever they are Arrow."""
+"""The columns of delayed ids in Arrow tables."""
 _STORED: Final = IDS.append(pa.field("bitmaps", pa.binary()))
 _DELTA: Final = dict.fromkeys(IDS.names, "DELTA_BINARY_PACKED")
 
-BATCH_ROWS: Final = 1 << 16  # ids of which bitmaps are made at once
+BATCH_ROWS: Final = 1 << 16  # so many ids at once become bitmaps
 
 Source = Callable[[], Iterable[pa.Table]]
-"""Gives tables of IDS, each in the order of the key, one after the other; called repeatedly."""
+"""Returns tables of IDS in the order of the key, also from one table to the next; called
+repeatedly.
+"""
 
 
 # --- the file --------------------------------------------------------------------------------
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the footer says of a segment; first: its whole first key."""
+    """The footer's data for a segment; first: its whole first key."""
 
     first: Key
     min_at: int
@@ -158,9 +160,9 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What the footer says; first, last: the range of positions that the bucket stands for.
+    """The content of the footer; first, last: the range of positions that the bucket covers.
 
-    cutoff_ms: ids with deliver_at at or below it may have been left out; step_ms: used in cutting
+    cutoff_ms: the bucket may lack ids with deliver_at at or below it; step_ms: used in cutting
     """
 
     version: int
@@ -176,7 +178,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BucketName:
-    """Which bucket a file will be."""
+    """The identity of a bucket, before its file is written."""
 
     partition: int
     gen: int
@@ -187,7 +189,7 @@ class BucketName:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBucket:
-    """The bytes of a bucket, and what describes it; half_at: of the id in the middle."""
+    """The bytes of a bucket, and its description; half_at: deliver_at of the id in the middle."""
 
     buffers: list[memoryview]
     file: FileRef
@@ -210,9 +212,9 @@ def bucket_name(first_ledger: int, last_ledger: int, gen: int) -> str:
     return f"bucket-{first_ledger:012d}-{last_ledger:012d}-{gen:010d}.parquet"
 
 
-def decode_head(said: bytes, path: str) -> Head:
-    """What the footer key says. Raises FormatMismatch, ValueError, TypeError, MsgspecError."""
-    version, *_ = msgspec.msgpack.decode(raw := b64decode(said))
+def decode_head(encoded: bytes, path: str) -> Head:
+    """Decode the footer key. Raises FormatMismatch, ValueError, TypeError, MsgspecError."""
+    version, *_ = msgspec.msgpack.decode(raw := b64decode(encoded))
     if version != VERSION:
         raise FormatMismatch(f"{path} has version {version}, this txlog reads {VERSION}", path=path)
     return msgspec.msgpack.decode(raw, type=Head)
@@ -226,10 +228,10 @@ def encode_bucket(
     cutting: Cutting,
     counts: MarkerCounts,
 ) -> EncodedBucket | None:
-    """The file of the ids that a source gives; None when it gives none.
+    """The file of a source's ids; None when the source has none.
 
-    span: no deliver_at lies outside
-    cost: O(n) with a constant number of Arrow calls a segment
+    span: every deliver_at lies within it
+    cost: O(n) with a constant number of Arrow calls per segment
     """
     finder = StepFinder(cutting, span[1] - span[0])
     total = 0
@@ -261,8 +263,8 @@ def encode_bucket(
         step_ms,
         segments,
     )
-    again = _segments(source(), Cutter(step_ms, cutting.ids_max))
-    data, groups = _write(again, head, msgspec.msgpack.encode(bitmaps))
+    cut_tables = _segments(source(), Cutter(step_ms, cutting.ids_max))
+    data, groups = _write(cut_tables, head, msgspec.msgpack.encode(bitmaps))
     tail = groups[-1][1] + groups[-1][2]
     ref = FileRef(
         path,
@@ -300,8 +302,8 @@ def _write(
         write_page_checksum=True,
         store_schema=False,
     ) as writer:
-        said = b64encode(msgspec.msgpack.encode(head)).decode()
-        writer.add_key_value_metadata({FOOTER_KEY.decode(): said})
+        encoded_head = b64encode(msgspec.msgpack.encode(head)).decode()
+        writer.add_key_value_metadata({FOOTER_KEY.decode(): encoded_head})
         for table in tables:
             rows = table.num_rows
             first = [] if ends else [pa.array([bitmaps], pa.binary())]
@@ -318,7 +320,7 @@ def _write(
 
 
 def _segments(tables: Iterable[pa.Table], cutter: Cutter) -> Iterator[pa.Table]:
-    """The ids, one table a segment."""
+    """The ids, one table per segment."""
     waiting: list[pa.Table] = []
     for table in tables:
         start = 0
@@ -333,7 +335,7 @@ def _segments(tables: Iterable[pa.Table], cutter: Cutter) -> Iterator[pa.Table]:
 
 
 def batches(segments: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Segments together, so that a call of Arrow is worth its cost."""
+    """Group segments, so that each group is worth a call of Arrow."""
     waiting: list[pa.Table] = []
     rows = 0
     for table in segments:
@@ -351,7 +353,7 @@ def _one(tables: list[pa.Table]) -> pa.Table:
 
 
 def describe(table: pa.Table) -> Segment:
-    """What the footer says of a segment with these ids."""
+    """The footer's data for a segment with these ids."""
     first = [int(table.column(name)[0].as_py()) for name in IDS.names]
     last = int(table.column("deliver_at")[-1].as_py())
     return Segment((first[0], first[1], first[2], first[3]), first[0], last, table.num_rows)

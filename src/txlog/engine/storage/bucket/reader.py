@@ -56,10 +56,10 @@ class Columns:
 
 
 class BucketFile:
-    """One bucket's file, for one thread at a time; `file` stays the caller's.
+    """One bucket's file, for one thread at a time; the caller owns `file`.
 
-    raises: Corruption when bytes differ from what the frame says, FormatMismatch for an unknown
-            version, and whatever `file` raises
+    raises: Corruption when bytes differ from the frame's checksums, FormatMismatch for an unknown
+            version, and errors of `file`
     """
 
     __slots__ = ("_file", "_head", "_packed", "_parquet", "_window", "ref")
@@ -74,7 +74,7 @@ class BucketFile:
 
     @property
     def head(self) -> Head:
-        """What the footer says; read once."""
+        """The content of the footer; read once."""
         if self._head is None:
             self._head = self._read_head()
         return self._head
@@ -104,12 +104,12 @@ class BucketFile:
         return Columns(*(memory_of(one_array(column)) for column in table.columns))
 
     def table(self, number: int, stop: int | None = None) -> pa.Table:
-        """The ids of one segment, or of those up to another, as IDS in one chunk."""
+        """The ids of one segment, or of the segments up to another, as IDS in one chunk."""
         stop = number + 1 if stop is None else stop
         return self._read(range(number, stop), IDS.names).combine_chunks()
 
     def verify(self) -> None:
-        """Read and check every byte, and that bitmaps and rows say the same."""
+        """Check every byte, and that bitmaps and rows agree."""
         head = self.head
         whole = 0
         for _, offset, length, crc in self.ref.groups:
@@ -118,12 +118,14 @@ class BucketFile:
         whole = crc32c(self._checked(start, self.ref.footer_bytes, self.ref.footer_crc), whole)
         if whole != self.ref.crc:
             raise self._damaged(0, self.ref.bytes, f"{self.ref.crc:08x}", f"{whole:08x}")
-        rest = zip(head.segments, self._read_bitmaps(), strict=True)
+        stored_segments = zip(head.segments, self._read_bitmaps(), strict=True)
         for tables in batches(self.table(number) for number in range(len(head.segments))):
             ends = list(accumulate(table.num_rows for table in tables))
-            found = pack_segments(pa.concat_tables(tables), ends, lambda _: None)
-            for table, rows, (said, packed) in zip(tables, found, rest, strict=False):
-                if describe(table) != said or not _is_same(unpack(packed), unpack(rows)):
+            bitmaps_of_rows = pack_segments(pa.concat_tables(tables), ends, lambda _: None)
+            for table, rows, (described, packed) in zip(
+                tables, bitmaps_of_rows, stored_segments, strict=False
+            ):
+                if describe(table) != described or not _is_same(unpack(packed), unpack(rows)):
                     raise self._damaged(0, start, "rows as footer and bitmaps say", "others")
 
     def _read_head(self) -> Head:
@@ -135,11 +137,11 @@ class BucketFile:
             footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
             head = decode_head((footer.metadata or {}).get(FOOTER_KEY, b""), ref.path)
         except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            said = said_by_arrow(error)
-            raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", said) from error
+            reason = said_by_arrow(error)
+            raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", reason) from error
         rows = [group[0] for group in ref.groups]
-        named = (len(rows), sum(rows), rows)
-        if named != (footer.num_row_groups, head.count, [s.count for s in head.segments]):
+        described = (len(rows), sum(rows), rows)
+        if described != (footer.num_row_groups, head.count, [s.count for s in head.segments]):
             raise self._damaged(start, ref.footer_bytes, "the segments named", "others")
         self._parquet = arrow_module("pyarrow.parquet").ParquetFile(
             pa.PythonFile(self._window, "r"), metadata=footer
@@ -170,8 +172,8 @@ class BucketFile:
         try:
             table = self._parquet.read_row_groups(list(numbers), columns=names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            said = said_by_arrow(error)
-            raise self._damaged(offset, length, "a segment that decodes", said) from error
+            reason = said_by_arrow(error)
+            raise self._damaged(offset, length, "a segment that decodes", reason) from error
         finally:
             self._window.show(0, b"")
         if table.num_rows != rows or table.column_names != names:
@@ -189,7 +191,7 @@ class BucketFile:
         view, at = memoryview(data), 0
         for _, start, size, crc in groups:
             if start != offset + at or crc32c(view[at : at + size]) != crc:
-                self._checked(start, size, crc)  # raises what is wrong with it
+                self._checked(start, size, crc)  # raises the exact error
                 raise self._damaged(start, size, f"{crc:08x}", "others")
             at += size
         return data
@@ -199,14 +201,14 @@ class BucketFile:
 
 
 def _is_same(stored: Bitmaps, rows: Bitmaps) -> bool:
-    """True when bitmaps have the ids of rows; how many messages a whole marker has is not known."""
+    """True when bitmaps have the ids of rows; a whole marker may have any number of messages."""
     if stored.plain != rows.plain:
         return False
     inner = dict(stored.inner)
     for ledger, entries in stored.whole.items():
         for entry in entries:
-            found = rows.inner.get((ledger, entry))
-            if found is None or (ledger, entry) in inner or found.max() != len(found):
+            indexes = rows.inner.get((ledger, entry))
+            if indexes is None or (ledger, entry) in inner or indexes.max() != len(indexes):
                 return False
-            inner[(ledger, entry)] = found
+            inner[(ledger, entry)] = indexes
     return inner == rows.inner

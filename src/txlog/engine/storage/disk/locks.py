@@ -1,16 +1,16 @@
-"""How a lock is waited for, and who holds it.
+"""How a caller waits for a lock, and which process holds it.
 
 flock belongs to the open file description (R24): the descriptor is the holder. A waiting caller
-tries, naps and tries again. A thread that blocks in flock would be woken a little sooner, but it
-has to be started, cannot be called back, and costs more than the work it waits for: locks here are
-held for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes
-just too late, and they grow with the time waited. Whoever has waited clearly longer than waits for
-this lock usually take naps briefly for a while, and so comes before the others. A lock file that
-was unlinked or replaced is not a lock: after a first lock, and after each wait, the name must still
-lead to the file that was locked (R26).
+tries, naps and tries again. A thread blocked in flock would wake a little sooner. But it has to be
+started, cannot be cancelled, and costs more than the work it waits for: processes hold these locks
+for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes just too
+late, and they grow with the time waited. A caller that has waited clearly longer than usual for
+this lock naps briefly for a while, and so gets the lock before other waiters. A lock file that was
+unlinked or replaced is not a lock: after a first lock, and after each wait, the name must still
+lead to the locked file (R26).
 
-An interrupt may end any step here. `release` asks nobody what was taken: after it, no descriptor
-that this handle ever had holds the lock.
+An interrupt may end any step here. `release` does not trust bookkeeping: after it, no descriptor
+that this handle has ever opened holds the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Identity = tuple[str, int]
 
 
 class Descriptor(Protocol):
-    """What a lock needs of an open file."""
+    """The operations of an open file that a lock needs."""
 
     def lock(self) -> bool:
         """Take the flock; False when it is held."""
@@ -44,7 +44,7 @@ class Descriptor(Protocol):
 
 
 class LockSite(Protocol):
-    """Where a lock lives: its name in the store, and the process that asks."""
+    """Where a lock lives: its name in the store, and the process that uses it."""
 
     path: str
 
@@ -61,9 +61,10 @@ class LockSite(Protocol):
 NAP_S = 50e-6  # the first; no shorter one is kept to by Linux
 NAP_MAX_S, NAP_LONG_S = 1e-3, 20e-3
 NAP_SHARE = 50  # after a long wait a nap is this part of it
-# Whoever has waited for so many usual waits, and at least so long, naps like this until twice that.
+# A caller that has waited this many usual waits, and at least so long, naps like this until twice
+# that time.
 NAP_NEXT_S, USUAL_WAITS, USUAL_MIN_S = 150e-6, 2.0, 3e-3
-USUAL_OF = 8  # waits that are averaged, about
+USUAL_OF = 8  # about so many waits are averaged
 
 
 def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
@@ -86,7 +87,7 @@ def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
 
 
 class PosixLock:
-    """`LockFile` by flock; one system call for a free lock that was taken before."""
+    """`LockFile` by flock; one system call for a free lock that this handle took before."""
 
     __slots__ = (
         "_descriptor",
@@ -158,10 +159,10 @@ _WHAT = {
 def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
     """The error for a lock not acquired in time; it names the holder, if known."""
     pid, command = holder or (None, "")
-    what = _WHAT.get(path, f"{path} is locked")
+    problem = _WHAT.get(path, f"{path} is locked")
     who = f"process {pid or 'unknown'}" + (f" ({command})" if command else "")
     return StoreLocked(
-        f"{what} by {who}",
+        f"{problem} by {who}",
         hint="it ends with that process; --lock-timeout waits longer, txlog admin locks shows all",
         path=path,
         pid=pid,
@@ -171,13 +172,13 @@ def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreL
 
 
 def find_holder(table: str, identity: Identity) -> int | None:
-    """Return the pid that holds a file's flock according to /proc/locks, None when nobody does.
+    """Return the pid that holds a file's flock according to /proc/locks, None without a holder.
 
     A line is `1: FLOCK ADVISORY WRITE 4242 fe:00:1311 0 EOF`; `->` after the number is a waiter.
     Layered file systems show a different device there than fstat, so the inode alone may match.
     """
     device, inode = identity
-    found: int | None = None
+    pid: int | None = None
     for line in table.splitlines():
         field = line.split()
         if len(field) < 6 or field[1] != "FLOCK":
@@ -186,8 +187,8 @@ def find_holder(table: str, identity: Identity) -> int | None:
         if number == str(inode):
             if where == device:
                 return int(field[4])
-            found = int(field[4])
-    return found
+            pid = int(field[4])
+    return pid
 
 
 def identity_of(at: os.stat_result) -> Identity:

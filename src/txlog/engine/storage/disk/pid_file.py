@@ -1,7 +1,7 @@
 """Owns PidFile: a file outside any store with the id of the server that holds its flock.
 
-The lock says whether that server runs, not the number: in two containers that share a volume both
-servers are process 1. A killed server leaves a file that nobody holds.
+The lock shows whether that server runs; the number does not: in two containers that share a volume,
+both servers are process 1. A killed server leaves an unlocked file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class PidFile:
         self._descriptor = -1
 
     def begin(self) -> None:
-        """Take the lock of a file that is there.
+        """Take the lock of an existing file.
 
         raises: AlreadyExists: a server holds it, or it has no process id; InvalidArgument: it
                 cannot be read
         """
         while self._descriptor < 0:
             try:
-                found = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return
             except OSError as error:
@@ -43,10 +43,10 @@ class PidFile:
                     f"--pidfile {self._shown} cannot be read: {error.strerror}"
                 ) from error
             try:
-                self._take(found)
+                self._take(descriptor)
             finally:
-                if self._descriptor != found:
-                    os.close(found)
+                if self._descriptor != descriptor:
+                    os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
         """Keep the descriptor if it holds the lock of the file that the path leads to."""
@@ -75,7 +75,7 @@ class PidFile:
             fcntl.flock(ours, fcntl.LOCK_EX)
             os.write(ours, f"{os.getpid()}\n".encode())
             while True:
-                if self._descriptor >= 0:  # whoever looks at the path meets one of our two locks
+                if self._descriptor >= 0:  # another server finds one of our two locks at the path
                     os.replace(temporary, self._path)
                     os.close(self._descriptor)
                     break
@@ -85,7 +85,7 @@ class PidFile:
                 except FileExistsError:
                     self.begin()
             self._descriptor = ours
-        except BaseException:  # nobody else can close it
+        except BaseException:  # no other code can close it
             os.close(ours)
             raise
         finally:
@@ -93,7 +93,7 @@ class PidFile:
                 os.unlink(temporary)
 
     def end(self) -> None:
-        """Remove the file if it is still ours, and free the lock."""
+        """Remove the file if this process still owns it, and free the lock."""
         if self._descriptor < 0:
             return
         try:
