@@ -20,7 +20,7 @@ Take = Callable[[Any, int, int, Any], None]
 class Fold(msgspec.Struct, frozen=True):
     """One kind of component; the state's type is private to the fold's module.
 
-    takes: of each op what applies it, where `apply` does nothing else
+    takes: for some types of op, the function that applies it, where `apply` does nothing else
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Fold(msgspec.Struct, frozen=True):
     takes: Mapping[type, Take] = {}
 
     def take(self, op: type) -> Take:
-        """What applies an op of this type."""
+        """The function that applies an op of this type."""
         return self.takes.get(op, self.apply)
 
 
@@ -43,5 +43,5 @@ def unexpected(kind: str, lsn: int, op: Op) -> Corruption:
 
 
 def broken(kind: str, lsn: int, why: str) -> Corruption:
-    """The error for an op that contradicts the state: one of our invariants does not hold."""
+    """The error for an op that contradicts the state: an invariant of txlog does not hold."""
     return Corruption(f"frame {lsn}: {kind}: {why}", lsn=lsn, code=604)

@@ -1,7 +1,7 @@
-"""The row of a large message: its chunks come from its file, all else from the fold.
+"""The row of a large message: its chunks come from its file, everything else from the fold.
 
-To everyone else a ledger of chunks has one row, the message; only here are there several. A reader
-that does not want the value reads no more than the first row group.
+For all other code, a ledger of chunks has one row, the message; only this module sees several. A
+reader that does not need the value reads no more than the first row group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.engine.storage.segment import FileRef
 
 
 class LargeMessage(Protocol):
-    """What the buffer fold knows of a large message."""
+    """The buffer fold's description of a large message."""
 
     value_bytes: int
     crc: int
@@ -33,35 +33,35 @@ class LargeMessage(Protocol):
     deliver_at: int | None
 
 
-def large_row(file: File, ref: FileRef, known: LargeMessage, names: Sequence[str]) -> pa.Table:
-    """The message as a row with these columns of MESSAGE, every byte that is read checked.
+def large_row(file: File, ref: FileRef, message: LargeMessage, names: Sequence[str]) -> pa.Table:
+    """The message as a row with these columns of MESSAGE; every byte read is checked.
 
     raises: Corruption (path, offset, length)
     """
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     if "value" in names:
-        first, columns["value"] = reassembled(file, ref, known.value_bytes, known.crc)
+        first, columns["value"] = reassembled(file, ref, message.value_bytes, message.crc)
     elif not set(HEAD).isdisjoint(names):
         first = head_of(file, ref)
     else:
         first = MESSAGE.empty_table()
-    most, least = txn_halves(known.coordinator, known.sequence)
-    said: dict[str, object] = {
+    most, least = txn_halves(message.coordinator, message.sequence)
+    values: dict[str, object] = {
         "kind": KIND_DATA,
         "entry": 0,
-        "lsn": known.lsn,
-        "publish_time": known.time_ms,
-        "producer": known.producer,
+        "lsn": message.lsn,
+        "publish_time": message.time_ms,
+        "producer": message.producer,
         "txn_most": most,
         "txn_least": least,
-        "txn_index": known.index,
-        "sequence_id": known.last_sequence if known.last_sequence >= 0 else None,
+        "txn_index": message.index,
+        "sequence_id": message.last_sequence if message.last_sequence >= 0 else None,
     }
-    if known.deliver_at is not None:  # the file has what was asked for, if it is an instant
-        said["deliver_at"] = known.deliver_at
+    if message.deliver_at is not None:  # the file has what was asked for, if it is an instant
+        values["deliver_at"] = message.deliver_at
     for name in names:
-        if name in said:
-            columns[name] = pa.array([said[name]], MESSAGE.field(name).type)
+        if name in values:
+            columns[name] = pa.array([values[name]], MESSAGE.field(name).type)
         elif name in HEAD:
             columns[name] = first.column(name)
         elif name != "value":

@@ -1,9 +1,9 @@
 """Owns OneRow: the row of a single message, which becomes the bytes of a frame without Arrow.
 
-A record batch of one row takes Arrow 25 us to make and serialize, with properties 90: a third of a
-send. Its bytes are those of any other row of the same columns, but for lengths and contents. So
-Arrow serializes one row of each shape, and that is the form for all others (`_Form`), once a second
-row that is made with it is the same.
+Arrow takes 25 us to make and serialize a record batch of one row, with properties 90: a third of a
+send. All rows with the same columns have the same bytes, except for lengths and contents. So Arrow
+serializes one row of each shape, and this module uses its bytes as a form for all others (`_Form`),
+after comparing a second row made with the form.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PADDING: Final = [bytes(-size % 8) for size in range(8)]
 
 
 class OneRow:
-    """A message that is stored as it is: value and key are bytes, the rest as its types say.
+    """A message that is stored unchanged: value and key are bytes, other columns have their types.
 
-    It answers what a batch does that nobody takes apart; whoever must, takes `batch`.
+    It has the attributes of a batch that most callers need; other callers use `batch`.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class OneRow:
         properties: Mapping[str, str] | None,
         event_time: int | None,
     ) -> None:
-        """raises: TypeError, AttributeError, UnicodeEncodeError for what is no text"""
+        """raises: TypeError, AttributeError, UnicodeEncodeError for properties that are no text"""
         self._batch: pa.RecordBatch | None = None
         self.value, self.key, self.event_time = value, key, event_time
         self.payload_bytes = len(value) if key is None else len(value) + len(key)
@@ -57,16 +57,16 @@ class OneRow:
         if properties:
             names, texts = map(str.encode, properties), map(str.encode, properties.values())
             self._texts = [*names], [*texts]
-            self.property_bytes = sum([len(one) for half in self._texts for one in half])
+            self.property_bytes = sum([len(text) for half in self._texts for text in half])
 
     def batch(self) -> pa.RecordBatch:
-        """The same as a batch of one row; made once."""
+        """The same row as a batch; built once."""
         if self._batch is None:
             self._batch = _batch(self.value, self.key, self._texts, self.event_time)
         return self._batch
 
     def encoded(self) -> tuple[int, bytes]:
-        """As `encode_rows` of the batch."""
+        """The mask and bytes, as `encode_rows` of the batch."""
         texts, key, time = self._texts, self.key, self.event_time
         shape = (key is not None, 0 if texts is None else len(texts[0]), time is not None)
         form = None
@@ -81,14 +81,14 @@ class OneRow:
 
 
 _Texts = tuple[list[bytes], list[bytes]]
-_Shape = tuple[bool, int, bool]  # has a key, so many properties, has an event time
+_Shape = tuple[bool, int, bool]  # has a key, number of properties, has an event time
 _SEEN: Final[set[_Shape]] = set()
 
 
 def _batch(
     value: bytes, key: bytes | None, texts: _Texts | None, event_time: int | None
 ) -> pa.RecordBatch:
-    """The row, made by Arrow."""
+    """The row, built by Arrow."""
     mask, columns = 0, [pa.array([value], pa.binary())]
     if key is not None:
         mask |= KEY
@@ -106,7 +106,7 @@ def _batch(
 def _buffers(
     value: bytes, key: bytes | None, texts: _Texts | None, event_time: int | None
 ) -> list[bytes]:
-    """The buffers of the row in Arrow's order; none of a column says which values are null."""
+    """The buffers of the row in Arrow's order; without bitmaps, as no column has nulls."""
     out = [b"", _TWO.pack(0, len(value)), value]
     if key is not None:
         out += (b"", _TWO.pack(0, len(key)), key)
@@ -124,7 +124,7 @@ def _ends(texts: Sequence[bytes]) -> bytes:
 
 
 class _Form:
-    """The bytes that all rows of one shape begin with, and where lengths are in them."""
+    """The leading bytes of all rows of one shape, and the offsets of lengths in them."""
 
     __slots__ = ("_body_at", "_head", "_places", "_places_at", "mask")
 
@@ -148,7 +148,7 @@ class _Form:
 
     @staticmethod
     def _laid_out(buffers: list[bytes]) -> tuple[list[int], bytes]:
-        """(offset and length of each buffer, all of them in multiples of eight bytes)."""
+        """(offset and length of each buffer, the buffers padded to multiples of eight bytes)."""
         places: list[int] = []
         parts: list[bytes] = []
         at = 0
@@ -163,9 +163,9 @@ class _Form:
 
 @lru_cache(maxsize=4096)  # all that there are
 def _form(shape: _Shape) -> _Form | None:
-    """The form of a shape; None if this Arrow lays rows out as none does that is known here.
+    """The form of a shape; None if this version of Arrow uses an unknown layout.
 
-    Then it goes on serializing each row, and a test that counts fails.
+    Then Arrow goes on serializing each row, and a test that counts fails.
     """
     try:
         form = _Form(shape)
@@ -176,7 +176,7 @@ def _form(shape: _Shape) -> _Form | None:
 
 
 def _sample(shape: _Shape, size: int) -> tuple[int, pa.RecordBatch, list[bytes]]:
-    """The mask of a shape, and a row with a value of so many bytes."""
+    """The mask of a shape, and a row with a value of this size."""
     has_key, properties, has_time = shape
     key = b"k" * (size + 101) if has_key else None
     names = [b"%d" % at for at in range(properties)]
@@ -188,8 +188,8 @@ def _sample(shape: _Shape, size: int) -> tuple[int, pa.RecordBatch, list[bytes]]
     return mask, batch, _buffers(b"v" * size, key, texts, time)
 
 
-def _only_place(data: bytearray, wanted: bytes) -> int:
-    found = [at for at in range(0, len(data), 8) if data.startswith(wanted, at)]
-    if len(found) != 1:
-        raise LookupError(wanted)
-    return found[0]
+def _only_place(data: bytearray, pattern: bytes) -> int:
+    offsets = [at for at in range(0, len(data), 8) if data.startswith(pattern, at)]
+    if len(offsets) != 1:
+        raise LookupError(pattern)
+    return offsets[0]

@@ -1,8 +1,8 @@
 """The Arrow schemas of messages: stored rows, and the rows a frame carries.
 
-A frame holds one record batch of user columns for all ledgers it touches; the ops beside it say
-which slice goes where. Only the batch travels, not its schema: a bit mask in the frame names the
-optional columns, and both ends know the rest.
+A frame has one record batch of user columns for all its ledgers; its ops assign slices of the batch
+to ledgers. The frame stores only the batch, not its schema: a bit mask names the optional columns,
+and the schema follows from it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _MASKS: Final = {frozenset(schema.names): mask for mask, schema in enumerate(_SC
 def frame_schema(mask: int) -> pa.Schema:
     """The schema of a frame's batch: value, then the columns of the mask in the order of bits.
 
-    A mask this version does not know raises IndexError: the caller knows which frame it is.
+    A mask this version does not know raises IndexError: the caller can name the frame.
     """
     if mask < 0:
         raise IndexError(mask)
@@ -84,19 +84,19 @@ def frame_schema(mask: int) -> pa.Schema:
 
 
 def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
-    """The mask and bytes of a batch of user columns; columns that are all null are left out.
+    """The mask and bytes of a batch of user columns, without columns that are all null.
 
-    Called for each frame: a batch with nothing but values takes the short way, some 2 us, one with
-    columns as they are in a frame some 8.
+    Runs for each frame: a batch with only values takes the short way, some 2 us; one with columns
+    in a frame's form takes some 8.
     """
     if not isinstance(rows, pa.RecordBatch):
         rows = _one_batch(rows)
     schema = rows.schema
     if schema.equals(_VALUE_ONLY):
         return 0, rows.serialize()
-    known, order = _as_stored(schema)
-    if known >= 0 and not _some_is_null(rows, _SCHEMAS[known].names):
-        return known, (rows if order is None else rows.select(order)).serialize()
+    stored_mask, order = _as_stored(schema)
+    if stored_mask >= 0 and not _some_is_null(rows, _SCHEMAS[stored_mask].names):
+        return stored_mask, (rows if order is None else rows.select(order)).serialize()
     unknown = set(schema.names) - _NAMES
     if unknown or len(schema.names) != len(set(schema.names)) or "value" not in schema.names:
         raise InvalidArgument(
@@ -113,27 +113,27 @@ def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
         if column.null_count != len(column):
             mask |= bit
             columns.append(column)
-    wanted = _SCHEMAS[mask]
+    stored_schema = _SCHEMAS[mask]
     try:
         columns = [
             column if column.type.equals(kind) else column.cast(kind)
-            for column, kind in zip(columns, wanted.types, strict=True)
+            for column, kind in zip(columns, stored_schema.types, strict=True)
         ]
     except pa.ArrowException as error:
         raise InvalidArgument(f"rows do not fit their columns: {error}") from error
-    return mask, pa.RecordBatch.from_arrays(columns, schema=wanted).serialize()
+    return mask, pa.RecordBatch.from_arrays(columns, schema=stored_schema).serialize()
 
 
 def _as_stored(schema: pa.Schema) -> tuple[int, list[int] | None]:
-    """The mask of rows that have the columns of a frame, and their places in order if they lie
-    in another one; -1: they must be converted, or refused.
+    """The mask of rows that have a frame's columns, and the order of these columns if it differs.
 
-    The rows of a program have few schemas; to compare one costs a hundredth of a look at it.
+    -1: the rows must be converted, or refused. The rows of a program have few schemas; comparing
+    with the last one costs a hundredth of a look.
     """
-    known = _newest[0]
-    if not known[0].equals(schema):
-        known = _newest[0] = (schema, *_look_at(schema))
-    return known[1:]
+    newest = _newest[0]
+    if not newest[0].equals(schema):
+        newest = _newest[0] = (schema, *_look_at(schema))
+    return newest[1:]
 
 
 def _look_at(schema: pa.Schema) -> tuple[int, list[int] | None]:
@@ -151,15 +151,15 @@ _newest: list[tuple[pa.Schema, int, list[int] | None]] = [(_VALUE_ONLY, 0, None)
 
 
 def _some_is_null(rows: pa.RecordBatch, names: list[str]) -> bool:
-    """True when a column other than the values has none, or there are no rows."""
+    """True when a column other than the values has only nulls, or there are no rows."""
     count = rows.num_rows
     return any(name != "value" and rows.column(name).null_count == count for name in names)
 
 
 def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBatch:
-    """The batch that `encode_rows` made, over the same memory.
+    """The batch that `encode_rows` encoded, over the same memory.
 
-    The bytes must have been checked: pyarrow silently accepts flipped bits.
+    The caller must have checked the bytes: pyarrow silently accepts flipped bits.
     """
     return pa.ipc.read_record_batch(data, frame_schema(mask))
 
@@ -173,6 +173,6 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
             [pa.array([], type=kind) for kind in table.schema.types], schema=table.schema
         )
-    if len(batches) > 1:  # beyond 2 GiB of values pyarrow keeps them apart
+    if len(batches) > 1:  # beyond 2 GiB of values pyarrow makes several batches
         raise InvalidArgument("rows of more than 2 GiB do not fit one frame")
     return batches[0]

@@ -1,4 +1,4 @@
-"""Owns Tally: what one client has read and handed out since it was opened; never stored."""
+"""Owns Tally: counters of one client since it was opened; never stored."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Tally:
     rows_read:      rows read from files and frames, counted each time
     groups_decoded: row groups of sealed files and parts that were decoded
     handed_out:     messages that consumers and readers returned to their callers
-    late:           of these, older than the watermark delivered before them, by topic, partition
-                    and subscription (empty: a reader)
+    late:           messages handed out that were older than an earlier watermark, by topic,
+                    partition and subscription (empty: a reader)
     rows_folded:    rows that were read for watermarks, by partition (its number in the store)
     ahead:          watermarks ahead of their producer's own open transaction, by topic (its number)
     """
