@@ -478,7 +478,7 @@ while interrupts < wanted:
 over = True
 for thread in threads:
     thread.join()
-held += store._section.may_hold or len(store._mutex._waiting)
+held += store._file_lock.may_hold or len(store._mutex._waiting)
 held += not lock.try_acquire()
 lock.close()
 print(held, len(store._queue), interrupts, flush=True)

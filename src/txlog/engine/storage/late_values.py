@@ -1,4 +1,4 @@
-"""Owns Late: a dict of many values, decoded at first use, as a call needs few.
+"""Owns LazyDict: a dict of many values, decoded at first use, as a call needs few.
 
 Such values are the topics of a catalog, the ended transactions of a coordinator, the files of a
 manifest. Loading only skips over the bytes of the values, which costs a tenth of decoding. The
@@ -16,11 +16,11 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class Late(dict[int, V]):
+class LazyDict(dict[int, V]):
     """A dict of values that stay msgpack until they are used.
 
     Encoding it gives the same bytes, whether values are decoded or not. Do not share its values
-    with another Late.
+    with another LazyDict.
     """
 
     __slots__ = ("_decode",)
@@ -83,7 +83,7 @@ class Late(dict[int, V]):
 
 class _LateValues(ValuesView[V]):
     __slots__ = ()
-    _mapping: Late[V]
+    _mapping: LazyDict[V]
 
     def __iter__(self) -> Iterator[V]:
         return map(self._mapping.__getitem__, self._mapping)
@@ -94,7 +94,7 @@ class _LateValues(ValuesView[V]):
 
 class _LateItems(ItemsView[int, V]):
     __slots__ = ()
-    _mapping: Late[V]
+    _mapping: LazyDict[V]
 
     def __iter__(self) -> Iterator[tuple[int, V]]:
         return ((key, self._mapping[key]) for key in self._mapping)

@@ -20,7 +20,7 @@ import msgspec
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.late_values import Late
+from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 
@@ -172,7 +172,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                         stored.cut_lsn,
                         stored.chain_crc,
                         stored.time_ms,
-                        Late(stored.files, _refs.decode),
+                        LazyDict(stored.files, _refs.decode),
                         stored.dumps,
                         stored.dropped,
                         stored.history,

@@ -144,19 +144,19 @@ def is_there(disk: Disk, path: str) -> bool:
     return True
 
 
-def open_far(far: str) -> FarFile:
+def open_far(far: str) -> RemoteFile:
     """Open a file outside the store. Raises MissingFile, DiskFailed."""
     check_named(far)
     return _opened(far)
 
 
-def _opened(far: str) -> FarFile:
+def _opened(far: str) -> RemoteFile:
     filesystem, path = located(far)
     with _mapped("open", far):
-        return FarFile(filesystem.open_input_file(path), far)
+        return RemoteFile(filesystem.open_input_file(path), far)
 
 
-class FarFile:
+class RemoteFile:
     """`File` outside the store; nothing is written through it."""
 
     __slots__ = ("_far", "_file")
@@ -356,7 +356,7 @@ def _mapped(action: str, far: str) -> Iterator[None]:
 _trusted = set[str]()  # places of this process: from records that it has read, or given to `trust`
 
 
-class Record(msgspec.Struct):
+class PlaceRecord(msgspec.Struct):
     """The content of a record: path and uuid of a store, and the places that its user has named.
 
     places: files there may be read, and removed by this store
@@ -375,11 +375,11 @@ def record_directory() -> str | None:
     return None if home is None else f"{home}/txlog/places"
 
 
-def read_record(path: str) -> Record | None:
+def read_record(path: str) -> PlaceRecord | None:
     """A record; None if there is none, or it cannot be decoded. Raises DiskFailed."""
     data = read_file(path, RECORD_BYTES_MAX)
     try:
-        return None if data is None else msgspec.json.decode(data, type=Record)
+        return None if data is None else msgspec.json.decode(data, type=PlaceRecord)
     except msgspec.DecodeError:
         return None
 
@@ -447,7 +447,7 @@ def _hint(far: str) -> str:
     return f"if you or yours have offloaded to there: txlog admin confirm {argument}"
 
 
-def _records() -> Iterator[Record]:
+def _records() -> Iterator[PlaceRecord]:
     directory = record_directory()
     if directory is None:
         return

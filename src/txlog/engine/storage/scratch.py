@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class Kept(NamedTuple):
+class ScratchSlot(NamedTuple):
     """The position of bytes in a scratch file."""
 
     offset: int
@@ -35,17 +35,17 @@ class Scratch:
         self._file = disk.scratch()
         self.bytes = 0
 
-    def put(self, parts: Sequence[Buffer]) -> Kept:
+    def put(self, parts: Sequence[Buffer]) -> ScratchSlot:
         """Write the joined parts; raises StoreFull, DiskFailed."""
         views, crc = as_views(parts), 0
         for view in views:
             crc = crc32c(view, crc)
-        slot = Kept(self.bytes, sum(view.nbytes for view in views), crc)
+        slot = ScratchSlot(self.bytes, sum(view.nbytes for view in views), crc)
         self._file.pwrite(slot.offset, views)
         self.bytes += slot.length
         return slot
 
-    def get(self, slot: Kept) -> bytes:
+    def get(self, slot: ScratchSlot) -> bytes:
         """The bytes of an earlier `put`; raises DiskFailed."""
         data = self._file.pread(slot.offset, slot.length)
         if len(data) != slot.length or crc32c(data) != slot.crc:

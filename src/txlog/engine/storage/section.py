@@ -1,4 +1,4 @@
-"""Owns Section: acts that one process at a time runs, under a lock file of the store.
+"""Owns FileLock: acts that one process at a time runs, under a lock file of the store.
 
 The lock is freed twice, as an interrupt may end the first attempt anywhere. It is freed whenever it
 may be held: an interrupt can come between taking it and setting a flag. `LockFile.release` does no
@@ -17,7 +17,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Section:
+class FileLock:
     """Acts under one lock of the store, for one thread at a time.
 
     may_hold: set before the lock is taken, cleared when it is certainly free

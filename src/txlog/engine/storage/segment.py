@@ -185,7 +185,7 @@ class Sink:
         self.closed = True
 
 
-class Written:
+class FileDigest:
     """Sizes and checksums of a file's bytes while a writer produces them into `sink`."""
 
     __slots__ = ("bytes", "crc", "groups", "sink")
@@ -225,7 +225,7 @@ class SegmentStream:
         """records: the column of records in a sealed file of a typed topic."""
         self._records = records
         self._form: Form = "part"
-        self._written = Written()
+        self._written = FileDigest()
         self._rows = 0
         self._messages = -1
         self._entries: list[tuple[int, int]] = []

@@ -24,9 +24,9 @@ from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,
     RECORD,
+    FileDigest,
     FileRef,
     Records,
-    Written,
     bloom_of,
     cut,
     sealed_writer,
@@ -88,7 +88,7 @@ class StagedFile:
         self._records = records
         self._unchecked = 0
         self._writer: ParquetWriter | None = None
-        self._written = Written()
+        self._written = FileDigest()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
         self.waiting_bytes = 0

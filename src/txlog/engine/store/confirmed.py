@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.storage.remote import Record, place_in, read_record, record_directory, trust
+from txlog.engine.storage.remote import PlaceRecord, place_in, read_record, record_directory, trust
 from txlog.engine.storage.user_files import make_directory, real_path, replace_file
 from txlog.errors import DiskFailed
 
@@ -37,7 +37,7 @@ def confirm(store: Store, place: str, *, removes: bool) -> None:
         raise DiskFailed(
             "this user has no directory to record a place in", hint="set XDG_STATE_HOME"
         )
-    record = _record_of(store) or Record(_name_of(store), store.identity.uuid)
+    record = _record_of(store) or PlaceRecord(_name_of(store), store.identity.uuid)
     places = record.places if removes else record.read
     if place not in places:
         places[:] = [*places, place][-PLACES_MAX:]
@@ -58,7 +58,7 @@ def confirmed(store: Store) -> list[str]:
     return [] if record is None else record.places
 
 
-def _record_of(store: Store) -> Record | None:
+def _record_of(store: Store) -> PlaceRecord | None:
     path = _path_of(store)
     record = None if path is None else read_record(path)
     if record is None:

@@ -31,7 +31,7 @@ from txlog.base.settings import Settings
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Clock
 from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
-from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, Fate, File
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, File, RootFate
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
     JournalName,
@@ -39,7 +39,7 @@ from txlog.engine.storage.journal.file import (
     publish_journal,
 )
 from txlog.engine.storage.journal.frame import decode_header, encode
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed, boot_bytes
+from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord, boot_bytes
 from txlog.errors import (
     AlreadyExists,
     Corruption,
@@ -211,7 +211,7 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
     witness = Witness(disk, identity.salt)
     for _ in range(2):
         witness.write(
-            Witnessed(
+            WitnessRecord(
                 0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0, False
             )
         )
@@ -224,7 +224,7 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
 
 
 _AGAIN: Final = "open it again to use what is there now"
-_FATES: Final[dict[Fate, tuple[str, str]]] = {
+_FATES: Final[dict[RootFate, tuple[str, str]]] = {
     "removed": ("was removed", "nothing more can be stored or read; open it again once it is back"),
     "moved": ("was moved away", "open it where it is now"),
     "replaced": ("was replaced: its name leads to another directory", _AGAIN),

@@ -36,7 +36,7 @@ from txlog.engine.model.tally import Tally
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.section import Section
+from txlog.engine.storage.section import FileLock
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -98,11 +98,11 @@ class Store:
         "_appender",
         "_asked_durability",
         "_closed",
+        "_file_lock",
         "_is_void",
         "_leading",
         "_mutex",
         "_queue",
-        "_section",
         "_settings_changes",
         "_sweeper",
         "_view",
@@ -153,7 +153,7 @@ class Store:
         self.members: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._queue: deque[list[Call]] = deque()
         self._leading: list[list[Call]] = []  # calls that the leader took, or is about to take
-        self._section = Section(disk, liveness.WRITE_LOCK, self.note)
+        self._file_lock = FileLock(disk, liveness.WRITE_LOCK, self.note)
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
@@ -259,7 +259,7 @@ class Store:
             for wakeups in self._wakeups.values():
                 wakeups.close()
             self._view.close()
-            self._section.close()
+            self._file_lock.close()
 
     def put_off(self, act: Callable[[], object]) -> bool:
         """Within a call of this thread (`__del__`, a signal handler): run an act after it.
@@ -619,7 +619,7 @@ class Store:
         if self._closed:
             self._need_open()
         self._view.journal.lock_timeout_ms = timeout_ms = self.lock_timeout_ms
-        return self._section.run(act, timeout_ms, self._follow_ahead)
+        return self._file_lock.run(act, timeout_ms, self._follow_ahead)
 
     def _follow_ahead(self) -> bool:
         """While waiting for the lock: take frames of other writers, so that fewer remain then."""
@@ -973,7 +973,7 @@ class Store:
         if self._view.journal.is_flushing():
             return  # that process will raise the witness; a stopped one would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
-        self._conclude(self._section.run(run, None, otherwise=None))
+        self._conclude(self._file_lock.run(run, None, otherwise=None))
 
     # --- for maintenance ---------------------------------------------------------------------
 

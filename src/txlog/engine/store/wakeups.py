@@ -51,9 +51,9 @@ import msgspec
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.handle import call_in_child
-from txlog.engine.storage.disk.protocol import Disk, Told, Watch
+from txlog.engine.storage.disk.protocol import Disk, Watch, WatchEvent
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
+from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.engine.store.mutex import is_called
 from txlog.errors import MissingFile, TxlogError
@@ -222,7 +222,7 @@ class Wakeups:
         self._making: Any = (
             RLock()
         )  # taken before the gate, which the polling thread holds for long
-        self._seen: Witnessed | None = None
+        self._seen: WitnessRecord | None = None
         self._stalled = -1  # the record of a flush that took too long
         self._is_closed = False
         self.tally = Tally()
@@ -266,7 +266,7 @@ class Wakeups:
             return
         if self._heard.renew(watch):
             self.tally.add(is_append=True)  # for the appends before it was watched
-        watches: tuple[tuple[str, Told], ...] = (
+        watches: tuple[tuple[str, WatchEvent], ...] = (
             (JOURNAL_DIR, "names"),  # the witness may come back
             (CONSUMERS_DIR, "closings"),
             (WITNESS_PATH, "writes"),
@@ -284,7 +284,7 @@ class Wakeups:
         watch = self._watch
         return self.is_told and watch is not None and self._heard.heed(watch)
 
-    def _look(self) -> Witnessed | None:
+    def _look(self) -> WitnessRecord | None:
         try:
             return self._witness.read()
         except (MissingFile, TxlogError):  # the next look of a caller raises it
@@ -509,7 +509,7 @@ _HOLDERS: Final = frozenset(
 )
 
 
-def _is_same(old: Witnessed | None, new: Witnessed | None) -> bool:
+def _is_same(old: WitnessRecord | None, new: WitnessRecord | None) -> bool:
     """True if the new record differs from the old one at most in the mark of a flush."""
     return (
         old is not None
@@ -519,7 +519,7 @@ def _is_same(old: Witnessed | None, new: Witnessed | None) -> bool:
     )
 
 
-def _is_further(old: Witnessed | None, new: Witnessed | None) -> bool:
+def _is_further(old: WitnessRecord | None, new: WitnessRecord | None) -> bool:
     """True if, apart from the mark of a flush, the records differ in a higher durable LSN only."""
     if old is None or new is None or new.durable_lsn <= old.durable_lsn:
         return False

@@ -45,7 +45,7 @@ from txlog.errors import FormatMismatch
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
+class SegmentLimits:
     """The limits of segments; ids_max below 1: no limit on the ids of a segment."""
 
     step_ms: int
@@ -61,7 +61,7 @@ class StepFinder:
 
     __slots__ = ("_ends", "_segments", "_segments_max", "_steps")
 
-    def __init__(self, cutting: Cutting, span_ms: int) -> None:
+    def __init__(self, cutting: SegmentLimits, span_ms: int) -> None:
         assert cutting.step_ms > 0 and cutting.segments_max > 0
         self._segments_max = cutting.segments_max
         self._steps = [cutting.step_ms]
@@ -225,7 +225,7 @@ def encode_bucket(
     name: BucketName,
     source: Source,
     span: tuple[int, int],
-    cutting: Cutting,
+    cutting: SegmentLimits,
     counts: MarkerCounts,
 ) -> EncodedBucket | None:
     """The file of a source's ids; None when the source has none.

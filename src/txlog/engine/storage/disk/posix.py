@@ -38,9 +38,9 @@ from txlog.engine.storage.disk.protocol import (
     ACTING,
     GROUP_FILES,
     TEMPORARY_PREFIX,
-    Fate,
     File,
     IgnoringFailure,
+    RootFate,
     Stream,
     as_views,
     compare,
@@ -266,7 +266,7 @@ class PosixDisk:
         at = os.lstat(path)
         return at.st_dev, at.st_ino
 
-    def fate(self) -> Fate:
+    def fate(self) -> RootFate:
         root_stat = self._root.stat()
         if self._name is None:
             return "there" if root_stat.st_nlink else "removed"

@@ -123,8 +123,8 @@ class LockFile(Protocol):
         """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
 
 
-Told: TypeAlias = Literal["writes", "names", "closings", "moves"]
-Fate: TypeAlias = Literal["there", "removed", "moved", "replaced"]
+WatchEvent: TypeAlias = Literal["writes", "names", "closings", "moves"]
+RootFate: TypeAlias = Literal["there", "removed", "moved", "replaced"]
 
 
 class Watch(Protocol):
@@ -133,7 +133,7 @@ class Watch(Protocol):
     def fileno(self) -> int:
         """Return the descriptor that becomes readable with the next event."""
 
-    def add(self, path: str, what: Told) -> bool:
+    def add(self, path: str, what: WatchEvent) -> bool:
         """Report events of a path from now on; False if that is impossible.
 
         what: "writes" to a file, and its end; "names" that come to a directory; "closings" in a
@@ -204,7 +204,7 @@ class Disk(Protocol):
         True where the disk cannot tell.
         """
 
-    def fate(self) -> Fate:
+    def fate(self) -> RootFate:
         """Return what happened to the store's directory, "there" if its name still leads to it.
 
         Also "there" where the disk cannot tell.

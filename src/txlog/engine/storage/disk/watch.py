@@ -17,13 +17,13 @@ import struct
 
 from txlog.engine.storage.disk.handle import Handle
 from txlog.engine.storage.disk.libc import add_watch, open_inotify, remove_watch
-from txlog.engine.storage.disk.protocol import Told, number_of
+from txlog.engine.storage.disk.protocol import WatchEvent, number_of
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_TO = 0x2, 0x4, 0x8, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
 _NO_LINKS = 0x2000000
-_MASKS: dict[Told, int] = {
+_MASKS: dict[WatchEvent, int] = {
     "writes": _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _NO_LINKS,
     "names": _CREATE | _MOVED_TO | _DELETE_SELF | _NO_LINKS,
     "closings": _CLOSE_WRITE | _DELETE | _ATTRIB | _DELETE_SELF | _NO_LINKS,
@@ -51,7 +51,7 @@ class PosixWatch(Handle):
     def fileno(self) -> int:
         return self.fd
 
-    def add(self, path: str, what: Told) -> bool:
+    def add(self, path: str, what: WatchEvent) -> bool:
         try:
             # through the descriptor: the directory of the store may have been renamed
             number = add_watch(self.fd, f"/proc/self/fd/{self._root.fd}/{path}", _MASKS[what])

@@ -38,8 +38,8 @@ from txlog.engine.storage.journal.file import (
     publish_journal,
 )
 from txlog.engine.storage.journal.frame import FRAME_BYTES_MAX, Buffer, attested_lsn, encode, joined
-from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
-from txlog.engine.storage.section import Section
+from txlog.engine.storage.journal.witness import Witness, WitnessRecord, boot_bytes
+from txlog.engine.storage.section import FileLock
 from txlog.errors import (
     Corruption,
     LimitExceeded,
@@ -123,7 +123,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def is_flush_broken(witnessed: Witnessed) -> bool:
+def is_flush_broken(witnessed: WitnessRecord) -> bool:
     """True when a flush has failed, or its end is unknown; also while a flush is under way."""
     return witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn
 
@@ -143,8 +143,8 @@ class Flusher:
 
     __slots__ = (
         "_disk",
+        "_file_lock",
         "_foreign",
-        "_section",
         "_synced_dir",
         "boot",
         "lock_timeout_ms",
@@ -155,7 +155,7 @@ class Flusher:
         self, disk: Disk, salt: bytes, boot_id: str, note: Callable[[str], object]
     ) -> None:
         self._disk = disk
-        self._section = Section(disk, FLUSH_LOCK, note)
+        self._file_lock = FileLock(disk, FLUSH_LOCK, note)
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._synced_dir: JournalName | None = None
         self.boot = boot_bytes(boot_id)
@@ -175,7 +175,7 @@ class Flusher:
         raises: StoreLocked; errors of the act
         """
         timeout_ms = self.written_timeout_ms if is_written else self.lock_timeout_ms
-        return self._section.run(lambda: self._informed(act), timeout_ms)
+        return self._file_lock.run(lambda: self._informed(act), timeout_ms)
 
     def run_unless(self, act: Callable[[], T], otherwise: U, is_done: Callable[[], bool]) -> T | U:
         """Run an act as for a written frame, unless it is done before this gets the lock.
@@ -184,17 +184,17 @@ class Flusher:
         returns: the result of the act, or `otherwise`
         """
         timeout_ms = self.written_timeout_ms
-        return self._section.run(
+        return self._file_lock.run(
             lambda: self._informed(act), timeout_ms, is_done, otherwise=otherwise
         )
 
     def run_if_free(self, act: Callable[[], object]) -> None:
         """Run an act under the flush lock if no process holds it now."""
-        self._section.run(lambda: self._informed(act), None, otherwise=None)
+        self._file_lock.run(lambda: self._informed(act), None, otherwise=None)
 
     def is_held(self) -> bool:
         """Whether a living process, which may be stopped, holds the flush lock now."""
-        return self._section.run(lambda: False, None, otherwise=True)
+        return self._file_lock.run(lambda: False, None, otherwise=True)
 
     def _informed(self, act: Callable[[], T]) -> T:
         self.witness.read()
@@ -240,14 +240,14 @@ class Flusher:
 
     # --- the witness -------------------------------------------------------------------------
 
-    def is_of_boot(self, witnessed: Witnessed) -> bool:
+    def is_of_boot(self, witnessed: WitnessRecord) -> bool:
         """Whether a record was written since the machine was started."""
         return witnessed.boot == self.boot
 
     def close(self) -> None:
         """Close every descriptor."""
         self.witness.close()
-        self._section.close()
+        self._file_lock.close()
 
 
 # --- the journal -----------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Journal:
         self._is_barred = False  # the header after the checkpoint is bad: reads return nothing
         self._cut = 0
         self._checked_tail = False
-        self._settled: Witnessed | None = None  # the record when the tail was last in order
+        self._settled: WitnessRecord | None = None  # the record when the tail was last in order
         self.chain_crc = 0
         self.damage: Corruption | None = None  # where reading stopped before the durable end
         self.durable_lsn = 0
@@ -465,7 +465,7 @@ class Journal:
             self.durable_lsn = max(self.durable_lsn, min(self.last_lsn, known_lsn))
         return self.damage is not None
 
-    def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
+    def _read_ahead(self, witnessed: WitnessRecord) -> list[RawFrame]:
         """Frames after the witness that later frames prove durable; reports problems of the
         witness.
 
@@ -543,7 +543,7 @@ class Journal:
         return frames
 
     def _read_on(
-        self, stop_lsn: int | None, witnessed: Witnessed | None, *, is_reader: bool = False
+        self, stop_lsn: int | None, witnessed: WitnessRecord | None, *, is_reader: bool = False
     ) -> list[RawFrame]:
         """Frames up to an LSN, or the last valid one.
 
@@ -986,7 +986,7 @@ class Journal:
             return self.durable_lsn >= lsn
         return self._knows(witnessed, lsn)
 
-    def _knows(self, witnessed: Witnessed, lsn: int) -> bool:
+    def _knows(self, witnessed: WitnessRecord, lsn: int) -> bool:
         """Adopt the durable LSN of a record of this boot; returns whether it covers an LSN."""
         self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
         return self.durable_lsn >= lsn
@@ -1022,7 +1022,7 @@ class Journal:
             self._settled = self.witness.last
         return ahead
 
-    def _is_at_end(self, witnessed: Witnessed | None) -> bool:
+    def _is_at_end(self, witnessed: WitnessRecord | None) -> bool:
         """True when the witness names the current file, and no frame follows there."""
         name = self.current.name
         return (
@@ -1044,7 +1044,7 @@ class Journal:
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last, name = self.witness.last, self.current.name
-        record = Witnessed(
+        record = WitnessRecord(
             0,  # write sets the number
             self._flusher.boot,
             0 if last is None else last.generation,

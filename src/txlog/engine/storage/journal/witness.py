@@ -45,7 +45,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
 
 
-class Witnessed(msgspec.Struct, gc=False):
+class WitnessRecord(msgspec.Struct, gc=False):
     """One record of the witness."""
 
     seq: int
@@ -60,15 +60,15 @@ class Witnessed(msgspec.Struct, gc=False):
     poisoned: bool
 
 
-def encode_record(record: Witnessed, salt: bytes) -> bytes:
+def encode_record(record: WitnessRecord, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
-    # the fields of Witnessed have the order of the bytes
+    # the fields of WitnessRecord have the order of the bytes
     seq, *other_fields = msgspec.structs.astuple(record)
     body = _CHECKED.pack(_MAGIC, 1, seq, salt, *other_fields)
     return body + _CRC.pack(crc32c(body))
 
 
-def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
+def decode_record(data: bytes, salt: bytes) -> WitnessRecord | None:
     """The record in these 128 bytes, or None when they are not a good record of this store."""
     if len(data) < RECORD_BYTES:
         return None
@@ -90,7 +90,7 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
     ) = RECORD.unpack_from(data)
     if magic != _MAGIC or version != 1 or found_salt != salt or crc != crc32c(data[:124]):
         return None
-    return Witnessed(
+    return WitnessRecord(
         seq, boot, generation, journal, durable, end, chain, rewrite, flushing, bool(poisoned)
     )
 
@@ -107,7 +107,7 @@ class Witness:
         self._file: File | None = None
         self._raw = b""  # the bytes of the last read
         self._slots = [b"", b""]  # the two records as they are in the file, where known
-        self.last: Witnessed | None = None
+        self.last: WitnessRecord | None = None
         self.is_damaged = False  # one record is bad: the good one may be the older
 
     def _open(self) -> File | None:
@@ -120,7 +120,7 @@ class Witness:
         """The open file, if there is one."""
         return self._file
 
-    def read(self) -> Witnessed | None:
+    def read(self) -> WitnessRecord | None:
         """The newest good record; None when both are bad or the file is missing."""
         file = self._file or self._open()
         if file is None:
@@ -142,7 +142,7 @@ class Witness:
             self.last = first
         return self.last
 
-    def is_last(self, record: Witnessed) -> bool:
+    def is_last(self, record: WitnessRecord) -> bool:
         """True while the record is the newest: the next write replaces the other record."""
         slot = (record.seq + 1) % 2
         written = self._slots[slot]
@@ -153,7 +153,7 @@ class Witness:
             and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == written
         )
 
-    def write(self, record: Witnessed) -> None:
+    def write(self, record: WitnessRecord) -> None:
         """Write the record with the next number, over the older of the two records."""
         file = self._file or self._open()
         if file is None:

@@ -318,7 +318,7 @@ class Builder:
         )
         used = map(_GENERATION.fullmatch, store.disk.listdir(directory))
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans
-        cutting = storage_cutting.Cutting(
+        cutting = storage_cutting.SegmentLimits(
             settings.time_step_per_bucket_snapshot_seconds * SECOND_MS,
             settings.max_indexes_per_snapshot_segment,
             settings.segments_max,
