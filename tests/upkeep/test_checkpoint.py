@@ -522,7 +522,7 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
     seen: list[str] = []
     real = dumps_module.made
 
-    def made(disk: Disk, key: Component, origin: dumps_module.Origin) -> Any:
+    def made(disk: Disk, key: Component, origin: dumps_module.StateSources) -> Any:
         assert not mutex.is_inside()
         if not seen:  # the live view goes on, and what waits in it grows
             for number in range(6):

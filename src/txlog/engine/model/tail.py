@@ -89,7 +89,7 @@ class FrameRef(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
 
 
-class Opened(Protocol):
+class JournalFiles(Protocol):
     """An object with open journal files: a journal, or a reader of frames of its own."""
 
     @property
@@ -105,7 +105,7 @@ class FrameRows:
 
     __slots__ = ("_batches", "_journal", "_kept_bytes", "_packed", "_unpacked")
 
-    def __init__(self, journal: Opened) -> None:
+    def __init__(self, journal: JournalFiles) -> None:
         self._journal = journal
         self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
@@ -268,7 +268,7 @@ class Tail:
 
     __slots__ = ("_moved", "_rows", "runs")
 
-    def __init__(self, journal: Opened) -> None:
+    def __init__(self, journal: JournalFiles) -> None:
         self._rows = FrameRows(journal)
         self._moved: list[list[TailRun]] = []  # to be freed
         self.runs: dict[int, list[TailRun]] = {}

@@ -1,11 +1,11 @@
-"""Owns Tally: counters of one client since it was opened; never stored."""
+"""Owns ReadCounters: counters of one client since it was opened; never stored."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 
-class Tally:
+class ReadCounters:
     """Counters of one process; they only rise.
 
     rows_read:      rows read from files and frames, counted each time

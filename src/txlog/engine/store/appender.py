@@ -25,7 +25,7 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
 from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX
 from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.store.space import Space
+from txlog.engine.store.space import DiskSpace
 from txlog.engine.view.view import View
 from txlog.errors import (
     IN_DOUBT,
@@ -74,7 +74,7 @@ class Appender:
         self._disk = disk
         self._dry_run = dry_run
         self._report = report
-        self._space = Space(disk)
+        self._space = DiskSpace(disk)
         self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
         self._parts: list[bytes] = []  # the same, encoded

@@ -17,7 +17,7 @@ LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_0
 # --- deliveries ------------------------------------------------------------------------------
 
 
-class Stander(Protocol):
+class DelayedReader(Protocol):
     """A reader of partitions on behalf of a subscription."""
 
     @property
@@ -25,7 +25,7 @@ class Stander(Protocol):
         """How many messages it remembers as not due, because the index lacks them."""
 
 
-class DelayTally:
+class DeliveryCounters:
     """Counters of one process; they only rise.
 
     popped:   messages delivered whose time came after they became visible
@@ -41,7 +41,7 @@ class DelayTally:
         self.lateness = [0] * (len(LATENESS_BOUNDS_MS) + 1)
         self.lateness_ms = 0
         self.rewinds = 0
-        self.standers: WeakSet[Stander] = WeakSet()
+        self.standers: WeakSet[DelayedReader] = WeakSet()
 
     def note(self, received: pa.Table, now_ms: int) -> None:
         """Count delivered rows of RECEIVED; a message released before its time is not late."""
@@ -71,7 +71,7 @@ REST_MS = 10_000  # after a failure, no automatic retry for this long
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
-class BucketOps:
+class BucketCounters:
     """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
 
     seconds: time spent, by kind; rest_until_ms: after a failure, no automatic retry before this
@@ -84,7 +84,7 @@ class BucketOps:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}
         self.rest_until_ms = -(1 << 63)
-        self.delivered = DelayTally()
+        self.delivered = DeliveryCounters()
 
     def note(self, kind: str, seconds: float) -> None:
         """Count an operation that succeeded."""

@@ -14,7 +14,7 @@ CHECK_FRAMES = 64
 CHECK_BYTES = 1 << 20
 
 
-class Space:
+class DiskSpace:
     """Watches the free space of a disk for one store."""
 
     __slots__ = ("_disk", "_frames")

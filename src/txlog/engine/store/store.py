@@ -32,7 +32,7 @@ from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import resolve
 from txlog.engine.decide.transactions.sweep import Swept, Uses
-from txlog.engine.model.tally import Tally
+from txlog.engine.model.tally import ReadCounters
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.journal import JournalMoved
@@ -54,7 +54,7 @@ from txlog.engine.store.appender import (
     interrupted,
     note_doubt,
 )
-from txlog.engine.store.counters import BucketOps
+from txlog.engine.store.counters import BucketCounters
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
@@ -146,7 +146,7 @@ class Store:
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
-        self.bucket_ops = BucketOps()
+        self.bucket_ops = BucketCounters()
         self.has_changed = False  # by a call; a sweep before a reading call does not count
         self.upkeep: Upkeep | None = None
         # the consumers of this handle by number, as long as any code refers to them
@@ -157,7 +157,7 @@ class Store:
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
-        self.tally = Tally()
+        self.tally = ReadCounters()
         self._wakeups: dict[None, Wakeups] = {}  # one entry, once a call waits
         try:
             self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)

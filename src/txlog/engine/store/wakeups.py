@@ -78,7 +78,7 @@ GOING_SECONDS: Final = 10.0
 """If a lock is still held so long after its file was closed, another live process holds it."""
 
 
-class Tally:
+class EventCounts:
     """The events that a handle has got so far.
 
     count:      all events
@@ -97,9 +97,9 @@ class Tally:
         self.count = self.news = self.appends = self.known = self.beginnings = 0
         self.gone: tuple[int, tuple[tuple[str, float], ...]] = (0, ())
 
-    def copy(self) -> Tally:
+    def copy(self) -> EventCounts:
         """A copy of the present state; an event during the copying raises the count once more."""
-        tally = Tally()
+        tally = EventCounts()
         tally.count = self.count  # first, as it rises last
         tally.known = self.known  # before the news, which rise after it
         tally.news, tally.appends = self.news, self.appends
@@ -146,12 +146,12 @@ class Tally:
         self.count += 1  # last: a reader of the new count also sees the fields above
 
 
-class Appends:
+class AppendWatch:
     """The journal file whose appends are watched while a waiting call needs them."""
 
     __slots__ = ("_heeded_at", "_is_heeded", "_lock", "_tally", "disk", "path")
 
-    def __init__(self, disk: Disk, tally: Tally) -> None:
+    def __init__(self, disk: Disk, tally: EventCounts) -> None:
         self.disk, self._tally = disk, tally
         self._lock: Any = RLock()  # not the gate: the polling thread may hold that for long
         self._is_heeded = False  # a caller has asked for them since the last append
@@ -225,8 +225,8 @@ class Wakeups:
         self._seen: WitnessRecord | None = None
         self._stalled = -1  # the record of a flush that took too long
         self._is_closed = False
-        self.tally = Tally()
-        self._heard = Appends(disk, self.tally)
+        self.tally = EventCounts()
+        self._heard = AppendWatch(disk, self.tally)
         self.is_told = False
         self.pass_on: Callable[[], object] | None = None
         _made.add(self)

@@ -29,7 +29,7 @@ from txlog.engine.model.ops import (
     TopicDeleted,
 )
 from txlog.engine.model.tail import Slice, Tail
-from txlog.engine.model.tally import Tally
+from txlog.engine.model.tally import ReadCounters
 from txlog.engine.storage import remote, segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk, File
@@ -112,7 +112,7 @@ class OpenFiles:
             self._closes.popitem()[1]()
 
 
-class Cuts:
+class SliceCache:
     """Tables of some rows of a ledger, for callers that read on: their next rows are slices."""
 
     __slots__ = ("_bytes", "_known")
@@ -204,8 +204,8 @@ class Files:
         self._kept: OrderedDict[str, int] = OrderedDict()  # decoded bytes of each file
         self._kept_bytes = 0
         self.kept_bytes_max: int | None = None
-        self._cuts = Cuts()
-        self.tally = Tally()
+        self._cuts = SliceCache()
+        self.tally = ReadCounters()
 
     def adopt(self, newer: Manifest) -> None:
         """Take a newer manifest: ledgers that it names need no frame any more."""

@@ -22,7 +22,7 @@ def topic_dir(full_name: str) -> str:
 _BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_DIR}"}
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """The parts of a directory's path: topic, partition in it, role.
 
     role: p of the partition's ledgers, s of its sidecar's, d of the buckets of its delayed index, c
@@ -34,13 +34,13 @@ class Place(NamedTuple):
     role: str
 
 
-def place_of(catalog: Catalog, partition: int, role: str) -> Place:
+def place_of(catalog: Catalog, partition: int, role: str) -> FilePlace:
     """The place of a partition's files in this role."""
     topic = topic_of(catalog, partition)
-    return Place(topic.name, index_of(topic, partition), role)
+    return FilePlace(topic.name, index_of(topic, partition), role)
 
 
-def place_dir(place: Place) -> str:
+def place_dir(place: FilePlace) -> str:
     """The directory of a place."""
     base = f"{topic_dir(place.topic)}/partition={place.partition}"
     return base + _BELOW[place.role]

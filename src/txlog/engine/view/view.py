@@ -131,14 +131,14 @@ def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     return fold.load(dump_bytes(disk, ref))
 
 
-class Origin(NamedTuple):
+class StateSources(NamedTuple):
     """The sources of a component's state: its dump, and (LSN, time, op) after that."""
 
     ref: DumpRef | None
     ops: Sequence[tuple[int, int, Op]]
 
 
-def made(disk: Disk, key: Component, origin: Origin) -> object:
+def made(disk: Disk, key: Component, origin: StateSources) -> object:
     """Build the state of a component; leaves the origin unchanged. Raises Corruption."""
     fold = FOLDS[key[0]]
     state: object = fold.new() if origin.ref is None else load_dump(disk, fold, origin.ref)
@@ -532,13 +532,13 @@ class View:
         return state
 
     def _made(self, key: Component) -> Any:
-        return made(self.disk, key, Origin(self._dumps.get(key), self._waiting.get(key, ())))
+        return made(self.disk, key, StateSources(self._dumps.get(key), self._waiting.get(key, ())))
 
-    def origin(self, key: Component) -> Origin | None:
+    def origin(self, key: Component) -> StateSources | None:
         """The sources of the state of a component that is not loaded; None: it is loaded."""
         if key in self._loaded:
             return None
-        return Origin(self._dumps.get(key), tuple(self._waiting.get(key, ())))
+        return StateSources(self._dumps.get(key), tuple(self._waiting.get(key, ())))
 
     def dump(self, key: Component) -> bytes:
         """The state of a component as the bytes of a dump; does not keep it loaded."""

@@ -58,8 +58,16 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     removable,
     unlink_free,
 )
-from txlog.engine.view.paths import Place, part_path, place_dir, place_of
-from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
+from txlog.engine.view.paths import FilePlace, part_path, place_dir, place_of
+from txlog.engine.view.view import (
+    FOLDS,
+    STATE_HEAD,
+    STATE_MAGIC,
+    StateSources,
+    View,
+    dump_bytes,
+    made,
+)
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
 
 if TYPE_CHECKING:
@@ -106,9 +114,9 @@ class Cut(msgspec.Struct):
     manifest: Manifest
     kept: list[DumpRef]
     changed: dict[Component, bytes]
-    unmade: dict[Component, Origin]
+    unmade: dict[Component, StateSources]
     runs: dict[int, list[TailRun]]
-    places: dict[int, Place]
+    places: dict[int, FilePlace]
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
@@ -205,7 +213,7 @@ def state_at_cut(view: View) -> Cut:
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
-    unmade: dict[Component, Origin] = {}
+    unmade: dict[Component, StateSources] = {}
     for key in view.changed():
         was = kept.pop(key, None)
         if (origin := view.origin(key)) is not None:
