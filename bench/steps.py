@@ -32,7 +32,7 @@ WARM, COUNTED = 300, 50
 VALUE: Final = b"x" * 100
 STAGES: Final = {  # by the beginning of a module's name; the first that fits
     "handles": ("api", "arguments", "engine/plan/route", "schemas"),
-    "calls and locks": ("engine/store", "engine/storage/section", "engine/storage/disk/locks"),
+    "calls and locks": ("engine/store", "engine/storage/disk/locks"),
     "decisions": ("engine/decide", "engine/plan"),
     "folds and index": ("engine/view", "engine/folds", "engine/model"),
     "journal, witness, disk": ("engine/storage", "clock"),

@@ -29,7 +29,6 @@ from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
 from txlog.engine.session.transactions import transaction
-from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -43,7 +42,7 @@ from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, mutex, store, view, draft, tail, journal, section, file, witness,
+    appender, mutex, store, view, draft, tail, journal, locks, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))

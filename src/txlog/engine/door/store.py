@@ -2,14 +2,14 @@
 
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.store.appender import Call, Decide
-from txlog.engine.store.counters import (
+from txlog.engine.model.counters import (
     FAILED,
     LATENESS_BOUNDS_MS,
     SUCCEEDED,
     BucketCounters,
     DeliveryCounters,
 )
+from txlog.engine.store.appender import Call, Decide
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import MAINTENANCE_PATH, Store, check_whole
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, EventCounts

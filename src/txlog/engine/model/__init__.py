@@ -4,9 +4,9 @@ Every module here has values and pure functions over values; none touches a file
 
 Contents:
 
+    counters    what a process has read and handed out, for its metrics; never stored
     fold        the protocol of a fold
     idset       IdSet, a set of message ids, and ids as runs
-    large_row   the row of a large message, from its file and its fold
     leases      which messages a consumer has leased, and which wait to be delivered again
     one_row     the row of a single message, which becomes bytes without Arrow
     ops         the closed set of ops, and their bytes
@@ -16,5 +16,4 @@ Contents:
     schema      the Arrow schemas of messages
     sequences   which sequence numbers of a producer are stored
     tail        rows of ledgers that still lie only in journal frames
-    tally       counts of what one client has read and handed out; never stored
 """

@@ -13,9 +13,7 @@ Contents:
     late_values      values decoded at first use
     manifest         the manifest: the file that names every live file of a checkpoint
     remote           sealed files that were moved to a directory or to S3
-    row_groups       the row groups of files written for users
     scratch          temporary bytes, in a file without a name
-    section          acts that one process at a time runs, under a lock file
     segment          segment files: the rows of a ledger as bytes, and back
     segment_reader   reading a segment file: checked groups, decoded once; rows as slices
     staged           files waiting to be adopted, written as their rows arrive

@@ -1,4 +1,4 @@
-"""The file of a large message: its chunks as rows of one Parquet file, written as they arrive.
+"""The file of a large message: its chunks as rows of one Parquet file, and the row made of them.
 
     row group   one chunk, or as many as fit GROUP_BYTES; only one is in memory at a time
     row         kind CHUNK, entry = number of the chunk, value = its bytes; the first row has the
@@ -8,19 +8,23 @@ Nothing in the file depends on the frame that names it later: transaction, index
 come from the op. So does the time of delivery, which may be a delay until then. The reader checks
 each row group by the CRC32C in its `FileRef`, and the whole value by the CRC32C in the op. If the
 only chunk is null, a repair made the file: the message is lost, and the first row has the reason.
+
+For all other code, a ledger of chunks has one row, the message; only this module sees several. A
+reader that does not need the value reads no more than the first row group (`large_row`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
+from txlog.base.ids import txn_halves
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.columns import MESSAGE
+from txlog.engine.storage.columns import KIND_DATA, MESSAGE
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import (
     GROUP_BYTES,
@@ -35,6 +39,9 @@ from txlog.errors import Corruption
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+# --- the file ------------------------------------------------------------------------------------
+
 
 CHUNK_KIND: Final = 6
 HEAD: Final = ("key", "properties", "event_time", "deliver_at")
@@ -237,3 +244,58 @@ def _wrong(ref: FileRef, offset: int, length: int, expected: str, found: str) ->
         expected=expected,
         found=found,
     )
+
+
+# --- the row of a large message ------------------------------------------------------------------
+
+
+class LargeMessage(Protocol):
+    """The buffer fold's description of a large message."""
+
+    value_bytes: int
+    crc: int
+    coordinator: int
+    sequence: int
+    index: int
+    time_ms: int
+    lsn: int
+    producer: str | None
+    last_sequence: int
+    deliver_at: int | None
+
+
+def large_row(file: File, ref: FileRef, message: LargeMessage, names: Sequence[str]) -> pa.Table:
+    """The message as a row with these columns of MESSAGE; every byte read is checked.
+
+    raises: Corruption (path, offset, length)
+    """
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    if "value" in names:
+        first, columns["value"] = reassembled(file, ref, message.value_bytes, message.crc)
+    elif not set(HEAD).isdisjoint(names):
+        first = head_of(file, ref)
+    else:
+        first = MESSAGE.empty_table()
+    most, least = txn_halves(message.coordinator, message.sequence)
+    values: dict[str, object] = {
+        "kind": KIND_DATA,
+        "entry": 0,
+        "lsn": message.lsn,
+        "publish_time": message.time_ms,
+        "producer": message.producer,
+        "txn_most": most,
+        "txn_least": least,
+        "txn_index": message.index,
+        "sequence_id": message.last_sequence if message.last_sequence >= 0 else None,
+    }
+    if message.deliver_at is not None:  # the file has what was asked for, if it is an instant
+        values["deliver_at"] = message.deliver_at
+    for name in names:
+        if name in values:
+            columns[name] = pa.array([values[name]], MESSAGE.field(name).type)
+        elif name in HEAD:
+            columns[name] = first.column(name)
+        elif name != "value":
+            columns[name] = pa.nulls(1, MESSAGE.field(name).type)
+    schema = pa.schema([MESSAGE.field(name) for name in names])
+    return pa.Table.from_arrays([columns[name] for name in names], schema=schema)

@@ -119,14 +119,12 @@ Source: spec/reliability 2.2 and 3; Laws 2 and 3.
 
 Contents:
 
-    appender   from decisions to frames of the journal, which the folds then take
+    appender   from decisions to frames of the journal, which the folds then take; disk space
     confirmed   places outside the store that its user has named, for reading and for removing
-    counters   what this process counted, for its metrics
     identity   `txlog.toml`, the making of a new store, whether it is still there
     liveness   which process holds a lock file now, according to the kernel
     mutex      one call at a time in a process, however the call ends
     pins       files that a running reader needs stay
-    space      room on the disk, and the reserve that lets cleaning finish
     store      Store: a view that follows the journal, the write path, group commit among threads
     sweeper    whether the sweep before a call can find anything due
     wakeups    events that end the waits of a store handle early

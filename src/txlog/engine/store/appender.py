@@ -5,6 +5,9 @@ applies it; both happen, or the view must be thrown away (R28). Decisions that *
 the deferred operations of one transaction, and its commit. Each is applied when it is decided,
 since the next must see it; the frame is written after the last. If that write fails, the folds are
 ahead of the journal and must be thrown away, as after a failed flush.
+
+DiskSpace stops sends before the disk is full, and gives up a reserve to let calls finish that free
+space (spec/reliability R30).
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
 from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX
 from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.store.space import DiskSpace
 from txlog.engine.view.view import View
 from txlog.errors import (
     IN_DOUBT,
@@ -37,6 +39,49 @@ from txlog.errors import (
     TxlogError,
     is_noted,
 )
+
+# --- room on the disk ----------------------------------------------------------------------------
+
+
+RESERVE_PATH = "reserve"
+# The free space of the file system is checked once in this many frames with rows.
+CHECK_FRAMES = 64
+CHECK_BYTES = 1 << 20
+
+
+class DiskSpace:
+    """Watches the free space of a disk for one store."""
+
+    __slots__ = ("_disk", "_frames")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._frames = CHECK_FRAMES
+
+    def check(self, rows_bytes: int, free_bytes_min: int) -> None:
+        """Before a send: raises StoreFull while abort, ack and delete still have room."""
+        self._frames += 1
+        if self._frames < CHECK_FRAMES and rows_bytes < CHECK_BYTES:
+            return
+        self._frames = 0
+        free = self._disk.free_bytes()
+        if free < free_bytes_min + rows_bytes:
+            self._frames = CHECK_FRAMES
+            raise StoreFull(
+                f"{free} bytes are free, sends stop below free_bytes_min {free_bytes_min}; "
+                "nothing was written",
+                hint="free space, or acknowledge and trim",
+                path=self._disk.description,
+                setting="free_bytes_min",
+            )
+
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back, so that an abort or an ack finds room."""
+        if not self._disk.exists(RESERVE_PATH):
+            return False
+        self._disk.unlink(RESERVE_PATH)
+        return True
+
 
 Rows = tuple[int, pa.Buffer | bytes | None]
 NO_ROWS: Rows = (0, None)

@@ -32,11 +32,11 @@ from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import resolve
 from txlog.engine.decide.transactions.sweep import Swept, Uses
-from txlog.engine.model.tally import ReadCounters
+from txlog.engine.model.counters import BucketCounters, ReadCounters
 from txlog.engine.plan import clock_trust
+from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.section import FileLock
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -54,7 +54,6 @@ from txlog.engine.store.appender import (
     interrupted,
     note_doubt,
 )
-from txlog.engine.store.counters import BucketCounters
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due

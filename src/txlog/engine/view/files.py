@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.engine.model import ops
+from txlog.engine.model.counters import ReadCounters
 from txlog.engine.model.ops import (
     Adopted,
     ChunksAppended,
@@ -29,7 +30,6 @@ from txlog.engine.model.ops import (
     TopicDeleted,
 )
 from txlog.engine.model.tail import Slice, Tail
-from txlog.engine.model.tally import ReadCounters
 from txlog.engine.storage import remote, segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk, File

@@ -29,7 +29,6 @@ from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
-from txlog.engine.model import large_row
 from txlog.engine.model.fold import Fold, Take
 from txlog.engine.model.ops import (
     BufferAppended,
@@ -52,7 +51,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.routes import CATALOG, FILES, RETURNS, Component, OfCatalog, returns
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
-from txlog.engine.storage import remote
+from txlog.engine.storage import chunks, remote
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, list_journals
@@ -731,7 +730,7 @@ class View:
         chunked = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
         file = remote.open_file(self.disk, ref.path)
         try:
-            return large_row.large_row(file, ref, chunked, names)
+            return chunks.large_row(file, ref, chunked, names)
         finally:
             file.close()
 

@@ -38,7 +38,7 @@ from txlog.engine.session.sending.receipt import LargeReceipt
 from txlog.engine.session.transactions.transaction import Transaction, in_transaction
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
-from txlog.engine.store.space import DiskSpace
+from txlog.engine.store.appender import DiskSpace
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import sweep
 from txlog.engine.view.paths import ledger_dir, sealed_path

@@ -4,8 +4,7 @@ Contents:
 
     handle       a descriptor of this process, which a forked child closes
     libc         functions of the C library that Python's `os` lacks
-    locks        how a caller waits for a lock, and which process holds it
-    pid_file     the file of a server outside any store, held while the server runs
+    locks        waiting for a lock, its holder, acts under it, the pid file of a server
     posix        every file effect: descriptors, flushes, publication, locks, free space
     protocol     the protocols of a disk, the rule for paths, OSError as our errors
     watch        notifications by the kernel when files of a store change

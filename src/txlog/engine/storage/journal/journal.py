@@ -26,6 +26,7 @@ from typing import TypeVar
 import msgspec
 
 from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
@@ -39,7 +40,6 @@ from txlog.engine.storage.journal.file import (
 )
 from txlog.engine.storage.journal.frame import FRAME_BYTES_MAX, Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal.witness import Witness, WitnessRecord, boot_bytes
-from txlog.engine.storage.section import FileLock
 from txlog.errors import (
     Corruption,
     LimitExceeded,

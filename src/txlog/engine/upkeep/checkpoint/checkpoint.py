@@ -45,9 +45,9 @@ from txlog.engine.storage.segment import (
     make_ref,
     piece_rows,
 )
+from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.identity import COPIED
 from txlog.engine.store.pins import pinned
-from txlog.engine.store.space import RESERVE_PATH
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
