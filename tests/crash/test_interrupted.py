@@ -33,7 +33,7 @@ from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal import file, journal, witness
-from txlog.engine.store import appender, mutex, store
+from txlog.engine.store import appender, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed import buckets
@@ -42,7 +42,7 @@ from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, mutex, store, view, draft, tail, journal, locks, file, witness,
+    appender, store, view, draft, tail, journal, locks, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
@@ -193,7 +193,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
     taker.start()
     taker.join()
     assert free == [True], f"{where}: the mutex is held"
-    inner._mutex = mutex.Mutex(inner.disk.pid)  # the thread that tried has it for ever
+    inner._mutex = store.Mutex(inner.disk.pid)  # the thread that tried has it for ever
     after = observed(world.other)  # raises StoreLocked when the lock is held
     values = after[0]
     assert values.count(b"new") <= 1 and values.count(b"first") == 1, (where, values)

@@ -17,10 +17,15 @@ from hypothesis import strategies as st
 
 from tests.storage.test_bucket_cutting import cut_segments
 from tests.storage.test_segment import Bytes
-from txlog.engine.storage.bucket import file as bucket
-from txlog.engine.storage.bucket.bitmaps import Bitmaps
-from txlog.engine.storage.bucket.file import IDS, BucketName, EncodedBucket, SegmentLimits
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage import bucket
+from txlog.engine.storage.bucket import (
+    IDS,
+    Bitmaps,
+    BucketFile,
+    BucketName,
+    EncodedBucket,
+    SegmentLimits,
+)
 from txlog.errors import Corruption, FormatMismatch
 
 PATH = "topics/t/n/x/partition=0/_delayed/bucket-000000000001-000000000003-0000000004.parquet"

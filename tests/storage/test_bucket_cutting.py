@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.engine.storage.bucket.file import Cutter, SegmentLimits, StepFinder
+from txlog.engine.storage.bucket import Cutter, SegmentLimits, StepFinder
 
 SECONDS = [0, 10_000, 299_000, 300_000, 900_000, 1_200_000]
 TIMES = st.lists(st.integers(-3_000, 3_000), max_size=60).map(sorted)

@@ -33,7 +33,7 @@ from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import tail
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.posix import PosixFile
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import Manifest, newest_manifest

@@ -10,8 +10,7 @@ from txlog.engine.model.counters import (
     DeliveryCounters,
 )
 from txlog.engine.store.appender import Call, Decide
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import MAINTENANCE_PATH, Store, check_whole
+from txlog.engine.store.store import MAINTENANCE_PATH, Mutex, Store, check_whole
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, EventCounts
 from txlog.engine.upkeep.service import (
     Checkpoints,

@@ -26,12 +26,12 @@ import msgspec
 
 from txlog.base.ids import TopicName
 from txlog.base.schemas.schema import DECLARED
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ClockNoted,
     Compacted,
     ConsumerAttached,
     ConsumerDetached,
+    Fold,
     IsolationSet,
     LedgerReserved,
     LedgerRolled,
@@ -55,6 +55,8 @@ from txlog.engine.model.ops import (
     TopicCreated,
     TopicDeleted,
     TxnOpened,
+    broken,
+    unexpected,
 )
 from txlog.engine.storage.late_values import LazyDict
 

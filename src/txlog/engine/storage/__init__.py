@@ -4,7 +4,7 @@ No module here interprets messages.
 
 Contents:
 
-    bucket/          files of the delayed index
+    bucket           files of the delayed index: bitmaps, segments, writing and reading
     checked          reading published files with every byte checked
     chunks           the file of a large message, chunk by chunk
     columns          the columns of a stored row

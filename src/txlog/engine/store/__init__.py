@@ -123,9 +123,8 @@ Contents:
     confirmed   places outside the store that its user has named, for reading and for removing
     identity   `txlog.toml`, the making of a new store, whether it is still there
     liveness   which process holds a lock file now, according to the kernel
-    mutex      one call at a time in a process, however the call ends
     pins       files that a running reader needs stay
-    store      Store: a view that follows the journal, the write path, group commit among threads
+    store      Store: a view that follows the journal, the write path, group commit; its mutex
     sweeper    whether the sweep before a call can find anything due
     wakeups    events that end the waits of a store handle early
 """

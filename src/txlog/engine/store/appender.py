@@ -21,9 +21,8 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import Op, encode_readable, joined
-from txlog.engine.model.schema import encode_rows
+from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
 from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX

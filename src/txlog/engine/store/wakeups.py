@@ -40,10 +40,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import takewhile
 from threading import Lock, RLock, get_ident, main_thread
+from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -55,7 +56,6 @@ from txlog.engine.storage.disk.protocol import Disk, Watch, WatchEvent
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord
 from txlog.engine.store.liveness import CONSUMERS_DIR
-from txlog.engine.store.mutex import is_called
 from txlog.errors import MissingFile, TxlogError
 
 STALL_SECONDS: Final = 0.25
@@ -217,7 +217,7 @@ class Wakeups:
         self._clock = clock
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
-        self._gate: Any = RLock()  # as in store/mutex: freed if held, whatever a flag says
+        self._gate: Any = RLock()  # as in Mutex: freed if held, whatever a flag says
         self._bells: dict[int, Any] = {}  # by thread, in the order in which they came
         self._making: Any = (
             RLock()
@@ -524,3 +524,12 @@ def _is_further(old: WitnessRecord | None, new: WitnessRecord | None) -> bool:
     if old is None or new is None or new.durable_lsn <= old.durable_lsn:
         return False
     return _is_same(msgspec.structs.replace(old, durable_lsn=new.durable_lsn), new)
+
+
+def is_called(functions: Collection[CodeType], of: object, frame: FrameType | None) -> bool:
+    """True if a frame or one of its callers runs such a method of this object."""
+    while frame is not None:
+        if frame.f_code in functions and frame.f_locals.get("self") is of:
+            return True
+        frame = frame.f_back
+    return False

@@ -29,12 +29,17 @@ from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
-from txlog.engine.model.fold import Fold, Take
 from txlog.engine.model.ops import (
+    CATALOG,
+    FILES,
+    RETURNS,
     BufferAppended,
     BufferCommitted,
     CommitMarker,
+    Component,
+    Fold,
     NamespacePolicySet,
+    OfCatalog,
     Op,
     PartitionAvailable,
     PartitionOffline,
@@ -44,11 +49,12 @@ from txlog.engine.model.ops import (
     SettingSet,
     StatusUpdated,
     SubscriptionDeleted,
+    Take,
     TopicDeleted,
     TxnOpened,
     decode_ops,
+    returns,
 )
-from txlog.engine.model.routes import CATALOG, FILES, RETURNS, Component, OfCatalog, returns
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import chunks, remote

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.store.store import Store
 from txlog.engine.store.wakeups import EventCounts
 

@@ -20,8 +20,7 @@ import msgspec
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.model.ops import decode_ops
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component, decode_ops
 from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.storage.disk.protocol import Disk, Stream

@@ -25,7 +25,7 @@ from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.staging import STAGE_DIR, job_time
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk

@@ -17,7 +17,7 @@ import msgspec
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame
 from txlog.engine.storage.journal.journal import JournalMoved
