@@ -29,12 +29,11 @@ from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
 from txlog.engine.session.transactions import transaction
-from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal import file, journal, witness
-from txlog.engine.store import appender, mutex, store
+from txlog.engine.store import appender, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed import buckets
@@ -43,7 +42,7 @@ from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, mutex, store, view, draft, tail, journal, section, file, witness,
+    appender, store, view, draft, tail, journal, locks, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
@@ -194,7 +193,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
     taker.start()
     taker.join()
     assert free == [True], f"{where}: the mutex is held"
-    inner._mutex = mutex.Mutex(inner.disk.pid)  # the thread that tried has it for ever
+    inner._mutex = store.Mutex(inner.disk.pid)  # the thread that tried has it for ever
     after = observed(world.other)  # raises StoreLocked when the lock is held
     values = after[0]
     assert values.count(b"new") <= 1 and values.count(b"first") == 1, (where, values)
@@ -478,7 +477,7 @@ while interrupts < wanted:
 over = True
 for thread in threads:
     thread.join()
-held += store._section.may_hold or len(store._mutex._waiting)
+held += store._file_lock.may_hold or len(store._mutex._waiting)
 held += not lock.try_acquire()
 lock.close()
 print(held, len(store._queue), interrupts, flush=True)

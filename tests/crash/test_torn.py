@@ -24,7 +24,7 @@ from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
 from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header
 from txlog.engine.storage.journal.witness import (
     WITNESS_PATH,
-    Witnessed,
+    WitnessRecord,
     decode_record,
     encode_record,
 )
@@ -71,7 +71,7 @@ def put(disk: MemoryDisk, path: str, offset: int, new: bytes) -> None:
     disk.damage(path, bytes(data))
 
 
-def edit_witness(disk: MemoryDisk, **changes: object) -> Witnessed:
+def edit_witness(disk: MemoryDisk, **changes: object) -> WitnessRecord:
     """Rewrite both records as the newest one with changes."""
     salt = read_identity(disk).salt
     data = disk.read(WITNESS_PATH)

@@ -12,7 +12,7 @@ from txlog import Client
 from txlog.base.ids import TxnId
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.ops import Id
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.view.paths import delayed_dir
 from txlog.engine.view.view import View

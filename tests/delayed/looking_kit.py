@@ -15,10 +15,10 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.ops import Bucket, BucketDeleted, BucketSealed
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.storage.bucket.file import BucketName, Cutting, bucket_name, encode_bucket
+from txlog.engine.storage.bucket import BucketName, SegmentLimits, bucket_name, encode_bucket
 from txlog.engine.view.paths import ledger_dir
 
-CUTTING = Cutting(step_ms=2000, ids_max=2, segments_max=1000)
+CUTTING = SegmentLimits(step_ms=2000, ids_max=2, segments_max=1000)
 
 
 def partition_number(client: Client, partition: int, topic: str = "t") -> int:

@@ -21,7 +21,7 @@ from txlog.engine.model.ops import Id
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
 from txlog.engine.plan.delayed.timetable_parts import Key, after_time, sorted_rows
 from txlog.engine.plan.reading.skip_sets import Without
-from txlog.engine.storage.bucket.reader import BucketFile, Columns
+from txlog.engine.storage.bucket import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.delayed.buckets import tend
 from txlog.engine.view.view import View

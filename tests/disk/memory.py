@@ -37,10 +37,10 @@ from txlog.engine.storage.disk.protocol import (
     ACTING,
     GROUP_FILES,
     TEMPORARY_PREFIX,
-    Fate,
     File,
+    RootFate,
     Stream,
-    Told,
+    WatchEvent,
     as_views,
     compare,
     failure,
@@ -269,14 +269,14 @@ class MemoryWatch:
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
         self._seen: dict[str, object] = {}
-        self._what: dict[str, Told] = {}
+        self._what: dict[str, WatchEvent] = {}
         self._has_rung = False
         self._is_open = True
 
     def fileno(self) -> int:
         return -1
 
-    def add(self, path: str, what: Told) -> bool:
+    def add(self, path: str, what: WatchEvent) -> bool:
         self._what[path] = what
         now = self._state(path)
         if self._is_open and now is not None:
@@ -450,7 +450,7 @@ class MemoryDisk:
         assert isinstance(file, MemoryFile)
         return self.find(path) is file.node
 
-    def fate(self) -> Fate:
+    def fate(self) -> RootFate:
         return "there"
 
     def files_kept(self) -> int:

@@ -25,7 +25,7 @@ from tests.text.random_messages import random_table
 from txlog import Bound, Client, MessageId
 from txlog.base.ranges import Range, parse_range
 from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.storage import row_groups
+from txlog.engine.storage import segment
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
 from txlog.lake.jobs import export_files
 from txlog.lake.jobs.export_files import (
@@ -93,7 +93,7 @@ def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.Monke
     with (tmp_path / "stream.parquet").open("wb") as sink:
         export_stream(bench.client, "t", sink, form="parquet")
     assert pq.read_metadata(tmp_path / "stream.parquet").num_row_groups == 1
-    monkeypatch.setattr(row_groups, "ROWS_MAX", 120)
+    monkeypatch.setattr(segment, "ROWS_MAX", 120)
     export_file(bench.client, "t", str(to), force=True)
     metadata = pq.read_metadata(to)
     assert [metadata.row_group(n).num_rows for n in range(7)] == [150] * 6 + [100]

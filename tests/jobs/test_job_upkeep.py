@@ -20,7 +20,7 @@ from txlog import Client
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model.ops import Id
 from txlog.engine.model.schema import MESSAGE, conform
-from txlog.engine.storage.bucket.file import IDS
+from txlog.engine.storage.bucket import IDS
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
 from txlog.errors import Corruption

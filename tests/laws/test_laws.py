@@ -27,10 +27,8 @@ from txlog.base.ranges import END
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
-from txlog.engine.model import routes
 from txlog.engine.model.idset import covers, each, size
-from txlog.engine.model.ops import Op, Run, decode_ops, encode_ops
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component, Op, Run, decode_ops, encode_ops
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal.file import RawFrame
 from txlog.engine.storage.journal.journal import Journal
@@ -46,11 +44,11 @@ STEPS = 150
 ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 1, 3)
 Dumps = dict[Component, object]
 TAKEN_BY = {
-    routes.OfCatalog: ("catalog",), routes.OfCoordinator: ("coordinator",),
-    routes.OfKey: ("key",), routes.OfTopic: ("topic",), routes.OfBuffer: ("buffer",),
-    routes.OfDelayed: ("delayed",), routes.OfCursor: ("cursor",),
-    routes.OfTopicAndWatermark: ("topic", "watermark"), routes.OfFilesAndDelayed: ("delayed",),
-    routes.OfFiles: (), routes.OfMembers: ("catalog",), routes.OfReturns: ("cursor",),
+    op_types.OfCatalog: ("catalog",), op_types.OfCoordinator: ("coordinator",),
+    op_types.OfKey: ("key",), op_types.OfTopic: ("topic",), op_types.OfBuffer: ("buffer",),
+    op_types.OfDelayed: ("delayed",), op_types.OfCursor: ("cursor",),
+    op_types.OfTopicAndWatermark: ("topic", "watermark"), op_types.OfFilesAndDelayed: ("delayed",),
+    op_types.OfFiles: (), op_types.OfMembers: ("catalog",), op_types.OfReturns: ("cursor",),
 }  # fmt: skip
 # Ops that a history has seldom or never: tests of their own make them. Better a step than a name.
 SELDOM = {
@@ -695,10 +693,9 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
 
 def test_every_op_is_known_to_the_folds_of_its_base() -> None:
     """Kills: an op with a base, a tag and a decision, and no fold that ever applies it."""
-    bases = {base for base in vars(routes).values() if isinstance(base, type)}
-    assert TAKEN_BY.keys() == {base for base in bases if issubclass(base, routes.Routed)} - {
-        routes.Routed
-    }
+    kinds = {kind for kind in vars(op_types).values() if isinstance(kind, type)}
+    bases = {kind for kind in kinds if issubclass(kind, op_types.Routed)} - {*get_args(Op)}
+    assert TAKEN_BY.keys() == bases - {op_types.Routed}
     for kind in get_args(Op):
         named = [base for base in TAKEN_BY if issubclass(kind, base)]
         for fold in TAKEN_BY[named[0]] if named else ():

@@ -22,8 +22,7 @@ from tests.format import make
 from tests.source_tree import ROOT
 from txlog.clock import ManualClock
 from txlog.engine.model import ops, schema
-from txlog.engine.storage import manifest, segment
-from txlog.engine.storage.bucket import bitmaps, file
+from txlog.engine.storage import bucket, manifest, segment
 from txlog.engine.storage.journal import file as journal_file
 from txlog.engine.storage.journal import frame, witness
 from txlog.engine.storage.journal import journal as journal_module
@@ -116,8 +115,8 @@ def test_the_folds_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
                                   manifest.HistoryRef, manifest.Changes, manifest.ChangeRef,
-                                  file.Head, file.Segment,
-                                  bitmaps.PackedBitmaps])  # fmt: skip
+                                  bucket.Head, bucket.Segment,
+                                  bucket.PackedBitmaps])  # fmt: skip
 def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
 

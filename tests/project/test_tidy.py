@@ -38,7 +38,7 @@ LARGE: dict[str, set[str]] = {
         "cli/run/command:transform",
         "engine/decide/consuming/acknowledge:acknowledge",
         "engine/decide/sending/send:send_in_txn",
-        "engine/storage/bucket/file:encode_bucket",
+        "engine/storage/bucket:encode_bucket",
         "engine/upkeep/checkpoint/checkpoint:checkpoint",
         "engine/upkeep/repair/apply:_republish",
         "engine/upkeep/verify/files:check_state",

@@ -595,7 +595,7 @@ def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.Mon
     """A look at keys or sequences costs no more than the first row group."""
     put(bench.client, BIG)
     monkeypatch.setattr(
-        "txlog.engine.model.large_row.reassembled", lambda *given: pytest.fail("was read")
+        "txlog.engine.storage.chunks.reassembled", lambda *given: pytest.fail("was read")
     )
     [table] = bench.client.store.read(lambda view: view.rows([(3, 0, 1)], ("key", "lsn")))
     assert table.to_pylist()[0]["key"] is None

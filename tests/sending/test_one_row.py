@@ -15,9 +15,8 @@ from tests.engine_kit import Bench
 from txlog import Message
 from txlog.base.settings import KEY_BYTES_MAX
 from txlog.client.sending.producer import Producer
-from txlog.engine.model import one_row
-from txlog.engine.model.one_row import OneRow
-from txlog.engine.model.schema import decode_rows, encode_rows
+from txlog.engine.model import schema
+from txlog.engine.model.schema import OneRow, decode_rows, encode_rows
 from txlog.errors import InvalidArgument, InvalidMessage
 
 VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)
@@ -82,7 +81,7 @@ def test_messages_are_the_same_with_and_without_arrow(
         made.append(row)
         return batch(row)
 
-    monkeypatch.setattr(one_row, "_SEEN", set())
+    monkeypatch.setattr(schema, "_SEEN", set())
     monkeypatch.setattr(OneRow, "batch", counted)
     found = send_all(bench)
     assert len(made) == 6  # shapes: with a key or not; with none, one, two or forty properties
@@ -99,17 +98,17 @@ def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
     """Another version of it may: then rows are right, and cost what they did."""
     row = OneRow(b"v", b"k", {"a": "b"}, 1)
     mask, data = encode_rows(row.batch())
-    monkeypatch.setattr(one_row, "_SEEN", set())
+    monkeypatch.setattr(schema, "_SEEN", set())
     for name, other in (("_PADDING", [bytes(size) for size in range(8)]), ("_TWO", _LONG_PAIR)):
-        one_row._form.cache_clear()
+        schema._form.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setattr(one_row, name, other)
+            patch.setattr(schema, name, other)
             for _ in range(3):
                 assert row.encoded() == (mask, data.to_pybytes())
-            assert one_row._form((True, 1, True)) is None
-    one_row._form.cache_clear()
+            assert schema._form((True, 1, True)) is None
+    schema._form.cache_clear()
     assert row.encoded() == (mask, data.to_pybytes())
-    assert one_row._form((True, 1, True)) is not None
+    assert schema._form((True, 1, True)) is not None
 
 
 def test_what_is_no_text_is_refused_as_before(

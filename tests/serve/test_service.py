@@ -18,7 +18,7 @@ import pytest
 
 import txlog
 from tests.serve.served import Raw
-from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.engine.storage.disk.locks import PidFile
 from txlog.errors import AlreadyExists
 from txlog.serve.pulsar.wire import encoded
 

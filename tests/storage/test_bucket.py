@@ -17,15 +17,20 @@ from hypothesis import strategies as st
 
 from tests.storage.test_bucket_cutting import cut_segments
 from tests.storage.test_segment import Bytes
-from txlog.engine.storage.bucket import file as bucket
-from txlog.engine.storage.bucket.bitmaps import Bitmaps
-from txlog.engine.storage.bucket.file import IDS, BucketName, Cutting, EncodedBucket
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage import bucket
+from txlog.engine.storage.bucket import (
+    IDS,
+    Bitmaps,
+    BucketFile,
+    BucketName,
+    EncodedBucket,
+    SegmentLimits,
+)
 from txlog.errors import Corruption, FormatMismatch
 
 PATH = "topics/t/n/x/partition=0/_delayed/bucket-000000000001-000000000003-0000000004.parquet"
 NAME = BucketName(5, 4, (1, 0, 0), (3, 9, 2), 77)
-CUTTING = Cutting(300_000, 5_000, 2_000)
+CUTTING = SegmentLimits(300_000, 5_000, 2_000)
 Key = tuple[int, int, int, int]
 
 
@@ -40,7 +45,7 @@ def table_of(keys: list[Key]) -> pa.Table:
 def encode(
     keys: list[Key],
     counts: dict[tuple[int, int], int] | None = None,
-    cutting: Cutting = CUTTING,
+    cutting: SegmentLimits = CUTTING,
     parts: list[int] | None = None,
 ) -> EncodedBucket:
     """A bucket of keys; parts: where the source breaks off and goes on."""
@@ -117,7 +122,7 @@ def test_a_bucket_comes_back_as_it_was(
     """Rows by key, footer and bitmaps of each segment say the same (invariant 5)."""
     keys, counts = made
     keys.sort()
-    cutting = Cutting(step, ids_max, 2_000)
+    cutting = SegmentLimits(step, ids_max, 2_000)
     parts = sorted(min(part, len(keys)) for part in parts)
     encoded = encode(keys, counts, cutting, parts)
     file = opened(encoded)
@@ -149,7 +154,7 @@ def test_joined_bitmaps_are_those_of_the_segments(
     made: tuple[list[Key], dict[tuple[int, int], int]], ids_max: int, data: st.DataObject
 ) -> None:
     keys, counts = made
-    file = opened(encode(keys, counts, Cutting(500, ids_max, 2_000)))
+    file = opened(encode(keys, counts, SegmentLimits(500, ids_max, 2_000)))
     start = data.draw(st.integers(0, len(file.segments)))
     entries, inner = file.joined(start)
     found = {(ledger, entry) for ledger, known in entries.items() for entry in known}
@@ -192,7 +197,7 @@ def test_extremes_of_time_are_kept() -> None:
 
 def test_a_stock_reader_reads_it() -> None:
     """The file is plain Parquet: a row group a segment, bitmaps in the first row only."""
-    made = encode([(at * 1000, 1, at, 0) for at in range(30)], None, Cutting(10_000, -1, 100))
+    made = encode([(at * 1000, 1, at, 0) for at in range(30)], None, SegmentLimits(10_000, -1, 100))
     data = b"".join(made.buffers)
     stock = pq.ParquetFile(pa.BufferReader(data))
     assert stock.metadata.num_row_groups == 3
@@ -206,7 +211,9 @@ def test_a_stock_reader_reads_it() -> None:
 
 
 def test_opening_reads_the_footer_only_and_a_segment_its_row_group() -> None:
-    made = encode([(at * 1000, 1, at, 0) for at in range(3000)], None, Cutting(300_000, -1, 100))
+    made = encode(
+        [(at * 1000, 1, at, 0) for at in range(3000)], None, SegmentLimits(300_000, -1, 100)
+    )
     file = opened(made)
     raw = file._file
     assert isinstance(raw, Bytes)
@@ -232,7 +239,7 @@ USES: list[Callable[[BucketFile], object]] = [
 @settings(max_examples=200)
 def test_no_damaged_byte_is_believed(use: int, data: st.DataObject) -> None:
     """R5: every byte is under a checksum that the frame has."""
-    made = encode([(at * 1000, 1, at, 0) for at in range(40)], None, Cutting(10_000, -1, 100))
+    made = encode([(at * 1000, 1, at, 0) for at in range(40)], None, SegmentLimits(10_000, -1, 100))
     raw = bytearray(b"".join(made.buffers))
     kind = data.draw(st.sampled_from(["flip", "cut", "longer", "zeros"]))
     at = data.draw(st.integers(0, len(raw) - 1))
@@ -326,8 +333,8 @@ def test_ten_bytes_an_id_at_most() -> None:
     """spec/delayed 5: about 7 B an id on disk; in order of time and at random over a day."""
     count = 20_000
     keys = [(i * 7919 % 86_400_000, 1 + i * 5 // count, i % (count // 5), 0) for i in range(count)]
-    made = encode(keys, None, Cutting(300_000, 5_000, 2_000))
+    made = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
     assert made.file.bytes / count < 12, made.file.bytes / count
     keys = [(i * 10, 1 + i * 5 // count, i % (count // 5), 0) for i in range(count)]
-    made = encode(keys, None, Cutting(300_000, 5_000, 2_000))
+    made = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
     assert made.file.bytes / count < 4, made.file.bytes / count

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.engine.storage.bucket.file import Cutter, Cutting, StepFinder
+from txlog.engine.storage.bucket import Cutter, SegmentLimits, StepFinder
 
 SECONDS = [0, 10_000, 299_000, 300_000, 900_000, 1_200_000]
 TIMES = st.lists(st.integers(-3_000, 3_000), max_size=60).map(sorted)
 MANY = 1_000
 
 
-def cut_segments(times: Sequence[int], cutting: Cutting) -> list[int]:
+def cut_segments(times: Sequence[int], cutting: SegmentLimits) -> list[int]:
     """The ends of the segments of sorted times, the last of them len(times)."""
     if not times:
         return []
@@ -26,7 +26,7 @@ def cut_segments(times: Sequence[int], cutting: Cutting) -> list[int]:
     return ends if ends and ends[-1] == len(times) else [*ends, len(times)]
 
 
-def pieces(times: list[int], cutting: Cutting) -> list[list[int]]:
+def pieces(times: list[int], cutting: SegmentLimits) -> list[list[int]]:
     ends = cut_segments(times, cutting)
     return [times[start:end] for start, end in pairwise([0, *ends])]
 
@@ -51,24 +51,24 @@ def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
 )
 def test_example_d(ids_max: int, expected: list[list[int]]) -> None:
     """spec/delayed 13 D."""
-    found = pieces(SECONDS, Cutting(300_000, ids_max, 2_000))
+    found = pieces(SECONDS, SegmentLimits(300_000, ids_max, 2_000))
     assert [[at // 1000 for at in one] for one in found] == expected
 
 
 def test_nothing_has_no_segment() -> None:
-    assert cut_segments([], Cutting(1, 1, 1)) == []
+    assert cut_segments([], SegmentLimits(1, 1, 1)) == []
 
 
 @given(times=TIMES, step=st.integers(1, 700), ids_max=st.integers(-1, 9))
 def test_segments_follow_the_rule(times: list[int], step: int, ids_max: int) -> None:
-    assert pieces(times, Cutting(step, ids_max, MANY)) == plain_cut(times, step, ids_max)
+    assert pieces(times, SegmentLimits(step, ids_max, MANY)) == plain_cut(times, step, ids_max)
 
 
 @given(times=TIMES, step=st.integers(1, 50), segments_max=st.integers(1, 12))
 def test_step_doubles_until_time_makes_few_enough_segments(
     times: list[int], step: int, segments_max: int
 ) -> None:
-    found = pieces(times, Cutting(step, -1, segments_max))
+    found = pieces(times, SegmentLimits(step, -1, segments_max))
     wanted = step
     while len(plain_cut(times, wanted, -1)) > segments_max:
         wanted *= 2
@@ -78,7 +78,7 @@ def test_step_doubles_until_time_makes_few_enough_segments(
 
 def test_ids_do_not_widen_the_step() -> None:
     """Only time alone is counted: a bucket may have more segments than segments_max by size."""
-    assert len(pieces([7] * 100, Cutting(1, 10, 3))) == 10
+    assert len(pieces([7] * 100, SegmentLimits(1, 10, 3))) == 10
 
 
 @given(
@@ -96,7 +96,7 @@ def test_pieces_cut_as_the_whole(
         return
     bounds = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]
     parts = [times[start:end] for start, end in pairwise(bounds)]
-    finder = StepFinder(Cutting(step, ids_max, segments_max), 6_000)
+    finder = StepFinder(SegmentLimits(step, ids_max, segments_max), 6_000)
     for part in parts:
         finder.feed(part)
     cutter, done, ends = Cutter(finder.step_ms, ids_max), 0, []
@@ -105,9 +105,9 @@ def test_pieces_cut_as_the_whole(
         done += len(part)
     if not ends or ends[-1] != len(times):
         ends.append(len(times))
-    assert ends == cut_segments(times, Cutting(step, ids_max, segments_max))
+    assert ends == cut_segments(times, SegmentLimits(step, ids_max, segments_max))
 
 
 def test_far_times_do_not_overflow() -> None:
     times = [-(2**63), 0, 2**63 - 1]
-    assert len(pieces(times, Cutting(300_000, -1, 2))) <= 2
+    assert len(pieces(times, SegmentLimits(300_000, -1, 2))) <= 2

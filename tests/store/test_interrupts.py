@@ -24,8 +24,7 @@ from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk.locks import PosixLock
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store.appender import Call
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
+from txlog.engine.store.store import Mutex, Store
 from txlog.engine.view.view import View
 from txlog.errors import (
     IN_DOUBT,

@@ -20,8 +20,8 @@ import pytest
 
 from tests.engine_kit import Bench, read
 from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.store import mutex as module
-from txlog.engine.store.mutex import Mutex
+from txlog.engine.store import store as module
+from txlog.engine.store.store import Mutex
 from txlog.errors import AlreadyClosed, NotAllowed
 
 SEED = 20261126

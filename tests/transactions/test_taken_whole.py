@@ -14,6 +14,8 @@ from tests.engine_kit import Bench
 from txlog.engine.folds import buffer
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
 from txlog.engine.model.ops import (
+    CATALOG,
+    FILES,
     BufferAppended,
     BufferCommitted,
     CommitMarker,
@@ -27,7 +29,6 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnOpened,
 )
-from txlog.engine.model.routes import CATALOG, FILES
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.view.view import FOLDS, View
 

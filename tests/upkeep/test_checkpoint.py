@@ -33,7 +33,7 @@ from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import tail
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.posix import PosixFile
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import Manifest, newest_manifest
@@ -522,7 +522,7 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
     seen: list[str] = []
     real = dumps_module.made
 
-    def made(disk: Disk, key: Component, origin: dumps_module.Origin) -> Any:
+    def made(disk: Disk, key: Component, origin: dumps_module.StateSources) -> Any:
         assert not mutex.is_inside()
         if not seen:  # the live view goes on, and what waits in it grows
             for number in range(6):

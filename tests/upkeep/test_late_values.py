@@ -13,7 +13,7 @@ import pytest
 from tests.engine_kit import Bench, send
 from txlog.engine.folds import buffer, catalog
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
-from txlog.engine.storage.late_values import Late
+from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -27,10 +27,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def late(plain: dict[int, list[int]]) -> Late[list[int]]:
+def late(plain: dict[int, list[int]]) -> LazyDict[list[int]]:
     """The same as a dump that was gone over."""
     raw = msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=dict[int, msgspec.Raw])
-    return Late(raw, msgspec.msgpack.Decoder(list[int]).decode)
+    return LazyDict(raw, msgspec.msgpack.Decoder(list[int]).decode)
 
 
 def decoded(held: Any) -> list[int]:

@@ -28,7 +28,7 @@ from txlog.engine.door import space as pins
 from txlog.engine.door.delayed import delayed_partitions
 from txlog.engine.door.disk import Disk, PosixDisk, Stream, absolute
 from txlog.engine.door.history import maintenance
-from txlog.engine.door.journal import JournalName, Witness, Witnessed, boot_bytes, list_journals
+from txlog.engine.door.journal import JournalName, Witness, WitnessRecord, boot_bytes, list_journals
 from txlog.engine.door.segments import FileRef, Manifest, manifest_path, read_manifest
 from txlog.engine.door.segments import generations as generations_of
 from txlog.engine.door.space import leading, names_in, paths_of
@@ -59,7 +59,7 @@ class Image(NamedTuple):
     lsn: int
     generations: list[int]
     journals: list[JournalName]
-    record: Witnessed
+    record: WitnessRecord
     files: dict[str, FileRef | None]
 
 
@@ -162,7 +162,7 @@ def _image(view: View) -> Image:
     journal, manifest = view.journal, view.manifest
     journal.flush()
     assert journal.last_lsn == view.lsn
-    record = Witnessed(
+    record = WitnessRecord(
         0,
         boot_bytes(""),
         manifest.generation,

@@ -27,7 +27,7 @@ from txlog.client.aio.worker import Undo, Worker
 from txlog.engine.door.facts import Component, peers
 from txlog.engine.door.liveness import consumer_of
 from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
-from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, Store, Tally, View
+from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, EventCounts, Store, View
 from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Waits:
         self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
         self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
         self._bereft = set[asyncio.Future[None]]()  # who rested while a peer died
-        self._heard = Tally()  # what was passed on
+        self._heard = EventCounts()  # what was passed on
         self._followed = (
             BY_TIME.lsn
         )  # what changed up to this LSN was passed on to whom it concerns
@@ -156,7 +156,7 @@ class Waits:
             if not self._resting:
                 self.stop()
 
-    def _is_news(self, seen: Tally, concern: Concern | None) -> bool:
+    def _is_news(self, seen: EventCounts, concern: Concern | None) -> bool:
         """Whether a rest has to end at once because of what was told since."""
         tally = self._store.wakeups.tally
         if concern is None:

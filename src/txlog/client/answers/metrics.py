@@ -59,8 +59,8 @@ from txlog.engine.door.store import (
     FAILED,
     LATENESS_BOUNDS_MS,
     SUCCEEDED,
-    BucketOps,
-    DelayTally,
+    BucketCounters,
+    DeliveryCounters,
     Store,
     View,
 )
@@ -151,7 +151,7 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     )
 
 
-def _delivery(known: DelayTally) -> Iterator[Family]:
+def _delivery(known: DeliveryCounters) -> Iterator[Family]:
     """What the consumers of this process did."""
     yield Family(
         "txlog_delayed_strays",
@@ -187,7 +187,7 @@ def _delivery(known: DelayTally) -> Iterator[Family]:
     )
 
 
-def _bucket_ops(known: BucketOps) -> Iterator[Family]:
+def _bucket_ops(known: BucketCounters) -> Iterator[Family]:
     """What this process did to buckets since it opened the store."""
     kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
     yield Family(

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from txlog.base.settings import Settings
-from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
+from txlog.engine.model.schema import OneRow
 from txlog.engine.plan import ack_sets
 from txlog.engine.plan.policies import is_snapshot_due
 from txlog.engine.view.view import View

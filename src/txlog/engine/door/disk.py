@@ -1,7 +1,7 @@
 """Files: those of the store, those of the user, and those that lie elsewhere."""
 
 from txlog.engine.storage.disk.libc import share_heap
-from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.engine.storage.disk.locks import PidFile
 from txlog.engine.storage.disk.posix import (
     PosixDisk,
     absolute,

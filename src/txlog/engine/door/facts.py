@@ -1,19 +1,20 @@
 """Facts as the journal stores them: ops, sets of message ids, the columns of rows."""
 
 from txlog.engine.model.idset import IdSet, before, each
-from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import (
+    CATALOG,
     NEW_HOLDER,
     UNNAMED,
     Appended,
     Bucket,
     BufferAppended,
+    Component,
     Id,
     Mark,
     Run,
     decode_ops,
+    peers,
 )
-from txlog.engine.model.routes import CATALOG, Component, peers
 from txlog.engine.model.schema import (
     INSTANT,
     KIND_DATA,
@@ -24,6 +25,7 @@ from txlog.engine.model.schema import (
     W_IDLE,
     W_SET,
     W_SNAPSHOT,
+    OneRow,
 )
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.bucket.file import IDS
+from txlog.engine.storage.bucket import IDS

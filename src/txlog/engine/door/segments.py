@@ -9,6 +9,12 @@ from txlog.engine.storage.manifest import (
     manifest_path,
     read_manifest,
 )
-from txlog.engine.storage.row_groups import DICTIONARY_BYTES, gathered
-from txlog.engine.storage.segment import RECORD, FileRef, arrow_module, piece_rows
+from txlog.engine.storage.segment import (
+    DICTIONARY_BYTES,
+    RECORD,
+    FileRef,
+    arrow_module,
+    gathered,
+    piece_rows,
+)
 from txlog.engine.storage.segment_reader import SegmentReader

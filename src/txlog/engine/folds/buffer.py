@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from txlog.engine.model import sequences
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     NO_TIME,
     BufferAborted,
@@ -38,11 +37,14 @@ from txlog.engine.model.ops import (
     BufferWatermark,
     ChunksAppended,
     Compacted,
+    Fold,
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
     Op,
     array_head,
+    broken,
+    unexpected,
 )
 from txlog.engine.model.ranges import Moves, Range, moved, moved_row
 from txlog.engine.model.schedule import times_from

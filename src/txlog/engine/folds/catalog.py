@@ -26,12 +26,12 @@ import msgspec
 
 from txlog.base.ids import TopicName
 from txlog.base.schemas.schema import DECLARED
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ClockNoted,
     Compacted,
     ConsumerAttached,
     ConsumerDetached,
+    Fold,
     IsolationSet,
     LedgerReserved,
     LedgerRolled,
@@ -55,8 +55,10 @@ from txlog.engine.model.ops import (
     TopicCreated,
     TopicDeleted,
     TxnOpened,
+    broken,
+    unexpected,
 )
-from txlog.engine.storage.late_values import Late
+from txlog.engine.storage.late_values import LazyDict
 
 NO_TOPIC = 1 << 62  # above every number
 
@@ -490,8 +492,8 @@ class _Dump(Catalog, array_like=True):
 def _load(data: bytes) -> Catalog:
     dump = _decoder.decode(data)
     values = {name: getattr(dump, name) for name in Catalog.__struct_fields__}
-    values["topics"] = Late(dump.topics, _one_topic.decode)
-    held_ones = values["subscriptions"] = Late(dump.subscriptions, _one_subscription.decode)
+    values["topics"] = LazyDict(dump.topics, _one_topic.decode)
+    held_ones = values["subscriptions"] = LazyDict(dump.subscriptions, _one_subscription.decode)
     state = Catalog(**values)
     if _length(data) <= _CONSUMERS:
         for held in held_ones.values():

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import msgspec
 
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     CounterRaised,
+    Fold,
     IdsReserved,
     Op,
     PartitionAdded,
@@ -36,7 +36,9 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnOpened,
     TxnsForgotten,
+    broken,
     map_head,
+    unexpected,
 )
 
 BLOCK: Final = 128  # ended transactions that are encoded together

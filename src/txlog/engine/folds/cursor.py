@@ -31,7 +31,6 @@ from typing import Any
 
 import msgspec
 
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.idset import IdSet as IdSet
 from txlog.engine.model.idset import covers as covers
@@ -43,6 +42,7 @@ from txlog.engine.model.ops import (
     CursorTrimmed,
     DeadLettered,
     Due,
+    Fold,
     Leased,
     Mark,
     Op,
@@ -53,6 +53,8 @@ from txlog.engine.model.ops import (
     Returned,
     Run,
     Sought,
+    broken,
+    unexpected,
 )
 
 BEFORE_ALL: Mark = (0, -1, 0)

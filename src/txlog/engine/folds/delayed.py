@@ -26,7 +26,6 @@ from typing import Any
 
 import msgspec
 
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     NO_TIME,
     Adopted,
@@ -39,9 +38,12 @@ from txlog.engine.model.ops import (
     BufferAppended,
     ChunksAppended,
     CommitMarker,
+    Fold,
     Id,
     LedgerTrimmed,
     Op,
+    broken,
+    unexpected,
 )
 from txlog.engine.model.schedule import DumpedSchedule, Schedule, times_from
 

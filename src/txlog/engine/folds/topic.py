@@ -21,13 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from txlog.engine.model import sequences
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Adopted,
     Appended,
     CommitMarker,
     Deduplicated,
     DelaysCounted,
+    Fold,
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
@@ -41,6 +41,8 @@ from txlog.engine.model.ops import (
     WatermarkIdled,
     WatermarkSet,
     WatermarkSnapshot,
+    broken,
+    unexpected,
 )
 
 GAPS_MAX: Final = 262_144  # of all producers of a partition

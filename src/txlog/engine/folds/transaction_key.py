@@ -19,15 +19,17 @@ from __future__ import annotations
 
 import msgspec
 
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Batch,
     BatchRecorded,
+    Fold,
     KeyBound,
     KeyConnected,
     KeyDeleted,
     KeyReleased,
     Op,
+    broken,
+    unexpected,
 )
 
 # How many open times of ended transactions a key keeps, for the quantiles of the metrics.

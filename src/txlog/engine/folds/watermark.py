@@ -25,12 +25,12 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     BufferAborted,
     BufferWatermark,
     CommitMarker,
     Effect,
+    Fold,
     LedgerTrimmed,
     Op,
     SubscriptionDeleted,
@@ -38,6 +38,8 @@ from txlog.engine.model.ops import (
     WatermarkIdled,
     WatermarkSet,
     WatermarkSnapshot,
+    broken,
+    unexpected,
 )
 
 Position = tuple[int, int]  # ledger, entry

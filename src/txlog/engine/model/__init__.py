@@ -1,20 +1,16 @@
 """The facts of a store: what a row is, what an op is, and how ops are folded into state.
 
-Everything here is a value or a pure function over values; no module touches a file.
+Every module here has values and pure functions over values; none touches a file.
 
 Contents:
 
-    fold        the protocol of a fold
+    counters    what a process has read and handed out, for its metrics; never stored
     idset       IdSet, a set of message ids, and ids as runs
-    large_row   the row of a large message, from its file and its fold
-    leases      which messages a consumer holds, and which wait to come back
-    one_row     the row of a single message, which becomes bytes without Arrow
-    ops         the closed set of ops, and their bytes
-    ranges      where a transaction's messages lie in a sidecar, and how compaction moves them
-    routes      which folds take which op
+    leases      which messages a consumer has leased, and which wait to be delivered again
+    ops         the closed set of ops, the folds that take them, the protocol of a fold
+    ranges      the rows of a transaction in a sidecar, and how compaction moves them
     schedule    delayed ids with their times, as columns
-    schema      the Arrow schemas of messages
+    schema      the Arrow schemas of messages, and a single row without Arrow
     sequences   which sequence numbers of a producer are stored
     tail        rows of ledgers that still lie only in journal frames
-    tally       what one client has read and handed out; never stored
 """

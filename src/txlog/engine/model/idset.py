@@ -1,4 +1,4 @@
-"""Owns IdSet, a set of message ids, and ids as runs: how acknowledgements and leases are counted.
+"""Owns IdSet, a set of message ids, and ids as runs: the form of acknowledgements and leases.
 
 Whole entries are roaring bitmaps, one for each ledger; single messages of a transaction (marker:I)
 are a bitmap for each marker. An id is (ledger, entry, index), with index 0 for a plain message or a
@@ -30,15 +30,15 @@ class IdSet:
             return False
         return any(self.entries.values()) or any(self.inner.values())
 
-    def __contains__(self, one: Id) -> bool:
-        known = self.entries.get(one[0])
-        if known is not None and one[1] in known:
+    def __contains__(self, message: Id) -> bool:
+        entries = self.entries.get(message[0])
+        if entries is not None and message[1] in entries:
             return True
-        inner = self.inner.get(one[:2])
-        return inner is not None and one[2] in inner
+        inner = self.inner.get(message[:2])
+        return inner is not None and message[2] in inner
 
     def add(self, run: Run) -> None:
-        """Add a run; a whole entry replaces what was known of its messages."""
+        """Add a run; a whole entry replaces its single messages."""
         ledger, first, last, index_first, index_last = run
         if index_first:
             inner = self.inner.get((ledger, first))
@@ -46,16 +46,16 @@ class IdSet:
                 inner = self.inner[(ledger, first)] = BitMap()
             inner.add_range(index_first, index_last + 1)
             return
-        known = self.entries.get(ledger)
-        if known is None:
-            known = self.entries[ledger] = BitMap64()
-        known.add_range(first, last + 1)
+        entries = self.entries.get(ledger)
+        if entries is None:
+            entries = self.entries[ledger] = BitMap64()
+        entries.add_range(first, last + 1)
         if self.inner:
             for key in self._inner_within(run):
                 del self.inner[key]
 
     def discard(self, run: Run) -> None:
-        """Remove a run; what is not there is ignored. A whole entry takes its messages along."""
+        """Remove a run; ids not in the set are ignored. A whole entry removes its messages, too."""
         ledger, first, last, index_first, index_last = run
         if index_first:
             inner = self.inner.get((ledger, first))
@@ -64,10 +64,10 @@ class IdSet:
                 if not inner:
                     del self.inner[(ledger, first)]
             return
-        known = self.entries.get(ledger)
-        if known is not None:
-            known.remove_range(first, last + 1)
-            if not known:
+        entries = self.entries.get(ledger)
+        if entries is not None:
+            entries.remove_range(first, last + 1)
+            if not entries:
                 del self.entries[ledger]
         if self.inner:
             for key in self._inner_within(run):
@@ -82,21 +82,21 @@ class IdSet:
         return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
 
     def empty(self, runs: Iterable[Run]) -> None:
-        """Remove everything, which is these runs; the bitmaps stay: the next is likely near."""
+        """Remove all ids, which are these runs; keeps the bitmaps: the next id is likely near."""
         for run in runs:
-            known = None if run[3] else self.entries.get(run[0])
-            if known is not None:
-                known.remove_range(run[1], run[2] + 1)
+            entries = None if run[3] else self.entries.get(run[0])
+            if entries is not None:
+                entries.remove_range(run[1], run[2] + 1)
         if self.inner:
             self.inner.clear()
 
     def first_common(self, run: Run) -> Id | None:
         """The first id of the run that is in the set, as (ledger, entry, index)."""
         ledger, first, last, index_first, index_last = run
-        known = self.entries.get(ledger)
-        if known is not None and known.range_cardinality(first, last + 1):
-            below = known.rank(first - 1) if first else 0
-            return (ledger, known[below], index_first)
+        entries = self.entries.get(ledger)
+        if entries is not None and entries.range_cardinality(first, last + 1):
+            below = entries.rank(first - 1) if first else 0
+            return (ledger, entries[below], index_first)
         if index_first:
             inner = self.inner.get((ledger, first))
             if inner is not None and inner.range_cardinality(index_first, index_last + 1):
@@ -108,39 +108,41 @@ class IdSet:
         return None
 
     def common(self, run: Run) -> list[Run]:
-        """The part of a run that is in the set, as kept here: whole entries and single messages."""
+        """The part of a run that is in the set, in the set's form: entries and single messages."""
         ledger, first, last, index_first, index_last = run
-        known = self.entries.get(ledger)
+        entries = self.entries.get(ledger)
         if index_first:
-            if known is not None and first in known:
+            if entries is not None and first in entries:
                 return [run]
             inner = self.inner.get((ledger, first))
             both = BitMap() if inner is None else inner & BitMap(range(index_first, index_last + 1))
             return runs_of_inner(ledger, first, both)
         out: list[Run] = []
-        if known is not None and known.range_cardinality(first, last + 1):
-            out = runs_of_bitmap(ledger, known & BitMap64(range(first, last + 1)))
+        if entries is not None and entries.range_cardinality(first, last + 1):
+            out = runs_of_bitmap(ledger, entries & BitMap64(range(first, last + 1)))
         for key in self._inner_within(run) if self.inner else ():
             out += runs_of_inner(*key, self.inner[key])
         return sorted(out)
 
     def runs(self) -> list[Run]:
-        """Everything, as runs in order of position."""
+        """All ids, as runs in order of position."""
         out = [
-            run for ledger, known in self.entries.items() for run in runs_of_bitmap(ledger, known)
+            run
+            for ledger, entries in self.entries.items()
+            for run in runs_of_bitmap(ledger, entries)
         ]
         for key, inner in self.inner.items():
             out += runs_of_inner(*key, inner)
         return sorted(out)
 
     def first(self) -> Id | None:
-        """The lowest id; None when there is nothing."""
-        firsts = [(ledger, known[0], 0) for ledger, known in self.entries.items() if known]
+        """The lowest id; None when the set is empty."""
+        firsts = [(ledger, entries[0], 0) for ledger, entries in self.entries.items() if entries]
         firsts += [(*key, inner[0]) for key, inner in self.inner.items() if inner]
         return min(firsts, default=None)
 
     def drop_through(self, mark: Mark) -> None:
-        """Forget everything at or below a mark."""
+        """Remove all ids at or below a mark."""
         if not self.entries and not self.inner:  # mostly
             return
         ledger, entry, index = mark
@@ -170,11 +172,11 @@ class IdSet:
         """How many ids are at or below a mark."""
         ledger, entry, index = mark
         total = 0
-        for number, known in self.entries.items():
+        for number, entries in self.entries.items():
             if number < ledger:
-                total += len(known)
+                total += len(entries)
             elif number == ledger and entry - (index > 0) >= 0:
-                total += known.rank(entry - (index > 0))
+                total += entries.rank(entry - (index > 0))
         for key, inner in self.inner.items():
             if key < (ledger, entry) or (key == (ledger, entry) and not index):
                 total += len(inner)
@@ -184,24 +186,24 @@ class IdSet:
 
     def copy(self) -> IdSet:
         """The same ids; bitmaps are copied when one of the two is changed."""
-        made = IdSet({ledger: known.copy() for ledger, known in self.entries.items()})
-        made.inner = {key: known.copy() for key, known in self.inner.items()}
-        return made
+        copied = IdSet({ledger: bitmap.copy() for ledger, bitmap in self.entries.items()})
+        copied.inner = {key: bitmap.copy() for key, bitmap in self.inner.items()}
+        return copied
 
     def dump(self) -> tuple[dict[int, bytes], list[tuple[int, int, bytes]]]:
         """Plain values, for msgpack."""
         return (
-            {ledger: known.serialize() for ledger, known in sorted(self.entries.items())},
-            [(k[0], k[1], known.serialize()) for k, known in sorted(self.inner.items())],
+            {ledger: bitmap.serialize() for ledger, bitmap in sorted(self.entries.items())},
+            [(k[0], k[1], bitmap.serialize()) for k, bitmap in sorted(self.inner.items())],
         )
 
     @classmethod
     def load(cls, entries: dict[int, bytes], inner: Iterable[tuple[int, int, bytes]]) -> IdSet:
         """The inverse of dump."""
-        made = cls()
-        made.entries = {ledger: BitMap64.deserialize(raw) for ledger, raw in entries.items()}
-        made.inner = {(ledger, entry): BitMap.deserialize(raw) for ledger, entry, raw in inner}
-        return made
+        ids = cls()
+        ids.entries = {ledger: BitMap64.deserialize(raw) for ledger, raw in entries.items()}
+        ids.inner = {(ledger, entry): BitMap.deserialize(raw) for ledger, entry, raw in inner}
+        return ids
 
 
 def runs_of_bitmap(ledger: int, entries: BitMap64) -> list[Run]:
@@ -248,7 +250,7 @@ def covers(mark: Mark, message: Id) -> bool:
     return mark[2] == 0 or (message[2] != 0 and message[2] <= mark[2])
 
 
-def before(one: Id) -> Mark:
+def before(message: Id) -> Mark:
     """The mark right before a message."""
-    ledger, entry, index = one
+    ledger, entry, index = message
     return (ledger, entry, index - 1) if index > 1 else (ledger, entry - 1, 0)

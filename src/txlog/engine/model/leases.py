@@ -1,12 +1,12 @@
-"""Owns Leases: which messages of a cursor each consumer has in hand, and which wait to come back.
+"""Owns Leases: which messages of a cursor each consumer has leased, and which wait to come again.
 
     deliverable ──Leased──> in a hand ──acknowledged──> gone from here
          ▲                      │
          └──Returned────────────┴──Returned with an instant──> waiting ──due──> deliverable
 
-What is in a hand may have been taken ahead: no application has seen it. Of the last batch that each
-consumer took so, only the consumer knows how far its application came (Seen); of those before it,
-and of what was leased any other way, the application has got everything.
+A leased message may have been taken ahead: no application has seen it. For the last batch that a
+consumer took ahead, only the consumer knows how far its application has got (Seen). The application
+has got every earlier batch, and every message leased in any other way.
 
 It is part of the cursor fold's state. Messages of a marker are kept one by one, never as its entry,
 since any of them may be acknowledged alone. Source: spec/transactions 9.1.
@@ -27,8 +27,7 @@ Ids = tuple[dict[int, bytes], list[tuple[int, int, bytes]]]
 
 
 class DumpedLease(msgspec.Struct, array_like=True):
-    """A lease in a dump: ids, those of each hand-out with the instant it runs out, and what was
-    taken ahead."""
+    """A lease in a dump: its ids, its hand-outs with their expiry, its batch taken ahead."""
 
     consumer: int
     ids: Ids
@@ -39,11 +38,11 @@ class DumpedLease(msgspec.Struct, array_like=True):
 
 
 class Seen(NamedTuple):
-    """How far an application has come in what its consumer took ahead.
+    """How far an application has got in the messages its consumer took ahead.
 
-    batch:  the number of the batch (Leased.ahead) it is in; it has seen those before
-    last:   the message of it that was handed out last
-    due_ms: when its ack time-out ends, on the clock since boot; 0: it has none
+    batch:  the number of its current batch (Leased.ahead); it has seen all earlier batches
+    last:   the message of the batch that was handed out last
+    due_ms: when the ack time-out of that message ends, on the clock since boot; 0: it has none
     """
 
     batch: int = 0
@@ -55,12 +54,13 @@ NOTHING_SEEN = Seen()
 
 
 class Lease:
-    """What one consumer has in hand.
+    """The messages leased to one consumer.
 
-    handouts: with an ack time-out, which run out when
-    ahead:    the number of the last batch that it took ahead, 0 for none; batch: what was in it,
-              in the order in which it is handed out, whatever has become of it since
-    again:    of that, what was in this hand before: Exclusive and Failover began again below it
+    handouts: hand-outs with an ack time-out, with the time each expires
+    ahead:    the number of the last batch that it took ahead, 0 for none; batch: the messages of
+              that batch in the order of hand-out, even if they have left the lease since
+    again:    messages of the batch that were in this lease before: after a restart below them, an
+              Exclusive or Failover consumer takes them again
     """
 
     __slots__ = ("again", "ahead", "batch", "handouts", "ids")
@@ -73,7 +73,7 @@ class Lease:
         self.again: Sequence[Run] = ()
 
     def add(self, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
-        """Add messages to the hand; what it held already runs out with these."""
+        """Add messages to the lease; messages it had already now expire with these."""
         self.ahead, self.batch, self.again = 0, (), ()
         if ahead:
             self.ahead, self.batch, self.again = ahead, runs, self._kept(runs)
@@ -83,13 +83,13 @@ class Lease:
         for run in runs:
             self.ids.add(run)
         if due is not None:
-            made = IdSet()
+            handout = IdSet()
             for run in runs:
-                made.add(run)
-            self.handouts.append((due, made))
+                handout.add(run)
+            self.handouts.append((due, handout))
 
     def discard(self, run: Run) -> None:
-        """Let a run go."""
+        """Remove a run from the lease."""
         self.ids.discard(run)
         if self.handouts:
             self._forget(run)
@@ -97,49 +97,49 @@ class Lease:
     def _forget(self, run: Run) -> None:
         for _, ids in self.handouts:
             ids.discard(run)
-        self.handouts = [one for one in self.handouts if one[1]]
+        self.handouts = [handout for handout in self.handouts if handout[1]]
 
     def drop_through(self, mark: Mark) -> None:
-        """Let everything at or below a mark go."""
+        """Remove everything at or below a mark."""
         self.ids.drop_through(mark)
         if self.handouts:
             for _, ids in self.handouts:
                 ids.drop_through(mark)
-            self.handouts = [one for one in self.handouts if one[1]]
+            self.handouts = [handout for handout in self.handouts if handout[1]]
 
     def count(self) -> int:
-        """Messages in this hand."""
+        """How many messages the lease has."""
         return sum(self.ids.count())
 
     def apart(self, seen: Seen) -> tuple[list[Run], list[Run]]:
-        """(what the application got, what it never got) of the last batch, where still in hand."""
+        """Split the last batch, where still leased: (what the application got, what it did not)."""
         if not self.ahead or seen.batch > self.ahead:
             return self._kept(self.batch), []
         got: list[Run] = []
-        rest = list(self.batch)
+        unseen = list(self.batch)
         if seen.batch == self.ahead:
-            got, rest = _cut(self.batch, seen.last)
-        return self._kept([*got, *self.again]), self.never(self._kept(rest))
+            got, unseen = _cut(self.batch, seen.last)
+        return self._kept([*got, *self.again]), self.never(self._kept(unseen))
 
     def never(self, runs: list[Run]) -> list[Run]:
-        """Of runs that are ahead, what the application did not get earlier either."""
+        """The part of runs taken ahead that the application did not get earlier either."""
         if not self.again:
             return runs
-        left = IdSet()
+        unseen = IdSet()
         for run in runs:
-            left.add(run)
+            unseen.add(run)
         for run in self.again:
-            left.discard(run)
-        return left.runs()
+            unseen.discard(run)
+        return unseen.runs()
 
     def _kept(self, runs: Iterable[Run]) -> list[Run]:
         return [part for run in runs for part in self.ids.common(run)]
 
 
 class Leases:
-    """Leases, and nacked messages with the instant from which they may come again.
+    """Leases, and nacked messages with the instant from which they may be delivered again.
 
-    by_consumer: the leases, by the consumer that holds them
+    by_consumer: the leases, by consumer
     leased: their union; waiting_ids: the keys of `waiting`
     """
 
@@ -163,7 +163,7 @@ class Leases:
                 self._wait_no_more(run)
 
     def settle(self, run: Run) -> None:
-        """Acknowledged: no longer leased, and not waiting."""
+        """Remove acknowledged messages: they are no longer leased, and not waiting."""
         for lease in self.by_consumer.values():
             lease.discard(run)
         self.leased.discard(run)
@@ -171,17 +171,17 @@ class Leases:
             self._wait_no_more(run)
 
     def drop_through(self, mark: Mark) -> None:
-        """Acknowledged or trimmed up to a mark."""
+        """Remove messages acknowledged or trimmed up to a mark."""
         for lease in self.by_consumer.values():
             lease.drop_through(mark)
         self.leased.drop_through(mark)
         if self.waiting:
-            for one in [one for one in self.waiting if covers(mark, one)]:
-                del self.waiting[one]
+            for message in [message for message in self.waiting if covers(mark, message)]:
+                del self.waiting[message]
             self.waiting_ids.drop_through(mark)
 
     def release(self, consumer: int, runs: Sequence[Run]) -> None:
-        """Take messages back from one consumer; 0: from any that has them."""
+        """Take messages back from one consumer; 0: from any consumer that has them."""
         for number, lease in self.by_consumer.items():
             if consumer in (0, number):
                 for run in runs:
@@ -190,50 +190,50 @@ class Leases:
             self.leased.discard(run)
 
     def wait(self, ids: Iterable[Id], due: Due) -> None:
-        """Let messages that came back wait."""
-        for one in ids:
-            self.waiting[one] = due
-            self.waiting_ids.add((one[0], one[1], one[1], one[2], one[2]))
+        """Make returned messages wait until they are due."""
+        for message in ids:
+            self.waiting[message] = due
+            self.waiting_ids.add((message[0], message[1], message[1], message[2], message[2]))
 
     def _wait_no_more(self, run: Run) -> None:
         if self.waiting_ids.first_common(run) is None:
             return
         for part in self.waiting_ids.common(run):
-            for one in each(part):
-                del self.waiting[one]
+            for message in each(part):
+                del self.waiting[message]
         self.waiting_ids.discard(run)
 
     def apart(self, consumer: int, seen: Seen) -> tuple[list[Run], list[Run]]:
-        """Lease.apart of a consumer."""
+        """Lease.apart for a consumer."""
         lease = self.by_consumer.get(consumer)
         return ([], []) if lease is None else lease.apart(seen)
 
     def in_hand(self, consumer: int) -> int:
-        """How many messages a consumer has in hand."""
+        """How many messages are leased to a consumer."""
         lease = self.by_consumer.get(consumer)
         return 0 if lease is None else lease.count()
 
     def others(self, consumer: int) -> list[int]:
-        """Other consumers that have something in hand."""
+        """Other consumers that have leased messages."""
         return [
             number for number, lease in self.by_consumer.items() if number != consumer and lease.ids
         ]
 
     def not_due(self, now: Instant) -> tuple[IdSet, Id | None]:
-        """(messages that still wait, the lowest that no longer waits)."""
+        """(messages that still wait, the lowest message that is due)."""
         if not self.waiting:
             return self.waiting_ids, None
-        due = [one for one, at in self.waiting.items() if is_due(at, now)]
+        due = [message for message, at in self.waiting.items() if is_due(at, now)]
         if not due:
             return self.waiting_ids, None
-        left = IdSet()
-        for one, at in self.waiting.items():
+        not_due = IdSet()
+        for message, at in self.waiting.items():
             if not is_due(at, now):
-                left.add((one[0], one[1], one[1], one[2], one[2]))
-        return left, min(due)
+                not_due.add((message[0], message[1], message[1], message[2], message[2]))
+        return not_due, min(due)
 
     def overdue(self, now: Instant) -> list[tuple[int, list[Run]]]:
-        """(consumer, runs) of the deliveries that have run out."""
+        """(consumer, runs) of the hand-outs that have expired."""
         return [
             (number, ids.runs())
             for number, lease in self.by_consumer.items()
@@ -242,7 +242,7 @@ class Leases:
         ]
 
     def next_due_ms(self, now: Instant) -> int | None:
-        """When the next delivery runs out or message may come again; on the clock since boot."""
+        """When the next hand-out expires or a message may be delivered again; clock since boot."""
         handouts = (at for lease in self.by_consumer.values() for at, _ in lease.handouts)
         return min((_boot_ms(at, now) for at in (*handouts, *self.waiting.values())), default=None)
 
@@ -265,21 +265,21 @@ class Leases:
     @classmethod
     def load(cls, leases: Iterable[DumpedLease], waiting: Iterable[tuple[Id, Due]]) -> Leases:
         """The inverse of dump."""
-        made = cls()
+        loaded = cls()
         for dumped in leases:
-            lease = made.by_consumer[dumped.consumer] = Lease()
+            lease = loaded.by_consumer[dumped.consumer] = Lease()
             lease.ids = IdSet.load(*dumped.ids)
             lease.handouts = [(at, IdSet.load(*ids)) for at, ids in dumped.handouts]
             lease.ahead, lease.batch, lease.again = dumped.ahead, dumped.batch, dumped.again
             for run in lease.ids.runs():
-                made.leased.add(run)
-        for one, at in waiting:
-            made.wait([one], at)
-        return made
+                loaded.leased.add(run)
+        for message, at in waiting:
+            loaded.wait([message], at)
+        return loaded
 
 
 def _cut(runs: Sequence[Run], last: Id) -> tuple[list[Run], list[Run]]:
-    """Runs up to and including a message, and those after it; all are after a missing one."""
+    """Runs up to and including a message, and those after it; a missing one is before all."""
     ledger, entry, index = last
     for at, run in enumerate(runs):
         number, low, high, first, final = run
@@ -287,19 +287,19 @@ def _cut(runs: Sequence[Run], last: Id) -> tuple[list[Run], list[Run]]:
             continue
         if index and first <= index <= final:
             got: Run = (ledger, entry, entry, first, index)
-            rest: Run = (ledger, entry, entry, index + 1, final)
+            remaining: Run = (ledger, entry, entry, index + 1, final)
             is_whole = index == final
         elif not index and not first:
-            got, rest = (ledger, low, entry, 0, 0), (ledger, entry + 1, high, 0, 0)
+            got, remaining = (ledger, low, entry, 0, 0), (ledger, entry + 1, high, 0, 0)
             is_whole = entry == high
         else:
             continue
-        return [*runs[:at], got], [*([] if is_whole else [rest]), *runs[at + 1 :]]
+        return [*runs[:at], got], [*([] if is_whole else [remaining]), *runs[at + 1 :]]
     return [], list(runs)
 
 
 def is_due(at: Due, now: Instant) -> bool:
-    """True when an instant has come: by the clock since boot while the boot is the same."""
+    """True when an instant has come: by the clock since boot within one boot, else wall clock."""
     wall_ms, boot_id, boot_ms = at
     if boot_id and boot_id == now.boot_id:
         return now.boot_ms >= boot_ms

@@ -2,54 +2,234 @@
 
 A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
 new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not
-the request, so that applying it needs no second component (Law 7). Its class says which folds take
-it: by the base, or in `components` where that depends on what it holds.
+the request, so that applying it needs no second component (Law 7). Its class determines the folds
+that take it: by the base, or in `components` where that depends on its content.
 
 Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is
 the pair (coordinator, sequence). `runs` are ids of messages as (ledger, first, last, index_first,
-index_last): with index_first 0 the entries first..last as wholes, else the messages
+index_last): with index_first 0 the whole entries first..last, else the messages
 index_first..index_last of the transaction whose marker is entry `first`.
 
-What a transaction asserts of watermarks takes effect with its commit marker, which carries the net
+The watermarks that a transaction sets take effect with its commit marker, which carries the net
 effect of its rows. Source: spec/transactions 2; apache/pulsar#16763, spec/delayed 4 and 9;
 apache/pulsar#12267, spec/watermarks 3, 7 and 8.
+
+A component is one fold of a store: (kind, number, number), the numbers being a partition, a
+coordinator, or a subscription and a partition. The folds of an op follow from the op alone, so a
+replay needs to load no fold that the frames do not change.
+
+Most ops have a *home*, a fold that takes every op of the class, and only some of these classes have
+others: the view asks only for the home where the class has no `others`. `components` returns all.
+
+A *facet* is a part of a component that a consumer may wait for: messages that return to a cursor,
+the consumers of a subscription. It has a name like a component, and an op names the facet that it
+changes.
+
+A fold is a component's state as a deterministic function of its ops. `apply` sees the LSN and the
+time of the frame and the op, nothing else: no clock, no disk, no other fold (Law 7).
+`load(dump(state))` is the same state, so a checkpoint may come at any frame (Law 1).
 """
 
 # Without `from __future__ import annotations`: the decoder would evaluate the text of every
 # annotation of every op, which costs each command 2.4 ms.
 import re
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from txlog.engine.model.routes import (
-    CATALOG,
-    FILES,
-    Component,
-    OfBuffer,
-    OfCatalog,
-    OfCoordinator,
-    OfCursor,
-    OfDelayed,
-    OfFiles,
-    OfFilesAndDelayed,
-    OfKey,
-    OfMembers,
-    OfReturns,
-    OfTopic,
-    OfTopicAndWatermark,
-    Routed,
-    beside,
-    returns,
-)
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, InvalidArgument
 
+# --- the folds of an op --------------------------------------------------------------------------
+
+
+Component = tuple[str, int, int]
+
+CATALOG: Component = ("catalog", 0, 0)
+FILES: Component = ("files", 0, 0)
+RETURNS = "returns"
+
+
+class _Partitioned(Protocol):
+    @property
+    def partition(self) -> int: ...
+
+
+class _Coordinated(Protocol):
+    @property
+    def coordinator(self) -> int: ...
+
+
+class _Subscribed(Protocol):
+    @property
+    def subscription(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
+
+
+class _OfSubscription(Protocol):
+    @property
+    def subscription(self) -> int: ...
+
+
+def returns(subscription: int, partition: int) -> Component:
+    """The facet of a cursor with the ops that may return sent messages to a consumer.
+
+    Acknowledging and leasing are not in it: both only leave fewer messages for other consumers. But
+    while an open transaction has pending messages, which its time-out returns, the facet is the
+    whole cursor.
+    """
+    return (RETURNS, subscription, partition)
+
+
+def peers(subscription: int) -> Component:
+    """The facet of waits that end when a peer dies; no op changes it."""
+    return ("peers", subscription, 0)
+
+
+def members(subscription: int) -> Component:
+    """The facet of the catalog with the consumers of a subscription."""
+    return ("members", subscription, 0)
+
+
+class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An op whose folds depend on its content: it names them itself."""
+
+
+class OfCatalog(Routed, frozen=True):
+    """An op that the catalog takes."""
+
+    def home(self) -> Component:
+        """The fold that takes every such op."""
+        return CATALOG
+
+    def components(self) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (CATALOG,)
+
+
+class OfMembers(OfCatalog, frozen=True):
+    """An op that changes the consumers of a subscription, and nothing else in the catalog."""
+
+    def facet(self: _OfSubscription) -> Component:
+        """The part of the catalog that it changes."""
+        return members(self.subscription)
+
+
+class OfFiles(Routed, frozen=True):
+    """An op that no fold takes: it changes which file a ledger has."""
+
+    def components(self) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (FILES,)
+
+
+class OfCoordinator(Routed, frozen=True):
+    """An op that a coordinator takes."""
+
+    def home(self: _Coordinated) -> Component:
+        """The fold that takes every such op."""
+        return ("coordinator", self.coordinator, 0)
+
+    def components(self: _Coordinated) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("coordinator", self.coordinator, 0),)
+
+
+class OfKey(Routed, frozen=True):
+    """An op that the keys of a coordinator take."""
+
+    def home(self: _Coordinated) -> Component:
+        """The fold that takes every such op."""
+        return ("key", self.coordinator, 0)
+
+    def components(self: _Coordinated) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("key", self.coordinator, 0),)
+
+
+class OfTopic(Routed, frozen=True):
+    """An op that a partition takes."""
+
+    def home(self: _Partitioned) -> Component:
+        """The fold that takes every such op."""
+        return ("topic", self.partition, 0)
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("topic", self.partition, 0),)
+
+
+class OfBuffer(Routed, frozen=True):
+    """An op that a sidecar takes."""
+
+    def home(self: _Partitioned) -> Component:
+        """The fold that takes every such op."""
+        return ("buffer", self.partition, 0)
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("buffer", self.partition, 0),)
+
+
+class OfDelayed(Routed, frozen=True):
+    """An op that the delayed index of a partition takes."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("delayed", self.partition, 0),)
+
+
+class OfCursor(Routed, frozen=True):
+    """An op that a cursor takes."""
+
+    def home(self: _Subscribed) -> Component:
+        """The fold that takes every such op."""
+        return ("cursor", self.subscription, self.partition)
+
+    def components(self: _Subscribed) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("cursor", self.subscription, self.partition),)
+
+
+class OfReturns(OfCursor, frozen=True):
+    """An op after which a consumer may get messages that it could not get before."""
+
+    def facet(self: _Subscribed) -> Component:
+        """The part of the cursor that it changes."""
+        return returns(self.subscription, self.partition)
+
+
+class OfTopicAndWatermark(Routed, frozen=True):
+    """A row about watermarks: a partition and its watermark take it."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (("topic", self.partition, 0), ("watermark", self.partition, 0))
+
+
+class OfFilesAndDelayed(Routed, frozen=True):
+    """An op that replaces files of a delayed index."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (FILES, ("delayed", self.partition, 0))
+
+
+def beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
+    """The folds concerned with a transaction's delayed messages and watermarks."""
+    folds: tuple[Component, ...] = (("delayed", partition, 0),) if delayed else ()
+    return (*folds, ("watermark", partition, 0)) if watermarks else folds
+
+
+# --- ops -----------------------------------------------------------------------------------------
+
 
 class Adopted(Routed, tag="adpt", frozen=True):
-    """A file that was staged is the ledger file.ledger of a partition, closed, after the last one.
+    """A staged file became the closed ledger file.ledger of a partition, after its last ledger.
 
-    An open ledger without a row gives way to it. The LSN of its rows is that of this frame.
+    It replaces an open ledger without rows. The LSN of its rows is the LSN of this frame.
     time_ms: the publish_time of its rows; times: as in Appended
     """
 
@@ -67,12 +247,12 @@ class Adopted(Routed, tag="adpt", frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a recorded batch was: the answer to anyone who brings it again.
+    """A recorded batch: the answer to a caller that submits it again.
 
     topic:    its number
     sequence: of its transaction, at the coordinator of the key
     places:   (partition, first ledger, messages); its ledgers there follow one another
-    lsn:      of the frame; 0 in an op, which is in it
+    lsn:      of the frame; 0 in an op, which means the op's own frame
     """
 
     topic: int
@@ -103,9 +283,9 @@ class SettingSet(OfCatalog, tag="set", frozen=True):
 
 
 class ClockNoted(OfCatalog, tag="clk", frozen=True):
-    """The wall clock was believed at wall_ms, when the clock since boot stood at boot_ms.
+    """The wall clock was trusted at wall_ms, when the clock since boot showed boot_ms.
 
-    seen_*: what both said when a wall clock far ahead was first seen in another boot
+    seen_*: both clocks when a wall clock far ahead was first seen in another boot
     """
 
     wall_ms: int
@@ -119,7 +299,7 @@ class ClockNoted(OfCatalog, tag="clk", frozen=True):
 class TopicCreated(OfCatalog, tag="topic", frozen=True):
     """A topic exists; its partitions are numbered from first_partition.
 
-    The same frame holds a LedgerRolled for the first ledger of each.
+    The same frame has a LedgerRolled for the first ledger of each.
     """
 
     topic: int
@@ -137,7 +317,7 @@ class PartitionsAdded(OfCatalog, tag="padd", frozen=True):
 
 
 class TopicDeleted(Routed, tag="tdel", frozen=True):
-    """A topic is gone with its partitions and these ledgers, those of sidecars too."""
+    """A topic was deleted with its partitions and these ledgers, sidecars included."""
 
     topic: int
     partitions: list[int]
@@ -158,7 +338,7 @@ class SubscriptionCreated(OfCatalog, tag="sub", frozen=True):
 
 
 class SubscriptionPolicySet(OfCatalog, tag="spol", frozen=True):
-    """A policy of a subscription has this value; null: it has none any more."""
+    """A policy of a subscription has this value; null: the policy was removed."""
 
     subscription: int
     name: str
@@ -166,9 +346,10 @@ class SubscriptionPolicySet(OfCatalog, tag="spol", frozen=True):
 
 
 class SubscriptionDeleted(Routed, tag="sdel", frozen=True):
-    """A subscription is gone with its cursors on these partitions, and what was pending there.
+    """A subscription was deleted with its cursors on these partitions, pending messages included.
 
-    clamped: those where its consumers were handed watermarks; none where the partitions go, too
+    clamped: partitions where its consumers were handed watermarks; empty where the partitions are
+             deleted, too
     """
 
     subscription: int
@@ -190,7 +371,7 @@ class ConsumerAttached(OfMembers, tag="con", frozen=True):
 
 
 class ConsumerDetached(OfMembers, tag="coff", frozen=True):
-    """The consumer closed itself, or was found dead."""
+    """The consumer closed itself, or another process found it dead."""
 
     subscription: int
     consumer: int
@@ -211,7 +392,7 @@ class IsolationSet(OfCatalog, tag="iso", frozen=True):
 
 
 class PolicySet(OfCatalog, tag="pol", frozen=True):
-    """A policy of a topic has this value; null: it has none any more."""
+    """A policy of a topic has this value; null: the policy was removed."""
 
     topic: int
     name: str
@@ -228,7 +409,7 @@ class SchemaAdded(OfCatalog, tag="scha", frozen=True):
 
 
 class SchemasDeleted(OfCatalog, tag="schd", frozen=True):
-    """A topic has no schema any more; values of its versions so far can still be decoded."""
+    """The schemas of a topic were deleted; values of old versions can still be decoded."""
 
     topic: int
 
@@ -243,7 +424,7 @@ class SchemaMismatched(OfTopic, tag="schm", frozen=True):
 class PartitionOffline(OfCatalog, tag="poff", frozen=True):
     """A partition and its sidecar are not available: reason admin or damage.
 
-    ledger, row: with damage, the first row that cannot be read; nothing after it is shown
+    ledger, row: with damage, the first unreadable row; readers get nothing from there on
     """
 
     partition: int
@@ -274,7 +455,8 @@ class CursorOpened(OfReturns, tag="curs", frozen=True):
 class Acked(OfCursor, tag="ack", frozen=True):
     """These messages are DELETED on the subscription; the mark-delete position is the new one.
 
-    dropped: messages asked for that a transaction holds; without others runs is empty.
+    dropped: requested messages that a transaction has pending; if there are only such, runs is
+             empty.
     """
 
     subscription: int
@@ -310,7 +492,7 @@ class PendingAcked(OfCursor, tag="pack", frozen=True):
 
 
 class PendingCommitted(OfCursor, tag="pcom", frozen=True):
-    """What the transaction held is DELETED; runs and mark_delete are the outcome."""
+    """The transaction's pending messages are DELETED; runs and mark_delete are the outcome."""
 
     subscription: int
     partition: int
@@ -321,7 +503,7 @@ class PendingCommitted(OfCursor, tag="pcom", frozen=True):
 
 
 class PendingAborted(OfReturns, tag="pabo", frozen=True):
-    """What the transaction held is PENDING again, each with one more redelivery."""
+    """Messages acknowledged in the transaction are PENDING again, with one more redelivery each."""
 
     subscription: int
     partition: int
@@ -337,9 +519,10 @@ class AckConflicted(OfCursor, tag="conf", frozen=True):
 
 
 class CursorTrimmed(OfReturns, tag="ctrm", frozen=True):
-    """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
+    """Ledgers were trimmed: mark-delete moved over them; `pending` replaces pending messages.
 
-    pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
+    pending: (coordinator, sequence, runs, cumulative, count) of the transactions that had trimmed
+             messages pending
     """
 
     subscription: int
@@ -351,10 +534,11 @@ class CursorTrimmed(OfReturns, tag="ctrm", frozen=True):
 class Leased(OfCursor, tag="leas", frozen=True):
     """These messages are leased to a consumer; due: with an ack time-out, until then.
 
-    Messages of a marker are listed one by one (index_first above 0), never as its entry. Messages
-    leased to it already, whose time-out begins now, may be listed again.
+    Messages of a marker are listed one by one (index_first above 0), never as its entry. The op may
+    list messages that this consumer has leased already; their time-out begins anew.
     ahead: 0: the application has them; else the number of a batch that the consumer took ahead of
-           its application, in the order of the runs: its lock file says how far that has come
+           its application, in the order of the runs: its lock file records how far the application
+           has got
     """
 
     subscription: int
@@ -365,7 +549,7 @@ class Leased(OfCursor, tag="leas", frozen=True):
     ahead: int = 0
 
     def facet(self) -> Component | None:
-        """Whoever waits for others' messages has to know when they may come back."""
+        """The cursor's returns, if these messages may come back: waiting peers must know when."""
         if self.due is None and not self.ahead:
             return None
         return returns(self.subscription, self.partition)
@@ -374,10 +558,10 @@ class Leased(OfCursor, tag="leas", frozen=True):
 class Returned(OfReturns, tag="ret", frozen=True):
     """Messages are no longer leased, and are delivered again.
 
-    consumer:  who had them, 0: any
-    counted:   those with one more redelivery; null: all that the consumer has left
-    uncounted: those that no application has seen
-    due:       the counted ones come no sooner; null: at once
+    consumer:  the consumer that had leased them, 0: any
+    counted:   messages with one more redelivery; null: all that the consumer still has
+    uncounted: messages that no application has seen
+    due:       the counted ones are not delivered before this; null: at once
     """
 
     subscription: int
@@ -389,7 +573,7 @@ class Returned(OfReturns, tag="ret", frozen=True):
 
 
 class Sought(OfReturns, tag="seek", frozen=True):
-    """Up to this position everything is DELETED, after it nothing; counts and leases are void."""
+    """Everything up to this position is DELETED, nothing after it; counts and leases are void."""
 
     subscription: int
     partition: int
@@ -403,9 +587,9 @@ NO_TIME = -(1 << 63)  # in the `times` of an op: this message has none
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """An immutable bucket: the delayed ids of a range of positions, in a published file.
 
-    first, last:    the whole range as it was made, closed
+    first, last:    the original range, closed
     count:          ids in the file; min_at, max_at: their least and greatest time
-    cutoff_ms:      what was due then was left out
+    cutoff_ms:      ids due at this time were left out
     half_at:        once this is due, more than half of the ids are
     """
 
@@ -421,7 +605,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BucketSealed(OfDelayed, tag="bsea", frozen=True):
-    """Ids first..last are in a bucket, without those due at cutoff_ms; null: all of them were.
+    """Ids first..last are in a bucket, without those due at cutoff_ms; null: all were due.
 
     kind: seal (they leave the mutable bucket), rebuild (they were not indexed)
     """
@@ -435,7 +619,7 @@ class BucketSealed(OfDelayed, tag="bsea", frozen=True):
 
 
 class BucketsMerged(OfFilesAndDelayed, tag="bmer", frozen=True):
-    """One bucket replaces its sources, without what was due at cutoff_ms; null: all of it was.
+    """One bucket replaces its sources, without ids due at cutoff_ms; null: all were due.
 
     paths: the files to unlink
     """
@@ -448,9 +632,9 @@ class BucketsMerged(OfFilesAndDelayed, tag="bmer", frozen=True):
 
 
 class BucketDeleted(OfFilesAndDelayed, tag="bdel", frozen=True):
-    """Buckets are gone; cause: due, acknowledged, trimmed or lost.
+    """Buckets were deleted; cause: due, acknowledged, trimmed or lost.
 
-    What may still be wanted of a lost or acknowledged one is unindexed from then on.
+    Undelivered ids of a lost or acknowledged bucket are unindexed from then on.
     """
 
     partition: int
@@ -477,14 +661,14 @@ class DelaysCounted(OfTopic, tag="dcnt", frozen=True):
 
 
 class NamespacePolicySet(OfCatalog, tag="npol", frozen=True):
-    """A policy of a namespace (tenant/namespace) has this value; null: it has none."""
+    """A policy of a namespace (tenant/namespace) has this value; null: it was removed."""
 
     namespace: str
     name: str
     value: int | None
 
 
-NEW_HOLDER: Final = -1  # an epoch: presented by one that was not connected before
+NEW_HOLDER: Final = -1  # the epoch that a holder presents if it was not connected before
 
 
 class KeyConnected(OfKey, tag="kcon", frozen=True):
@@ -498,7 +682,7 @@ class KeyConnected(OfKey, tag="kcon", frozen=True):
 
 
 class KeyBound(OfKey, tag="kbnd", frozen=True):
-    """The key's transaction is this one from now on."""
+    """This is the key's transaction from now on."""
 
     coordinator: int
     uid: int
@@ -526,7 +710,7 @@ class KeyDeleted(OfKey, tag="kdel", frozen=True):
 
 
 class LossAccepted(OfCatalog, tag="loss", frozen=True):
-    """What was damaged was given up, by `admin repair --accept-loss`.
+    """An operator gave up damaged data, by `admin repair --accept-loss`.
 
     partition, ledger: where; 0: the journal, and first and last are LSNs, else entries
     messages: how many are certainly lost; for unreadable frames the number is unknown
@@ -542,7 +726,7 @@ class LossAccepted(OfCatalog, tag="loss", frozen=True):
 
 
 class PlaceAdded(OfCatalog, tag="plac", frozen=True):
-    """Files may be in this place from now on: before the first is copied, so that a sweep looks."""
+    """Files may be in this place from now on: written before the first copy, for the sweep."""
 
     place: str
 
@@ -554,14 +738,14 @@ class Offloaded(OfFiles, tag="offl", frozen=True):
     file: FileRef
 
 
-# (producer, whether it was idle in between, its time or null): what a transaction does to one
+# (producer, whether it was idle in between, its time or null): the effect of a transaction on it
 Effect = tuple[str, bool, int | None]
 UNNAMED = "(unnamed)"  # the member that producers without a name share
 _effects = msgspec.msgpack.Decoder(list[Effect])
 
 
 def encode_effects(effects: list[Effect]) -> bytes:
-    """The effects of a marker as its row has them."""
+    """The effects of a marker as bytes of its row."""
     return msgspec.msgpack.encode(effects)
 
 
@@ -593,7 +777,7 @@ class WatermarkIdled(OfTopicAndWatermark, tag="widl", frozen=True):
 class WatermarkSnapshot(OfTopicAndWatermark, tag="wsna", frozen=True):
     """A W_SNAPSHOT row: the whole state just before it.
 
-    payload:      msgpack, as folds/watermark has it
+    payload:      msgpack, in the form of folds/watermark
     ledger_bytes: payload bytes of the ledger before this row
     """
 
@@ -620,7 +804,7 @@ class BufferWatermark(Routed, tag="bwmk", frozen=True):
 
 
 class WatermarkEmitted(Routed, tag="wemi", frozen=True):
-    """A consumer of the subscription got event_time, which does not fall in this epoch.
+    """A consumer of the subscription got event_time; within this epoch it does not fall.
 
     position: (ledger, entry) up to which everything was acknowledged
     """
@@ -659,9 +843,11 @@ class LedgerSealed(Routed, tag="seal", frozen=True):
 
 
 class LedgerReserved(OfCatalog, tag="lres", frozen=True):
-    """This id is kept for one file: of the sidecar, for a compaction or the chunks of a large
-    message; of the partition, for a staged one; of its compacted rows (role c). That file uses it,
-    or nothing ever does."""
+    """This id is reserved for one file, and never used for another.
+
+    A file of the sidecar, for a compaction or the chunks of a large message; of the partition, for
+    a staged file; or of compacted rows (role c).
+    """
 
     partition: int
     role: str
@@ -669,7 +855,7 @@ class LedgerReserved(OfCatalog, tag="lres", frozen=True):
 
 
 class LedgerTrimmed(Routed, tag="trim", frozen=True):
-    """A closed ledger is gone, with its rows: the oldest of a partition, or one of a sidecar.
+    """A closed ledger was removed with its rows: a partition's oldest, or one of a sidecar.
 
     through: the last message of the partition's ledger; null where it had none
     """
@@ -689,9 +875,9 @@ class LedgerTrimmed(Routed, tag="trim", frozen=True):
 
 
 class Compacted(Routed, tag="comp", frozen=True):
-    """Closed ledgers of a sidecar are one new sealed ledger, file.ledger, without dead rows.
+    """One new sealed ledger, file.ledger, replaces closed ledgers of a sidecar, without dead rows.
 
-    moved: (old ledger, first row, rows, first row in the file); what is not moved was dead
+    moved: (old ledger, first row, rows, first row in the file); all other rows were dead
     """
 
     partition: int
@@ -705,12 +891,12 @@ class Compacted(Routed, tag="comp", frozen=True):
 
 
 class PartitionCompacted(Routed, tag="pcmp", frozen=True):
-    """Of what came up to the horizon, the newest message of each key is in these files.
+    """These files have the newest message of each key among the rows up to the horizon.
 
-    old:     the ledgers of the compaction before, which these replace
+    old:     the ledgers of the previous compaction, which these replace
     files:   ledgers of role c in order, whose rows are in order of their ids; none: no key is left
-    horizon: (ledger, entry) of the last entry that was looked at
-    lsn:     all partitions of the topic were read as of this one
+    horizon: (ledger, entry) of the last entry that the compaction read
+    lsn:     the compaction read all partitions of the topic as of this LSN
     """
 
     partition: int
@@ -724,14 +910,14 @@ class PartitionCompacted(Routed, tag="pcmp", frozen=True):
 
 
 class IdsReserved(OfCoordinator, tag="ids", frozen=True):
-    """Sequences below this bound may be given out by the coordinator."""
+    """The coordinator may assign sequences below this bound."""
 
     coordinator: int
     below: int
 
 
 class CounterRaised(OfCoordinator, tag="ctr", frozen=True):
-    """After a lossy recovery the next sequence is this one; those below it are never given out."""
+    """After a lossy recovery the next sequence is this one; lower ones are never assigned."""
 
     coordinator: int
     sequence: int
@@ -802,8 +988,8 @@ class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
 class Appended(OfTopic, tag="app", frozen=True):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
 
-    last_sequence: that of the last one; all below it that were not stored before are so now. -1: a
-                   SequencesStored behind this op says which
+    last_sequence: of the last message; all below it that were not stored before are stored now. -1:
+                   the SequencesStored after this op has them
     times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
     """
 
@@ -825,7 +1011,7 @@ class Appended(OfTopic, tag="app", frozen=True):
 
 
 class SequencesStored(OfTopic, tag="seqs", frozen=True):
-    """Sequences of the messages that the op before this one appended, where some were left out.
+    """Sequences of the messages that the previous op appended, where some numbers were left out.
 
     runs: first and last of each run, flat, rising; none of them was stored before
     row:  of the last message, if later ones of its batch are in other partitions; -1: the last run
@@ -856,7 +1042,7 @@ class CommitMarker(OfTopic, tag="mark", frozen=True):
     """The entry that makes `count` messages of a transaction visible in this partition.
 
     producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
-    delayed: how many of them have a deliver_at, due or not
+    delayed: how many of the messages have a deliver_at, due or not
     watermarks: the net effect of the transaction's watermark rows here; count may be 0 then
     """
 
@@ -908,7 +1094,7 @@ class BufferAppended(OfBuffer, tag="bapp", frozen=True):
 
 
 class BufferSequencesStored(OfBuffer, tag="bseq", frozen=True):
-    """As SequencesStored, of messages that an open transaction got by the op before this one."""
+    """As SequencesStored, for messages that the previous op added to an open transaction."""
 
     partition: int
     coordinator: int
@@ -947,7 +1133,7 @@ class ChunksAppended(Routed, tag="chnk", frozen=True):
 
 
 class BufferCommitted(OfBuffer, tag="bcom", frozen=True):
-    """The sidecar's TXN_COMMIT row at (ledger, entry); the marker stands in the partition."""
+    """The sidecar's TXN_COMMIT row at (ledger, entry); its marker is in the partition."""
 
     partition: int
     coordinator: int
@@ -961,7 +1147,7 @@ class BufferCommitted(OfBuffer, tag="bcom", frozen=True):
 class BufferAborted(OfBuffer, tag="babo", frozen=True):
     """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead.
 
-    delayed: how many of them have a deliver_at; watermarks: whether there are watermark rows too
+    delayed: how many of the rows have a deliver_at; watermarks: whether there are watermark rows
     """
 
     partition: int
@@ -982,7 +1168,7 @@ class BufferAborted(OfBuffer, tag="babo", frozen=True):
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):
-    """Messages existed already and were not stored; for `missing` the answer had no id."""
+    """Messages existed already and were not stored; `missing` of the answers had no id."""
 
     partition: int
     dropped: int
@@ -1027,14 +1213,15 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
 
 # --- ops to be written ---------------------------------------------------------------------------
 
-# An op takes what a caller gave, whatever its type. A float or a bool where a reader expects an
-# integer would be written like any other value, and nobody could open the store after that.
+# An op accepts a caller's value of any type. If a float or a bool were written where a reader
+# expects an integer, no process could open the store after that.
 
-# They hold nothing but what folds have, which was read back when it came.
+# Their values come from folds, and were checked when they were written first.
 _OF_FOLDS = frozenset([
     StatusUpdated, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted, PendingAborted,
 ])  # fmt: skip
-_HEADS = {0xDC: 3, 0xDD: 5}  # bytes before the items of an array in msgpack, by its first; else 1
+# The bytes before the items of an array in msgpack, by its first byte; else 1.
+_HEADS = {0xDC: 3, 0xDD: 5}
 _PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
 
 
@@ -1056,9 +1243,9 @@ def encode_readable(ops: list[Op]) -> bytes:
 
 
 def joined(parts: list[bytes], count: int) -> bytes:
-    """Several encoded lists of ops as one, byte for byte as if it had been encoded at once.
+    """Several encoded lists of ops as one, with the same bytes as if encoded at once.
 
-    count: the ops of all
+    count: the number of ops in all lists
     """
     if len(parts) == 1:
         return parts[0]
@@ -1066,7 +1253,7 @@ def joined(parts: list[bytes], count: int) -> bytes:
 
 
 def array_head(items: int) -> bytes:
-    """What msgpack writes before the items of an array; dumps join encoded items with it."""
+    """The bytes before the items of a msgpack array; dumps join encoded items with it."""
     if items < 1 << 4:
         return bytes((0x90 | items,))
     if items < 1 << 16:
@@ -1075,7 +1262,7 @@ def array_head(items: int) -> bytes:
 
 
 def map_head(items: int) -> bytes:
-    """What msgpack writes before the items of a map."""
+    """The bytes before the items of a msgpack map."""
     if items < 1 << 4:
         return bytes((0x80 | items,))
     if items < 1 << 16:
@@ -1084,10 +1271,46 @@ def map_head(items: int) -> bytes:
 
 
 def _refused(ops: list[Op], why: str) -> InvalidArgument:
-    place = _PLACE.search(why)
-    if place is None:
+    match = _PLACE.search(why)
+    if match is None:
         return InvalidArgument(f"an argument cannot be stored: {why}")
-    op = ops[int(place[1])]
-    name = op.__struct_fields__[int(place[2]) - 1]  # its tag is the first element
-    shown = "holds a value of another type" if place[3] else f"is {getattr(op, name)!r}"
-    return InvalidArgument(f"{name} {shown}: {why[:1].lower()}{why[1 : place.start()]}")
+    op = ops[int(match[1])]
+    name = op.__struct_fields__[int(match[2]) - 1]  # its tag is the first element
+    problem = "holds a value of another type" if match[3] else f"is {getattr(op, name)!r}"
+    return InvalidArgument(f"{name} {problem}: {why[:1].lower()}{why[1 : match.start()]}")
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+Take = Callable[[Any, int, int, Any], None]
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """One kind of component; the state's type is private to the fold's module.
+
+    takes: for some types of op, the function that applies it, where `apply` does nothing else
+    """
+
+    kind: str
+    new: Callable[[], Any]
+    apply: Callable[[Any, int, int, Op], None]
+    dump: Callable[[Any], bytes]
+    load: Callable[[bytes], Any]
+    takes: Mapping[type, Take] = {}
+
+    def take(self, op: type) -> Take:
+        """The function that applies an op of this type."""
+        return self.takes.get(op, self.apply)
+
+
+def unexpected(kind: str, lsn: int, op: Op) -> Corruption:
+    """The error for an op that this kind of fold does not take."""
+    return Corruption(
+        f"frame {lsn}: a {kind} cannot take the op {type(op).__name__}", lsn=lsn, code=604
+    )
+
+
+def broken(kind: str, lsn: int, why: str) -> Corruption:
+    """The error for an op that contradicts the state: an invariant of txlog does not hold."""
+    return Corruption(f"frame {lsn}: {kind}: {why}", lsn=lsn, code=604)

@@ -1,6 +1,6 @@
-"""Where a transaction's messages lie in a sidecar, and how compaction moves them.
+"""The rows of a transaction in a sidecar, and how compaction moves them.
 
-The ranges of a transaction are in order of index; rows that follow each other are one range.
+The ranges of a transaction are in order of index; adjacent rows are one range.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from itertools import pairwise
 
 # (ledger, first row, rows, index of the first row)
 Range = tuple[int, int, int, int]
-# by old ledger what of it is in the new one: (first row, rows, first row there), rising
+# by old ledger, its ranges in the new one: (first row, rows, first row there), rising
 Moves = dict[int, list[tuple[int, int, int]]]
 
 
 def moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
-    """Where rows of an old ledger are now; None: they were not moved as one."""
+    """The new row of rows of an old ledger; None: they were not moved as one range."""
     at = bisect_right(moves, row, key=lambda move: move[0]) - 1
     first, count, new_row = moves[at] if at >= 0 else (0, 0, 0)
     return new_row + row - first if first <= row <= row + rows <= first + count else None
@@ -32,8 +32,8 @@ def moved(ranges: Iterable[Range], moves: Moves, ledger: int) -> list[Range] | N
                 return None
             part = (ledger, new_row, part[2], part[3])
         out.append(part)
-    for before, after in pairwise(out):
-        if (before[0], before[1] + before[2], before[3] + before[2]) == (*after[:2], after[3]):
+    for prior, following in pairwise(out):
+        if (prior[0], prior[1] + prior[2], prior[3] + prior[2]) == (*following[:2], following[3]):
             return _joined(out)
     return out
 

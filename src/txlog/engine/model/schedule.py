@@ -1,6 +1,6 @@
 """Owns Schedule: delayed ids with their times, as columns in the order of position.
 
-28 bytes an id; tuples in a list would cost some 200. Source: spec/delayed 3.
+28 bytes per id; tuples in a list would cost about 200. Source: spec/delayed 3.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Schedule:
         return (self.ledger[number], self.entry[number], self.index[number])
 
     def add_entries(self, ledger: int, first: int, times: array[int], now_ms: int) -> int:
-        """Add those of consecutive plain messages that are later than now_ms.
+        """Add the consecutive plain messages whose time is later than now_ms.
 
         returns: the greatest time that was not added, NO_TIME if there is none
         """
-        if min(times) > now_ms:  # most batches: all of them, or none
+        if min(times) > now_ms:  # most batches: all are later, or none
             count = len(times)
             self.at.extend(times)
             self.ledger.extend(array("q", [ledger]) * count)
@@ -68,7 +68,7 @@ class Schedule:
     def add_messages(
         self, ledger: int, entry: int, indexes: Iterable[int], times: Iterable[int], now_ms: int
     ) -> int:
-        """Add those of one marker's messages that are later than now_ms; returns as add_entries."""
+        """Add the messages of one marker whose time is after now_ms; returns as add_entries."""
         passed = NO_TIME
         for index, at in zip(indexes, times, strict=True):
             if at > now_ms:
@@ -84,7 +84,7 @@ class Schedule:
         self.index.append(index)
 
     def rows_through(self, last: Id) -> int:
-        """How many rows stand at or below an id."""
+        """How many rows are at or below an id."""
         return bisect_left(range(len(self)), True, key=lambda row: self.place(row) > last)
 
     def cut(self, rows: int) -> None:
@@ -100,12 +100,12 @@ class Schedule:
     @classmethod
     def load(cls, dumped: DumpedSchedule) -> Schedule:
         """The inverse of dump."""
-        made = cls()
-        made.at.frombytes(dumped.at)
-        made.ledger.frombytes(dumped.ledger)
-        made.entry.frombytes(dumped.entry)
-        made.index.frombytes(dumped.index)
-        return made
+        schedule = cls()
+        schedule.at.frombytes(dumped.at)
+        schedule.ledger.frombytes(dumped.ledger)
+        schedule.entry.frombytes(dumped.entry)
+        schedule.index.frombytes(dumped.index)
+        return schedule
 
 
 def times_from(data: bytes) -> array[int]:

@@ -1,14 +1,14 @@
 """The tail: rows of ledgers that still lie only in journal frames.
 
-It is an index of runs (consecutive rows of one ledger from one frame), and turns slices of them
-into Arrow tables. The rows themselves stay in the journal. The row of a marker is made from its op:
-it has no bytes of its own.
+It is an index of runs (consecutive rows of one ledger from one frame), and turns slices of runs
+into Arrow tables. The rows themselves stay in the journal. The row of a marker is built from its
+op: it has no bytes of its own.
 
-Rows are read, checked and decoded on demand, in one of two ways. A frame alone becomes a record
-batch over its own bytes, and a few of those are kept. Rows that came with their frames, already
-read and checked, are *packed*: one call of Arrow makes many small frames one table, and the rows of
-a frame are a range of it. A checkpoint reads every row since the last one and packs them: 2 us a
-frame instead of 20.
+The tail reads, checks and decodes rows on demand, in one of two ways. A single frame becomes a
+record batch over its own bytes, and a few batches are cached. Rows that came with their frames,
+already read and checked, are *packed*: one call of Arrow makes one table of many small frames, and
+the rows of a frame are a range of it. A checkpoint reads every row since the last one and packs
+them: 2 us per frame instead of 20.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 BATCHES_KEPT_MAX = 256
 BATCH_BYTES_KEPT_MAX = 32 << 20
-# A table is packed from frames that lie within this many bytes: what was read around them stays in
-# memory until then. The rows of a single frame of that size stay where they were read.
+# A table is packed from frames within this many bytes: until then the buffers they were read into
+# stay in memory. Rows of a single frame of ROWS_UNCOPIED_BYTES stay in their buffer.
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
-# Of runs that a checkpoint has moved, so many are let go with each frame: all at once take 30 ms.
+# So many runs moved by a checkpoint are freed with each frame: freeing all at once takes 30 ms.
 FREED_A_FRAME = 64
-BESIDE_BYTES = 1 << 20  # of frames whose rows are taken for equally large
+BESIDE_BYTES = 1 << 20  # for frames of this size together, rows are assumed to be equally large
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -77,7 +77,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class FrameRef(msgspec.Struct, frozen=True, gc=False):
-    """Where a frame with rows lies."""
+    """The position of a frame with rows."""
 
     journal: JournalName
     offset: int
@@ -89,12 +89,12 @@ class FrameRef(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
 
 
-class Opened(Protocol):
-    """What has journal files open: a journal, or a reader of frames of its own."""
+class JournalFiles(Protocol):
+    """An object with open journal files: a journal, or a reader of frames of its own."""
 
     @property
     def salt(self) -> bytes:
-        """Of the store."""
+        """The salt of the store."""
 
     def file(self, name: JournalName) -> JournalFile:
         """An open file by name; raises MissingFile."""
@@ -105,7 +105,7 @@ class FrameRows:
 
     __slots__ = ("_batches", "_journal", "_kept_bytes", "_packed", "_unpacked")
 
-    def __init__(self, journal: Opened) -> None:
+    def __init__(self, journal: JournalFiles) -> None:
         self._journal = journal
         self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
@@ -113,9 +113,9 @@ class FrameRows:
         self._unpacked: list[tuple[FrameRef, memoryview]] = []  # of one shape
 
     def pack(self, ref: FrameRef, rows: memoryview) -> None:
-        """Take over the checked rows of a frame; they stay until the end of this object."""
+        """Take over the checked rows of a frame; they stay as long as this object."""
         if not 0 <= ref.columns <= ALL_COLUMNS:
-            return  # `batch` refuses the frame if its rows are wanted
+            return  # `batch` refuses the frame if a caller needs its rows
         if self._unpacked:
             first = self._unpacked[0][0]
             span = ref.offset + ref.total_bytes - first.offset
@@ -124,7 +124,7 @@ class FrameRows:
         self._unpacked.append((ref, rows))
 
     def _finish_pack(self) -> None:
-        """Decode what waits as one stream: a schema, then the messages as the frames hold them."""
+        """Decode the waiting rows as one stream: a schema, then the messages as in the frames."""
         frames, self._unpacked = self._unpacked, []
         schema = frame_schema(frames[0][0].columns)
         if len(frames) == 1:
@@ -154,17 +154,17 @@ class FrameRows:
             at += batch.num_rows
 
     def packed(self) -> dict[int, tuple[pa.Table, int]]:
-        """By LSN the table a frame's rows are packed in, and the first of them there."""
+        """By LSN, the table with a frame's packed rows, and the first of its rows there."""
         if self._unpacked:
             self._finish_pack()
         return self._packed
 
     def batch(self, ref: FrameRef) -> pa.RecordBatch:
         """The user columns of a frame, checked; raises Corruption."""
-        found = self._batches.get(ref.lsn)
-        if found is not None:
+        cached = self._batches.get(ref.lsn)
+        if cached is not None:
             self._batches.move_to_end(ref.lsn)
-            return found[0]
+            return cached[0]
         journal = self._journal.file(ref.journal)
         data = journal.file.pread(ref.offset, ref.total_bytes)
         header = decode_header(data)
@@ -194,7 +194,7 @@ class FrameRows:
         return batch
 
     def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
-        """Keep a decoded batch: the next slice of the frame is likely to be wanted soon.
+        """Keep a decoded batch: a caller is likely to need the next slice of the frame soon.
 
         The last one stays whatever its size, or a reader of few rows would read it for each call.
         """
@@ -207,10 +207,10 @@ class FrameRows:
             self._kept_bytes -= dropped
 
     def drop_through(self, lsn: int) -> None:
-        """Drop what is kept of frames whose rows are in files by now."""
-        for known in [known for known in self._batches if known <= lsn]:
-            self._kept_bytes -= self._batches.pop(known)[1]
-        self._packed = {known: of for known, of in self._packed.items() if known > lsn}
+        """Drop the cached rows of frames whose rows are in files by now."""
+        for number in [number for number in self._batches if number <= lsn]:
+            self._kept_bytes -= self._batches.pop(number)[1]
+        self._packed = {number: entry for number, entry in self._packed.items() if number > lsn}
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class FrameRows:
 class TailRun(msgspec.Struct, frozen=True, gc=False):
     """Rows first..first+rows of a ledger; txn is (coordinator, sequence); index of the first.
 
-    made: the user columns of a row that is not data and has some
+    made: the user columns of a row that is not data but has some
     """
 
     first: int
@@ -243,7 +243,8 @@ def repeat_runs(
     kind: pa.DataType,
     ends: pa.Array | None = None,
 ) -> pa.Array:
-    """Each value repeated up to its run end: a column that is constant a run, without a loop.
+    """Each value repeated up to its run end: a column that is constant within a run, without a
+    loop.
 
     ends: the run ends as int32, if the caller has them
     """
@@ -267,9 +268,9 @@ class Tail:
 
     __slots__ = ("_moved", "_rows", "runs")
 
-    def __init__(self, journal: Opened) -> None:
+    def __init__(self, journal: JournalFiles) -> None:
         self._rows = FrameRows(journal)
-        self._moved: list[list[TailRun]] = []  # to be let go
+        self._moved: list[list[TailRun]] = []  # to be freed
         self.runs: dict[int, list[TailRun]] = {}
 
     def note(self, raw: RawFrame, ops: list[Op]) -> None:
@@ -277,10 +278,10 @@ class Tail:
         if self._moved:
             self._let_go()
         ref: FrameRef | None = None
-        runs, made = self.runs, _RUNS
+        runs, makers = self.runs, _RUNS
         for op in ops:
             kind = type(op)
-            if kind not in made:
+            if kind not in makers:
                 continue
             if ref is None:
                 ref = _ref(raw)
@@ -288,10 +289,10 @@ class Tail:
             of_ledger = runs.get(ledger)
             if of_ledger is None:
                 of_ledger = runs[ledger] = []
-            of_ledger.append(made[kind](op, ref))
+            of_ledger.append(makers[kind](op, ref))
 
     def pack(self, raw: RawFrame) -> None:
-        """Take over the checked rows of a frame that is noted already."""
+        """Take over the checked rows of a frame that `note` has indexed."""
         if raw.rows is not None:
             self._rows.pack(_ref(raw), raw.rows)
 
@@ -299,25 +300,25 @@ class Tail:
         """Forget runs that a checkpoint has moved into part files."""
         self._rows.drop_through(lsn)
         for ledger, runs in list(self.runs.items()):
-            gone = bisect_right(runs, lsn, key=lambda run: run.frame.lsn)
-            if gone == len(runs):
+            moved = bisect_right(runs, lsn, key=lambda run: run.frame.lsn)
+            if moved == len(runs):
                 del self.runs[ledger]
             else:
-                self.runs[ledger] = runs[gone:]
+                self.runs[ledger] = runs[moved:]
             self._moved.append(runs)
 
     def _let_go(self) -> None:
-        """Free some of the runs that are not needed any more: whoever writes waits for it."""
-        left = FREED_A_FRAME
-        while left > 0 and self._moved:
+        """Free some of the moved runs; only some, as a writer waits for this."""
+        budget = FREED_A_FRAME
+        while budget > 0 and self._moved:
             runs = self._moved[-1]
-            left -= len(runs)
+            budget -= len(runs)
             del runs[-FREED_A_FRAME:]
             if not runs:
                 self._moved.pop()
 
     def slices(self, ledger: int, start: int, stop: int) -> list[Slice]:
-        """The slices of runs that hold rows start..stop of the ledger."""
+        """The slices of runs that contain rows start..stop of the ledger."""
         runs = self.runs.get(ledger, [])
         at = max(0, bisect_right(runs, start, key=lambda run: run.first) - 1)
         out: list[Slice] = []
@@ -330,12 +331,12 @@ class Tail:
         return out
 
     def end_beside(self, ledger: int, row: int) -> int:
-        """The row after the last of the run that a row is in."""
-        found = self.slices(ledger, row, row + 1)
-        return found[0][0].first + found[0][0].rows if found else row
+        """The row after the last of a row's run."""
+        slices = self.slices(ledger, row, row + 1)
+        return slices[0][0].first + slices[0][0].rows if slices else row
 
     def beside(self, ledger: int, row: int) -> tuple[int, int, int]:
-        """Some runs from that of a row on: the first row, the one after the last, bytes of one."""
+        """Some runs from a row's run on: the first row, the one after the last, bytes of one."""
         runs = self.runs.get(ledger, [])
         at = max(0, bisect_right(runs, row, key=lambda run: run.first) - 1)
         stop, size = row, 0
@@ -345,7 +346,7 @@ class Tail:
         return row, max(stop, row + 1), size // max(1, stop - row)
 
     def user_tables(self, slices: list[Slice]) -> list[pa.Table]:
-        """The user columns of the slices; consecutive ones of one shape share a table."""
+        """The user columns of the slices; consecutive slices of one shape share a table."""
         packed = self._rows.packed()
         if not packed:
             return self._loose(slices)
@@ -355,17 +356,17 @@ class Tail:
         first = at = 0
         for here, (run, start, stop) in enumerate(slices):
             if run.kind == KIND_DATA:
-                found, base = packed.get(run.frame.lsn, _UNPACKED)
-                if found is not table:
+                frame_table, base = packed.get(run.frame.lsn, _UNPACKED)
+                if frame_table is not table:
                     out.extend(self._group(table, slices[first:here], shifts))
-                    table, first, at, shifts = found, here, 0, []
+                    table, first, at, shifts = frame_table, here, 0, []
                 shifts.append(base + run.row_start + start - at)
             elif run.made is not None:
                 out.extend(self._group(table, slices[first:here], shifts))
                 out.extend(self._loose(slices[here : here + 1]))
                 table, first, at, shifts = None, here + 1, 0, []
                 continue
-            else:  # a marker has no rows: it goes along with its neighbours
+            else:  # a marker has no user columns: it joins its neighbours
                 shifts.append(None)
             at += stop - start
         out.extend(self._group(table, slices[first:], shifts))
@@ -374,7 +375,7 @@ class Tail:
     def _group(
         self, table: pa.Table | None, slices: list[Slice], shifts: list[int | None]
     ) -> list[pa.Table]:
-        """The rows of slices that lie in one packed table, or in frames to be read one by one."""
+        """The rows of slices in one packed table, or in frames to be read one by one."""
         if table is None:
             return self._loose(slices)
         ends = _stops(slices)
@@ -382,11 +383,11 @@ class Tail:
             return [table.slice(shifts[0], ends[-1])]
         shift = repeat_runs(shifts, ends, pa.int64())
         rows = pc.add(pa.arange(0, ends[-1]), shift)
-        # the default pool clears huge pages for what is used once: twice the time of a checkpoint
+        # the default pool clears huge pages for memory used once, which doubles a checkpoint's time
         return [pc.take(table, rows, boundscheck=False, memory_pool=pa.system_memory_pool())]
 
     def _loose(self, slices: list[Slice]) -> list[pa.Table]:
-        """The rows of slices of frames that are read one by one."""
+        """The rows of slices whose frames are read one by one."""
         out: list[pa.Table] = []
         group: list[pa.RecordBatch] = []
         columns = -1
@@ -409,27 +410,30 @@ class Tail:
     def columns(self, runs: Sequence[TailRun]) -> set[str]:
         """The columns of MESSAGE that have a value in some row of the runs.
 
-        A frame says it of its own rows, which may be those of several ledgers: they are looked at.
+        A frame names the columns of all its rows, which may belong to several ledgers: so this
+        reads the rows.
         """
         sure = {"kind", "entry", "lsn", "publish_time"}
         sure.update(name for name, has in _SELDOM.items() if any(map(has, runs)))
-        asked = {name for run in runs if run.made is not None for name in run.made.schema.names}
+        candidates = {
+            name for run in runs if run.made is not None for name in run.made.schema.names
+        }
         masks = {run.frame.columns for run in runs if run.kind == KIND_DATA}
-        asked.update(name for mask in masks for name in frame_schema(mask).names)
+        candidates.update(name for mask in masks for name in frame_schema(mask).names)
         for run in runs:
-            if not asked:
+            if not candidates:
                 break
             table = self.user_tables([(run, 0, run.rows)])[0]
-            for name in asked.intersection(table.column_names):
+            for name in candidates.intersection(table.column_names):
                 if table.column(name).null_count < table.num_rows:
-                    asked.discard(name)
+                    candidates.discard(name)
                     sure.add(name)
         return sure
 
     def message_table(
         self, slices: list[Slice], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> pa.Table:
-        """The slices as stored rows, in the order given, with these columns of MESSAGE."""
+        """The slices as stored rows, in their order, with these columns of MESSAGE."""
         if not slices:
             return MESSAGE.empty_table().select(names)
         if _MADE.issuperset(names):
@@ -444,36 +448,36 @@ class Tail:
         ends = pa.array(stops, pa.int32()) if len(stops) > 1 else None
         runs = [run for run, _, _ in slices]
         txns: list[tuple[int, int] | None] | None = None
-        made: list[pa.Array | pa.ChunkedArray] = []
+        arrays: list[pa.Array | pa.ChunkedArray] = []
         nulls = nulls_of(total)
         for name in names:
-            place = user.schema.get_field_index(name)
+            index = user.schema.get_field_index(name)
             kind = MESSAGE.field(name).type
-            if place >= 0:
-                made.append(user.column(place))
+            if index >= 0:
+                arrays.append(user.column(index))
             elif name in _COUNTED:
                 values = _COUNTED[name](slices, begins)
                 column = pc.add(pa.arange(0, total), repeat_runs(values, stops, pa.int64(), ends))
-                made.append(column if kind == pa.int64() else column.cast(kind))
+                arrays.append(column if kind == pa.int64() else column.cast(kind))
             elif name in _HALVES:
                 if txns is None:
                     txns = [run.txn and txn_halves(*run.txn) for run in runs]
                 half = _HALVES[name]
-                made.append(repeat_runs([txn and txn[half] for txn in txns], stops, kind, ends))
+                arrays.append(repeat_runs([txn and txn[half] for txn in txns], stops, kind, ends))
             elif name in _CONSTANT:
-                made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
+                arrays.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
-                made.append(nulls(kind))
-        return pa.Table.from_arrays(made, schema=schema_of(tuple(names)))
+                arrays.append(nulls(kind))
+        return pa.Table.from_arrays(arrays, schema=schema_of(tuple(names)))
 
 
 def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
-    """Consecutive slices of one frame as spans of its rows: it is read once for all of them."""
+    """Consecutive slices of one frame as spans of its rows: each frame is read once."""
     first: TailRun | None = None
     spans: list[Span] = []
     for run, start, stop in slices:
         is_same = first is not None and run.frame.lsn == first.frame.lsn and run.kind == first.kind
-        if not is_same or run.made is not None:  # what is made is one row, by itself
+        if not is_same or run.made is not None:  # a made row stands alone
             if first is not None:
                 yield first, spans
             first, spans = run, []
@@ -507,9 +511,9 @@ def _appended(op: Appended, ref: FrameRef) -> TailRun:
 
 
 def _marker(op: CommitMarker, ref: FrameRef) -> TailRun:
-    made = _watermark_row(watermark_ops.encode_effects(op.watermarks)) if op.watermarks else None
+    row = _watermark_row(watermark_ops.encode_effects(op.watermarks)) if op.watermarks else None
     txn = (op.coordinator, op.sequence)
-    return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, made)
+    return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, row)
 
 
 def _committed(op: BufferCommitted, ref: FrameRef) -> TailRun:
@@ -524,14 +528,14 @@ def _watermark_run(op: Op, ref: FrameRef) -> TailRun:
     if isinstance(op, WatermarkSnapshot):
         return TailRun(op.entry, 1, W_SNAPSHOT, ref, made=_watermark_row(op.payload))
     if isinstance(op, WatermarkIdled):
-        made = _watermark_row(op.by.encode())
-        return TailRun(op.entry, 1, W_IDLE, ref, 0, op.producer, made=made)
+        row = _watermark_row(op.by.encode())
+        return TailRun(op.entry, 1, W_IDLE, ref, 0, op.producer, made=row)
     assert isinstance(op, WatermarkSet | BufferWatermark)
-    made = _watermark_row(None, op.event_time)
+    row = _watermark_row(None, op.event_time)
     if isinstance(op, WatermarkSet):
-        return TailRun(op.entry, 1, W_SET, ref, 0, op.producer, made=made)
+        return TailRun(op.entry, 1, W_SET, ref, 0, op.producer, made=row)
     kind = W_IDLE if op.event_time is None else W_SET
-    return TailRun(op.entry, 1, kind, ref, 0, op.producer, (op.coordinator, op.sequence), made=made)
+    return TailRun(op.entry, 1, kind, ref, 0, op.producer, (op.coordinator, op.sequence), made=row)
 
 
 def _watermark_row(value: bytes | None, event_time: int | None = None) -> pa.RecordBatch:
@@ -555,7 +559,7 @@ def _ref(raw: RawFrame) -> FrameRef:
     )
 
 
-# Columns that are the same for a whole run, and columns that count on within one.
+# Columns that are the same for a whole run, and columns that count up within a run.
 _CONSTANT: dict[str, Callable[[list[TailRun]], list[object]]] = {
     "kind": lambda runs: [run.kind for run in runs],
     "lsn": lambda runs: [run.frame.lsn for run in runs],
@@ -581,8 +585,8 @@ _SELDOM: dict[str, Callable[[TailRun], object]] = {
     "txn_least": lambda run: run.txn,
 }
 _HALVES = {"txn_most": 0, "txn_least": 1}
-_MADE = frozenset([*_CONSTANT, *_COUNTED, *_HALVES])  # of what the ops say
-# The rows of an op, by its type: a chain of isinstance would cost more than a row does.
+_MADE = frozenset([*_CONSTANT, *_COUNTED, *_HALVES])  # built from ops alone
+# The run of an op, by its type: a chain of isinstance would cost more than the run.
 _RUNS: dict[type, Callable[[Any, FrameRef], TailRun]] = {
     BufferAppended: _buffered,
     Appended: _appended,
@@ -594,6 +598,6 @@ _RUNS: dict[type, Callable[[Any, FrameRef], TailRun]] = {
     WatermarkSnapshot: _watermark_run,
     BufferWatermark: _watermark_run,
 }
-_SHAPES = {1: 0, 2: EVENT_TIME}  # by their number: the columns of a row that is not data
+_SHAPES = {1: 0, 2: EVENT_TIME}  # by number of columns: the mask of a row that is not data
 _UNPACKED: tuple[None, int] = (None, 0)
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from txlog.base.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX
 from txlog.base.startup import compute as pc
-from txlog.engine.model.one_row import OneRow
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP, OneRow
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
 
 COLUMNS: dict[str, pa.DataType] = {

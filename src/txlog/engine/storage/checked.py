@@ -1,4 +1,4 @@
-"""Reading published files with every byte checked: what segment files and buckets share.
+"""Reading published files with every byte checked; segment files and buckets share this.
 
 pyarrow accepts flipped bits without an error (R5), so a reader compares the CRC32C of a range
 before it gives pyarrow a window on it.
@@ -15,7 +15,7 @@ from txlog.errors import Corruption
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-# What of a large file is compared before it is given out: a little more than is wanted.
+# A large file is checked in blocks of this size: little more than the bytes that a caller reads.
 BLOCK_BYTES = 256 << 10
 HINT = "txlog admin repair says what can be kept, else restore the file from a copy of the store"
 
@@ -23,7 +23,7 @@ HINT = "txlog admin repair says what can be kept, else restore the file from a c
 def damaged(
     path: str, offset: int, length: int, expected: str, found: str, hint: str = HINT
 ) -> Corruption:
-    """The error for a range that is not what it was."""
+    """The error for a range whose bytes have changed."""
     return Corruption(
         f"{path} is damaged in bytes {offset} to {offset + length}: "
         f"expected {expected}, found {found}",
@@ -37,7 +37,7 @@ def damaged(
 
 
 def said_by_arrow(error: Exception) -> str:
-    """Why Arrow refuses some bytes; raises an error that came from a signal handler."""
+    """The reason why Arrow refuses some bytes; raises an error that came from a signal handler."""
     if is_of_handler(error):
         raise error
     return str(error)
@@ -50,14 +50,14 @@ def checked_bytes(
     data = file.pread(offset, length)
     if len(data) != length:
         raise damaged(path, offset, length, f"{length} bytes", f"{len(data)} bytes", hint)
-    found = crc32c(data)
-    if found != crc:
-        raise damaged(path, offset, length, f"{crc:08x}", f"{found:08x}", hint)
+    actual = crc32c(data)
+    if actual != crc:
+        raise damaged(path, offset, length, f"{crc:08x}", f"{actual:08x}", hint)
     return data
 
 
 def check_size(file: File, path: str, expected: int, hint: str = HINT) -> None:
-    """A file that was cut or grew is damaged as a whole."""
+    """Raise Corruption, for the whole difference, if a file was cut or grew."""
     size = file.size()
     if size != expected:
         low, high = sorted((size, expected))
@@ -65,7 +65,7 @@ def check_size(file: File, path: str, expected: int, hint: str = HINT) -> None:
 
 
 def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
-    """Rows, start and end of each row group; they follow each other, the magic is in the first."""
+    """Rows, start and end of each row group; without gaps; the first includes the magic."""
     out: list[tuple[int, int, int]] = []
     start = 0
     for number in range(footer.num_row_groups):
@@ -83,10 +83,10 @@ def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
 
 
 class Window:
-    """A read-only file object over the whole length of a file, of which only one range is present.
+    """A read-only file object with the length of a file, of which only one range can be read.
 
-    pyarrow asks for absolute offsets. Asking outside the checked range means that the footer and
-    what names the file disagree.
+    pyarrow asks for absolute offsets. An offset outside the checked range means that the footer and
+    the FileRef disagree.
     """
 
     closed = False
@@ -98,7 +98,7 @@ class Window:
         self.show(offset, data)
 
     def show(self, offset: int, data: bytes) -> None:
-        """Have another range."""
+        """Replace the range."""
         self._offset = offset
         self._data = memoryview(data)
 
@@ -126,10 +126,10 @@ class Window:
 
 
 class CheckedFile:
-    """A read-only file object over a whole file, of which no more is in memory than is read.
+    """A read-only file object over a whole file, which holds only the blocks being read in memory.
 
-    The checksum of a file is of all its bytes. So they are read once, and compared, while the
-    checksum of each block is noted; a block that is read later is compared with its own.
+    The file has one checksum, over all bytes. So the constructor reads all bytes once, compares
+    them, and notes the checksum of each block; a block read later is compared with its own.
     raises: Corruption
     """
 
@@ -175,10 +175,10 @@ class CheckedFile:
         for number in range(first, last + 1):
             at = (number - first) * BLOCK_BYTES
             block = data[at : at + BLOCK_BYTES]
-            expected, found = self._blocks[number], crc32c(block)
-            if found != expected:
+            expected, actual = self._blocks[number], crc32c(block)
+            if actual != expected:
                 at += begin
-                raise damaged(self._path, at, len(block), f"{expected:08x}", f"{found:08x}")
+                raise damaged(self._path, at, len(block), f"{expected:08x}", f"{actual:08x}")
         self._position = stop
         return data[start - begin : stop - begin]
 

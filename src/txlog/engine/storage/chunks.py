@@ -1,26 +1,30 @@
-"""The file of a large message: its chunks as rows of one Parquet file, written as they come.
+"""The file of a large message: its chunks as rows of one Parquet file, and the row made of them.
 
     row group   one chunk, or as many as fit GROUP_BYTES; only one is in memory at a time
     row         kind CHUNK, entry = number of the chunk, value = its bytes; the first row has the
                 key, properties and instants of the message
 
 Nothing in the file depends on the frame that names it later: transaction, index, position and time
-come from the op, and so does the time of delivery, which may be a delay until then. The reader
-checks each row group by the CRC32C of its `FileRef`, and the whole value by that of the op. A file
-whose only chunk is null was made by a repair: the message is lost, and its first row says why.
+come from the op. So does the time of delivery, which may be a delay until then. The reader checks
+each row group by the CRC32C in its `FileRef`, and the whole value by the CRC32C in the op. If the
+only chunk is null, a repair made the file: the message is lost, and the first row has the reason.
+
+For all other code, a ledger of chunks has one row, the message; only this module sees several. A
+reader that does not need the value reads no more than the first row group (`large_row`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
+from txlog.base.ids import txn_halves
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.columns import MESSAGE
+from txlog.engine.storage.columns import KIND_DATA, MESSAGE
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import (
     GROUP_BYTES,
@@ -36,16 +40,19 @@ from txlog.errors import Corruption
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+# --- the file ------------------------------------------------------------------------------------
+
+
 CHUNK_KIND: Final = 6
 HEAD: Final = ("key", "properties", "event_time", "deliver_at")
-"""What the first chunk of a message carries besides its bytes."""
+"""The columns of the first chunk of a message, besides its bytes."""
 
 
 class ChunkFile:
-    """The bytes of the file, for `disk.publishing`; once they were read, what describes it.
+    """The bytes of the file, for `disk.publishing`, and its description once they were read.
 
-    head:   one row with columns of HEAD, those that the message has
-    chunks: the value in pieces, none of them empty but the only one
+    head:   one row with columns of HEAD that the message has
+    chunks: the value in pieces; a piece is empty only if it is the only one
     """
 
     __slots__ = ("_chunks", "_groups", "_head", "bytes", "crc", "file_crc", "rows", "value_bytes")
@@ -61,7 +68,7 @@ class ChunkFile:
         self.file_crc = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the file in order; a row group is written once its chunks have come."""
+        """Yield the bytes in order; a row group is written once its chunks have arrived."""
         sink = Sink()
         with arrow_module("pyarrow.parquet").ParquetWriter(
             pa.PythonFile(sink, "w"),
@@ -80,8 +87,8 @@ class ChunkFile:
         yield from self._taken(sink, 0)
 
     def ref(self, path: str, ledger: int) -> FileRef:
-        """What a frame says of the file; available after its bytes."""
-        _, _, length, crc = self._groups[-1]  # what stands after the last row group
+        """The description of the file for a frame; available after its bytes."""
+        _, _, length, crc = self._groups[-1]  # the bytes after the last row group
         return FileRef(
             path,
             ledger,
@@ -99,7 +106,7 @@ class ChunkFile:
         )
 
     def _table(self, group: Sequence[memoryview]) -> pa.Table:
-        """One row a chunk, over the memory of the chunks where there is only one."""
+        """One row per chunk, over the memory of the chunk if there is only one."""
         count = len(group)
         for chunk in group:
             self.crc = crc32c(chunk, self.crc)
@@ -109,7 +116,7 @@ class ChunkFile:
             value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(group[0])])
         else:
             value = pa.array([bytes(chunk) for chunk in group], pa.binary())
-        made: dict[str, pa.Array] = {
+        arrays: dict[str, pa.Array] = {
             "kind": pa.array([CHUNK_KIND] * count, pa.int8()),
             "entry": pa.arange(self.rows, self.rows + count),
             "value": value,
@@ -118,11 +125,11 @@ class ChunkFile:
             at = self._head.schema.get_field_index(name)
             if at >= 0:
                 first = self._head.column(at).cast(MESSAGE.field(name).type)
-                rest = pa.nulls(count - 1, first.type)
-                made[name] = pa.concat_arrays([first, rest])
+                others = pa.nulls(count - 1, first.type)
+                arrays[name] = pa.concat_arrays([first, others])
         self.rows += count
         columns = [
-            made[field.name] if field.name in made else pa.nulls(count, field.type)
+            arrays[field.name] if field.name in arrays else pa.nulls(count, field.type)
             for field in MESSAGE
         ]
         return pa.Table.from_arrays(columns, schema=MESSAGE)
@@ -153,28 +160,28 @@ def _grouped(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
 
 
 def cut(source: Iterable[Buffer], first_bytes: int, chunk_bytes: int) -> Iterator[memoryview]:
-    """Pieces of any size as chunks: the first of at most first_bytes, the others of chunk_bytes.
+    """Cut pieces of any size into chunks: the first of at most first_bytes, others of chunk_bytes.
 
-    A chunk that lies in one piece is a view of it; else it is put together.
+    A chunk inside one piece is a view of it; other chunks are copied together.
     """
-    wanted = first_bytes
-    held = bytearray()
+    size = first_bytes
+    buffer = bytearray()
     for piece in source:
         view = memoryview(piece).cast("B")
         while view.nbytes:
-            if not held and view.nbytes >= wanted:
-                yield view[:wanted]
-                view = view[wanted:]
-                wanted = chunk_bytes
+            if not buffer and view.nbytes >= size:
+                yield view[:size]
+                view = view[size:]
+                size = chunk_bytes
                 continue
-            room = wanted - len(held)
-            held += view[:room]
+            room = size - len(buffer)
+            buffer += view[:room]
             view = view[room:]
-            if len(held) == wanted:
-                yield memoryview(held)
-                held, wanted = bytearray(), chunk_bytes
-    if held:
-        yield memoryview(held)
+            if len(buffer) == size:
+                yield memoryview(buffer)
+                buffer, size = bytearray(), chunk_bytes
+    if buffer:
+        yield memoryview(buffer)
 
 
 def head_of(file: File, ref: FileRef) -> pa.Table:
@@ -186,13 +193,13 @@ def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[p
     """(the first row of the file, the value as an array of one), every byte checked.
 
     memory: the value, and a few row groups
-    raises: Corruption (path, offset, length) and whatever `file` raises
+    raises: Corruption (path, offset, length) and errors of `file`
     """
     reader = SegmentReader(file, ref)
-    # the default pool keeps what it gets: memory of this size must go back to the system
+    # the default pool keeps freed memory; memory of this size must go back to the system
     buffer = pa.allocate_buffer(value_bytes, memory_pool=pa.system_memory_pool())
     target = memoryview(buffer).cast("B")
-    at = found = row = 0
+    at = actual_crc = row = 0
     first = None
     for rows, offset, length, _ in ref.groups:
         table = reader.rows(row, row + rows)
@@ -205,13 +212,13 @@ def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[p
             if at + data.nbytes > value_bytes:
                 raise _wrong(ref, offset, length, f"{value_bytes} bytes of value", "more")
             target[at : at + data.nbytes] = data
-            found = crc32c(data, found)
+            actual_crc = crc32c(data, actual_crc)
             at += data.nbytes
         row += rows
     if at != value_bytes:
         raise _wrong(ref, 0, ref.bytes, f"{value_bytes} bytes of value", f"{at}")
-    if found != crc or first is None:
-        raise _wrong(ref, 0, ref.bytes, f"{crc:08x}", f"{found:08x}")
+    if actual_crc != crc or first is None:
+        raise _wrong(ref, 0, ref.bytes, f"{crc:08x}", f"{actual_crc:08x}")
     ends = pa.py_buffer(struct.pack("<ii", 0, value_bytes))
     return first, pa.Array.from_buffers(pa.binary(), 1, [None, ends, buffer])
 
@@ -237,3 +244,58 @@ def _wrong(ref: FileRef, offset: int, length: int, expected: str, found: str) ->
         expected=expected,
         found=found,
     )
+
+
+# --- the row of a large message ------------------------------------------------------------------
+
+
+class LargeMessage(Protocol):
+    """The buffer fold's description of a large message."""
+
+    value_bytes: int
+    crc: int
+    coordinator: int
+    sequence: int
+    index: int
+    time_ms: int
+    lsn: int
+    producer: str | None
+    last_sequence: int
+    deliver_at: int | None
+
+
+def large_row(file: File, ref: FileRef, message: LargeMessage, names: Sequence[str]) -> pa.Table:
+    """The message as a row with these columns of MESSAGE; every byte read is checked.
+
+    raises: Corruption (path, offset, length)
+    """
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    if "value" in names:
+        first, columns["value"] = reassembled(file, ref, message.value_bytes, message.crc)
+    elif not set(HEAD).isdisjoint(names):
+        first = head_of(file, ref)
+    else:
+        first = MESSAGE.empty_table()
+    most, least = txn_halves(message.coordinator, message.sequence)
+    values: dict[str, object] = {
+        "kind": KIND_DATA,
+        "entry": 0,
+        "lsn": message.lsn,
+        "publish_time": message.time_ms,
+        "producer": message.producer,
+        "txn_most": most,
+        "txn_least": least,
+        "txn_index": message.index,
+        "sequence_id": message.last_sequence if message.last_sequence >= 0 else None,
+    }
+    if message.deliver_at is not None:  # the file has what was asked for, if it is an instant
+        values["deliver_at"] = message.deliver_at
+    for name in names:
+        if name in values:
+            columns[name] = pa.array([values[name]], MESSAGE.field(name).type)
+        elif name in HEAD:
+            columns[name] = first.column(name)
+        elif name != "value":
+            columns[name] = pa.nulls(1, MESSAGE.field(name).type)
+    schema = pa.schema([MESSAGE.field(name) for name in names])
+    return pa.Table.from_arrays([columns[name] for name in names], schema=schema)

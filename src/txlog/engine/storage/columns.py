@@ -16,7 +16,7 @@ KIND_DATA: Final = 0
 INSTANT = pa.timestamp("ms", "UTC")
 PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 
-# Nullability is not declared: a table made elsewhere from the same columns must concatenate with
+# Nullability is not declared: a table built elsewhere from the same columns must concatenate with
 # one read from a file, and pyarrow compares the flag.
 MESSAGE = pa.schema(
     [
@@ -38,25 +38,25 @@ MESSAGE = pa.schema(
         ("marker_ledger", pa.int64()),
         ("marker_entry", pa.int64()),
         ("visible_time", INSTANT),
-        ("schema_version", pa.int32()),  # what the value was checked against; null: bytes
+        ("schema_version", pa.int32()),  # of the schema that the value fits; null: unchecked bytes
     ]
 )
 
 
 _VARIABLE: Final = frozenset([pa.string(), pa.binary()])
 _FIXED: Final = frozenset([pa.int8(), pa.int32(), pa.int64(), INSTANT])
-FEW_ROWS: Final = 1024  # below it, sharing costs more than it saves
+FEW_ROWS: Final = 1024  # below this, sharing costs more than it saves
 SHARED_ROWS: Final = 1 << 16  # null columns up to here share one memory; a row group has fewer
 
 
 @lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """MESSAGE with these columns only, in this order; the same object each time."""
+    """MESSAGE with only these columns, in this order; the same object each time."""
     return pa.schema([MESSAGE.field(name) for name in names])
 
 
 def constant(value: object, kind: pa.DataType, total: int) -> pa.Array:
-    """A column that has one value in every row; short ones share the memory of one."""
+    """A column with one value in every row; short columns of the same value share their memory."""
     if total > FEW_ROWS:
         return pa.nulls(total, kind) if value is None else _repeated(value, kind, total)
     return _few(value, kind).slice(0, total)
@@ -72,9 +72,9 @@ def _repeated(value: object, kind: pa.DataType, total: int) -> pa.Array:
 
 
 def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
-    """The function that makes null columns with this many rows, which share their memory.
+    """A function that makes null columns with this many rows, which share their memory.
 
-    Most rows have no value in most columns, and a null column takes its full width otherwise.
+    Most rows have no value in most columns, and otherwise each null column takes its full width.
     """
     shared: list[pa.Buffer] = []
 
@@ -102,7 +102,7 @@ def _zeros_of(rows: int) -> pa.Buffer:
 
 
 def conform(table: pa.Table, schema: pa.Schema = MESSAGE) -> pa.Table:
-    """The table with exactly the columns of `schema`, in order; what is absent is null.
+    """The table with exactly the columns of `schema`, in order; absent columns are null.
 
     Columns that `schema` does not name are dropped: a later version may have written them.
     """

@@ -1,7 +1,8 @@
-"""Owns Late: many values of which a call needs few, decoded when they are asked for.
+"""Owns LazyDict: a dict of many values, decoded at first use, as a call needs few.
 
-One topic of a catalog, one ended transaction of a coordinator, a file or two of a manifest: loading
-only skips over the bytes of the others, which costs a tenth. The encoding is the same.
+Such values are the topics of a catalog, the ended transactions of a coordinator, the files of a
+manifest. Loading only skips over the bytes of the values, which costs a tenth of decoding. The
+encoding is the same.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class Late(dict[int, V]):
+class LazyDict(dict[int, V]):
     """A dict of values that stay msgpack until they are used.
 
-    It is encoded as what it holds, decoded or not. Its values are not shared with another one.
+    Encoding it gives the same bytes, whether values are decoded or not. Do not share its values
+    with another LazyDict.
     """
 
     __slots__ = ("_decode",)
@@ -28,10 +30,10 @@ class Late(dict[int, V]):
         self._decode = decode
 
     def __getitem__(self, key: int) -> V:
-        found: Any = super().__getitem__(key)
-        if type(found) is msgspec.Raw:
-            found = self[key] = self._decode(found)
-        return found  # type: ignore[no-any-return]
+        value: Any = super().__getitem__(key)
+        if type(value) is msgspec.Raw:
+            value = self[key] = self._decode(value)
+        return value  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
         return super().__iter__()  # its own method, so that dict(late) decodes the values
@@ -48,9 +50,9 @@ class Late(dict[int, V]):
     def pop(self, key: int, *default: D) -> V | D:
         if key not in self and default:
             return default[0]
-        found = self[key]
+        value = self[key]
         del self[key]
-        return found
+        return value
 
     def setdefault(self, key: int, default: V) -> V:
         if key not in self:
@@ -81,7 +83,7 @@ class Late(dict[int, V]):
 
 class _LateValues(ValuesView[V]):
     __slots__ = ()
-    _mapping: Late[V]
+    _mapping: LazyDict[V]
 
     def __iter__(self) -> Iterator[V]:
         return map(self._mapping.__getitem__, self._mapping)
@@ -92,7 +94,7 @@ class _LateValues(ValuesView[V]):
 
 class _LateItems(ItemsView[int, V]):
     __slots__ = ()
-    _mapping: Late[V]
+    _mapping: LazyDict[V]
 
     def __iter__(self) -> Iterator[tuple[int, V]]:
         return ((key, self._mapping[key]) for key in self._mapping)

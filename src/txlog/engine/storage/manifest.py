@@ -20,7 +20,7 @@ import msgspec
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.late_values import Late
+from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 
@@ -34,7 +34,7 @@ assert _HEAD.size == 32
 
 
 class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the dump of one fold lies: a slice of a published state file."""
+    """The position of the dump of one fold: a slice of a published state file."""
 
     kind: str
     a: int
@@ -62,8 +62,8 @@ class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A segment of the changes of keys, cursors, or the catalog: rows of these LSNs and instants.
 
     kind:      key, cursor, catalog
-    subscription, partition: of a segment of one cursor alone, else 0
-    newest:    it has the newest row of each key of what was before it, no other
+    subscription, partition: for a segment of one cursor alone, else 0
+    newest:    it has only the newest row of each key of the segments before it
     """
 
     kind: str
@@ -83,8 +83,8 @@ class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The segments of changes, of each kind oldest first.
 
-    begun: their last row of a key is its state at the cut; else the next checkpoint writes a row of
-           the state of every key
+    begun: the last row of a key there is its state at the cut; else the next checkpoint writes a
+           row of the state of every key
     """
 
     begun: bool = False
@@ -95,7 +95,7 @@ _NO_CHANGES = msgspec.Raw(msgspec.msgpack.encode(Changes()))
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What a checkpoint consists of. Frames above cut_lsn are in the journals."""
+    """The parts of a checkpoint. Frames above cut_lsn are in the journals."""
 
     generation: int
     previous_crc: int
@@ -104,13 +104,13 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int
     files: dict[int, list[FileRef]]
     dumps: list[DumpRef]
-    dropped: list[tuple[str, int]]  # un-named files and since when, until they are unlinked
+    dropped: list[tuple[str, int]]  # files no longer named, and since when, until they are unlinked
     history: list[HistoryRef] = []
     changes: msgspec.Raw = _NO_CHANGES  # of Changes: opening a store needs none of it
 
 
 class _Stored(Manifest, frozen=True, array_like=True):
-    """A manifest as it is read: of the files a call needs those of a few ledgers."""
+    """A manifest as it is read: a call needs the files of only a few ledgers."""
 
     files: dict[int, msgspec.Raw]  # type: ignore[assignment]
 
@@ -139,9 +139,9 @@ def manifest_path(generation: int) -> str:
 
 
 def generations(disk: Disk) -> list[int]:
-    """Every generation there is a file of, rising."""
-    found = (_NAME.fullmatch(name) for name in disk.listdir(MANIFEST_DIR))
-    return sorted(int(match[1]) for match in found if match)
+    """Every generation that has a file, rising."""
+    matches = (_NAME.fullmatch(name) for name in disk.listdir(MANIFEST_DIR))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def encode_manifest(manifest: Manifest, salt: bytes) -> bytes:
@@ -157,8 +157,8 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
     path = manifest_path(generation)
     data = disk.read(path)
     if len(data) >= _HEAD.size:
-        magic, found, crc, version, length = _HEAD.unpack_from(data)
-        if magic == _MAGIC and found == salt and crc == crc32c(data[20:], crc32c(data[:16])):
+        magic, found_salt, crc, version, length = _HEAD.unpack_from(data)
+        if magic == _MAGIC and found_salt == salt and crc == crc32c(data[20:], crc32c(data[:16])):
             if version != VERSION:
                 raise FormatMismatch(
                     f"{path} has version {version}, this txlog reads {VERSION}", path=path
@@ -172,7 +172,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                         stored.cut_lsn,
                         stored.chain_crc,
                         stored.time_ms,
-                        Late(stored.files, _refs.decode),
+                        LazyDict(stored.files, _refs.decode),
                         stored.dumps,
                         stored.dropped,
                         stored.history,
@@ -187,17 +187,17 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
 
 
 def newest_manifest(disk: Disk, salt: bytes, known_generation: int) -> tuple[Manifest, list[str]]:
-    """The newest good manifest, and what had to be skipped to get it.
+    """The newest good manifest, and a report for each one that had to be skipped.
 
-    known_generation: the newest that the witness knows of; its loss must not go unnoticed
-    raises: Corruption when neither of the two kept ones is good
+    known_generation: the newest that the witness knows; its loss must not go unnoticed
+    raises: Corruption when neither of the newest two is good
     """
-    found = generations(disk)
+    numbers = generations(disk)
     reports: list[str] = []
     last: Corruption | None = None
-    if known_generation > (found[-1] if found else 0):
+    if known_generation > (numbers[-1] if numbers else 0):
         reports.append(f"{manifest_path(known_generation)} is missing: its predecessor is used")
-    for generation in reversed(found[-2:]):
+    for generation in reversed(numbers[-2:]):
         try:
             return read_manifest(disk, generation, salt), reports
         except MissingFile as exc:

@@ -5,22 +5,22 @@ Such a file has an address in place of a path:
     file:///mnt/archive/<uuid>/topics/…/ledger-….parquet
     s3://bucket/prefix/<uuid>/topics/…/ledger-….parquet?endpoint_override=…&region=…&scheme=…
 
-What is between `://` and `?` is taken as it is; nothing in it is percent-encoded. A *place* is an
-address up to the uuid of the store, options included. pyarrow.fs makes the calls; credentials are
-those that it finds (environment, profile, role) and are never in an address. As with any file of
-the store, the reader compares checksums. Calls may take seconds, and fail when the network does:
-DiskFailed; or MissingFile when no such object exists.
+The text between `://` and `?` is literal, without percent-encoding. A *place* is an address up to
+the uuid of the store, options included. pyarrow.fs makes the calls and finds the credentials
+(environment, profile, role); they are never in an address. As with any file of the store, the
+reader compares checksums. Calls may take seconds, and fail when the network does: DiskFailed; or
+MissingFile when no such object exists.
 
-A store names its files outside, and whoever made it may name any file of this machine, or any
-bucket. Opening that would show what is in it, or that it exists, and would call an address with the
-credentials of this machine. So a file is opened only in a place that this user has named, by
-`txlog admin offload` or `txlog admin confirm`, or to this process (`trust`). What users have named
-is recorded where no store reaches:
+A store names its files outside, and the maker of a store may name any file of this machine, or any
+bucket. Opening it would reveal its content, or that it exists, and would call an address with the
+credentials of this machine. So txlog opens a file only in a place that this user has named, by
+`txlog admin offload` or `txlog admin confirm`, or to this process (`trust`). The places that a user
+has named are recorded outside every store:
 
     $XDG_STATE_HOME/txlog/places/<hash of a store's path>.json   by default in ~/.local/state
 
-Reading asks all records: a store that was moved finds its files as before. Removing asks for more,
-see store/confirmed.
+A place in any record may be read: a store that was moved finds its files as before. Removing needs
+more, see store/confirmed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from txlog.errors import DiskFailed, InvalidArgument, MissingFile, NotFound, Sto
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-PIECE_BYTES: Final = 8 << 20  # copied and compared at a time
+PIECE_BYTES: Final = 8 << 20  # bytes copied and compared at a time
 CONNECT_SECONDS: Final = 10
 RECORDS_MAX: Final = 1_000
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -56,7 +56,7 @@ _FORBIDDEN: Final = re.compile(r"[%?#\\\x00-\x1f\x7f]|//|(^|/)\.\.?(/|$)")
 
 
 def _urls() -> Any:
-    """urllib.parse, which takes 4 ms to load and is for files outside the store only."""
+    """urllib.parse, which takes 4 ms to load and is needed only for files outside the store."""
     return import_module("urllib.parse")
 
 
@@ -72,29 +72,29 @@ def place_of(text: str, uuid: str) -> str:
             region and scheme
     raises: InvalidArgument
     """
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, location = text.partition("://")
     if not separator:
-        scheme, rest = "file", absolute(text)
-        rest, query = rest.rstrip("/"), ""
+        scheme, location = "file", absolute(text)
+        location, query = location.rstrip("/"), ""
     elif scheme == "file":
-        rest, query = _urls().unquote(rest).rstrip("/"), ""
-        if not rest.startswith("/"):
+        location, query = _urls().unquote(location).rstrip("/"), ""
+        if not location.startswith("/"):
             raise InvalidArgument(f"{text} is not absolute: file:///…")
     elif scheme == "s3":
-        rest, _, query = rest.partition("?")
-        rest, query = rest.rstrip("/"), _options(query)
-        if "@" in rest:
+        location, _, query = location.partition("?")
+        location, query = location.rstrip("/"), _options(query)
+        if "@" in location:
             raise InvalidArgument(
                 "an address holds no credentials: it is stored",
                 hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile",
             )
-        if not _BUCKET.fullmatch(rest.partition("/")[0]):
+        if not _BUCKET.fullmatch(location.partition("/")[0]):
             raise InvalidArgument(f"{text} names no bucket: s3://bucket/prefix")
     else:
         raise InvalidArgument(f"{text} is neither a directory nor s3://bucket/prefix")
-    if _FORBIDDEN.search(rest):
+    if _FORBIDDEN.search(location):
         raise InvalidArgument(f"{text} has characters that an address cannot have")
-    return f"{scheme}://{rest}/{uuid}" + (f"?{query}" if query else "")
+    return f"{scheme}://{location}/{uuid}" + (f"?{query}" if query else "")
 
 
 def address(place: str, path: str) -> str:
@@ -114,7 +114,7 @@ def is_remote(path: str) -> bool:
 
 
 def without_options(far: str) -> str:
-    """An address as people and other programs write it."""
+    """An address as users and other programs write it."""
     return far.partition("?")[0]
 
 
@@ -126,7 +126,7 @@ def open_file(disk: Disk | None, path: str) -> File:
 
 
 def open_planned(disk: Disk | None, path: str) -> File:
-    """The same in a process that was told to: who planned it has checked the place."""
+    """As open_file, in a process that runs a plan: the planner has checked the place."""
     if is_far(path):
         return _opened(path)
     assert disk is not None
@@ -134,7 +134,7 @@ def open_planned(disk: Disk | None, path: str) -> File:
 
 
 def is_there(disk: Disk, path: str) -> bool:
-    """Whether a file is there, inside the store or outside. Raises DiskFailed."""
+    """Whether a file exists, inside the store or outside. Raises DiskFailed."""
     if not is_far(path):
         return disk.exists(path)
     try:
@@ -144,19 +144,19 @@ def is_there(disk: Disk, path: str) -> bool:
     return True
 
 
-def open_far(far: str) -> FarFile:
+def open_far(far: str) -> RemoteFile:
     """Open a file outside the store. Raises MissingFile, DiskFailed."""
     check_named(far)
     return _opened(far)
 
 
-def _opened(far: str) -> FarFile:
+def _opened(far: str) -> RemoteFile:
     filesystem, path = located(far)
     with _mapped("open", far):
-        return FarFile(filesystem.open_input_file(path), far)
+        return RemoteFile(filesystem.open_input_file(path), far)
 
 
-class FarFile:
+class RemoteFile:
     """`File` outside the store; nothing is written through it."""
 
     __slots__ = ("_far", "_file")
@@ -186,8 +186,8 @@ class FarFile:
 def put(place: str, path: str, pieces: Iterable[bytes]) -> None:
     """Write a file of the store to its address whole and durably.
 
-    What an earlier, interrupted copy left there is replaced.
-    raises: DiskFailed, and what the pieces raise: then what is there must not be used
+    It replaces an earlier, interrupted copy.
+    raises: DiskFailed, and errors of the pieces: then the file at the address must not be used
     """
     far = address(place, path)
     if not place.startswith("file://"):
@@ -216,7 +216,7 @@ def _write(far: str, pieces: Iterable[bytes]) -> None:
         with _mapped("write", far):
             out = filesystem.open_output_stream(path)
         with out:
-            for piece in pieces:  # what these raise is about the source
+            for piece in pieces:  # their errors concern the source
                 with _mapped("write", far):
                     out.write(piece)
             with _mapped("write", far):
@@ -228,18 +228,18 @@ def _write(far: str, pieces: Iterable[bytes]) -> None:
 
 
 def check(far: str, size: int, crc: int) -> None:
-    """Read a file back as a whole. Raises DiskFailed when it is not what was written."""
+    """Read a whole file back. Raises DiskFailed when it differs from the written bytes."""
     file = open_far(far)
     try:
-        found, at = 0, 0
+        actual_crc, at = 0, 0
         while piece := file.pread(at, PIECE_BYTES):
-            found = crc32c(piece, found)
+            actual_crc = crc32c(piece, actual_crc)
             at += len(piece)
     finally:
         file.close()
-    if (at, found) != (size, crc):
+    if (at, actual_crc) != (size, crc):
         raise DiskFailed(
-            f"{without_options(far)} reads back differently: {at} bytes, {found:08x}", path=far
+            f"{without_options(far)} reads back differently: {at} bytes, {actual_crc:08x}", path=far
         )
 
 
@@ -253,7 +253,7 @@ def size_of(far: str) -> int:
 
 
 def delete(place: str, far: str) -> None:
-    """Remove a file of a place; harmless when it is gone. No link is followed below the place.
+    """Remove a file of a place; harmless when it is missing. Follows no link below the place.
 
     raises: DiskFailed, Corruption
     """
@@ -261,7 +261,7 @@ def delete(place: str, far: str) -> None:
         base, _, uuid = place[len("file://") :].rpartition("/")
         try:
             disk = PosixDisk(base or "/")
-        except StoreNotFound:  # of a mount that is not there, nothing is
+        except StoreNotFound:  # no mount, so there is no such file
             return
         try:
             disk.unlink(f"{uuid}{far[len(place) :]}")
@@ -282,13 +282,13 @@ def listed(place: str) -> list[tuple[str, int]]:
     fs = arrow_module("pyarrow.fs")
     base, mark, query = place.partition("?")
     with _mapped("list", place):
-        found = filesystem.get_file_info(
+        infos = filesystem.get_file_info(
             fs.FileSelector(path, allow_not_found=True, recursive=True)
         )
     return [
-        (f"{base}{one.path[len(path) :]}{mark}{query}", one.size)
-        for one in found
-        if one.type == fs.FileType.File
+        (f"{base}{info.path[len(path) :]}{mark}{query}", info.size)
+        for info in infos
+        if info.type == fs.FileType.File
     ]
 
 
@@ -305,8 +305,8 @@ def check_place(place: str) -> None:
 
 def located(far: str) -> tuple[Any, str]:
     """The pyarrow file system of an address, and the path that it has there."""
-    scheme, _, rest = far.partition("://")
-    path, _, query = rest.partition("?")
+    scheme, _, location = far.partition("://")
+    path, _, query = location.partition("?")
     return _filesystem(scheme, path.partition("/")[0], query), path
 
 
@@ -326,38 +326,38 @@ def _filesystem(scheme: str, bucket: str, query: str) -> Any:
 
 def _options(query: str) -> str:
     """The options of an address in a fixed order."""
-    found = dict(_urls().parse_qsl(query, keep_blank_values=True))
-    for name in found:
+    options = dict(_urls().parse_qsl(query, keep_blank_values=True))
+    for name in options:
         if name not in _OPTIONS:
             raise InvalidArgument(f"{name} is not an option of an address: {', '.join(_OPTIONS)}")
-    encoded: str = _urls().urlencode(sorted(found.items()), safe=":/")
+    encoded: str = _urls().urlencode(sorted(options.items()), safe=":/")
     return encoded
 
 
 @contextmanager
 def _mapped(action: str, far: str) -> Iterator[None]:
-    """Our errors for those of pyarrow."""
-    shown = without_options(far)
+    """Raise our errors in place of pyarrow's."""
+    shown_path = without_options(far)
     try:
         yield
     except FileNotFoundError as error:
-        raise MissingFile(f"cannot {action} {shown}: no such file", path=far) from error
+        raise MissingFile(f"cannot {action} {shown_path}: no such file", path=far) from error
     except (OSError, ValueError) as error:
         if is_of_handler(error):
             raise
         reason = " ".join(str(error).split())
         raise DiskFailed(
-            f"cannot {action} {shown}: {reason}",
+            f"cannot {action} {shown_path}: {reason}",
             hint="is it reachable, and are the credentials set?",
             path=far,
         ) from error
 
 
-_trusted = set[str]()  # places of this process: recorded ones that it has seen, and given ones
+_trusted = set[str]()  # places of this process: from records that it has read, or given to `trust`
 
 
-class Record(msgspec.Struct):
-    """What a file says: path and uuid of a store, and the places that its user has named.
+class PlaceRecord(msgspec.Struct):
+    """The content of a record: path and uuid of a store, and the places that its user has named.
 
     places: files there may be read, and removed by this store
     read:   files there may be read
@@ -370,16 +370,16 @@ class Record(msgspec.Struct):
 
 
 def record_directory() -> str | None:
-    """Where this user's records are; None: this user has no directory for state."""
+    """The directory of this user's records; None: this user has no directory for state."""
     home = state_home()
     return None if home is None else f"{home}/txlog/places"
 
 
-def read_record(path: str) -> Record | None:
-    """A record; None without one, or for one that cannot be read. Raises DiskFailed."""
+def read_record(path: str) -> PlaceRecord | None:
+    """A record; None if there is none, or it cannot be decoded. Raises DiskFailed."""
     data = read_file(path, RECORD_BYTES_MAX)
     try:
-        return None if data is None else msgspec.json.decode(data, type=Record)
+        return None if data is None else msgspec.json.decode(data, type=PlaceRecord)
     except msgspec.DecodeError:
         return None
 
@@ -390,9 +390,9 @@ def trust(places: Iterable[str]) -> None:
 
 
 def place_in(places: Iterable[str], uuid: str, far: str) -> str | None:
-    """The place that a file outside lies in, as a store puts it there; None: in none of these.
+    """The first of these places that this outside file belongs to, by a store's naming; or None.
 
-    uuid: of the store, in whose directory of the place it must be
+    uuid: of the store, in whose directory of the place the file must be
     """
     for place in places:
         base, _, options = place.partition("?")
@@ -410,7 +410,7 @@ def place_in(places: Iterable[str], uuid: str, far: str) -> str | None:
 
 
 def check_named(far: str) -> None:
-    """Raise unless this user has named the place of a file outside. Nothing outside is looked at.
+    """Raise unless this user has named the place of an outside file. Looks at no file outside.
 
     raises: DiskFailed
     """
@@ -431,7 +431,7 @@ def _is_named(far: str) -> bool:
 
 
 def _split(far: str) -> tuple[str, str, str]:
-    """(directory or bucket, uuid, options) of an address, if it is one of a store's file."""
+    """(directory or bucket, uuid, options) of an address, if it is that of a store's file."""
     path, mark, options = far.partition("?")
     base, _, uuid = path.partition("/topics/")[0].rpartition("/")
     return base, uuid, mark + options
@@ -442,16 +442,16 @@ def _hint(far: str) -> str:
     if place_in([f"{base}/{uuid}{options}"], uuid, far) is None:
         return "no offload puts a file there: do not trust this store"
     place = base + options
-    is_plain = place.isprintable() and "'" not in place  # for a shell, which it may be meant for
-    shown = f"'{place}'" if is_plain else "PLACE"
-    return f"if you or yours have offloaded to there: txlog admin confirm {shown}"
+    is_plain = place.isprintable() and "'" not in place  # safe to paste into a shell
+    argument = f"'{place}'" if is_plain else "PLACE"
+    return f"if you or yours have offloaded to there: txlog admin confirm {argument}"
 
 
-def _records() -> Iterator[Record]:
-    above = record_directory()
-    if above is None:
+def _records() -> Iterator[PlaceRecord]:
+    directory = record_directory()
+    if directory is None:
         return
-    for name in names_in(above, RECORDS_MAX):
-        record = read_record(f"{above}/{name}") if name.endswith(".json") else None
+    for name in names_in(directory, RECORDS_MAX):
+        record = read_record(f"{directory}/{name}") if name.endswith(".json") else None
         if record is not None:
             yield record

@@ -1,7 +1,7 @@
-"""Owns Scratch: bytes that are put aside and read again, in a file that nobody else sees.
+"""Owns Scratch: temporary bytes, in a file that no other process sees.
 
-It has no name, so nothing of it is left by whatever ends the process, and nothing of it is flushed.
-What is read back is checked all the same: nothing reaches pyarrow unchecked (spec/reliability R5).
+The file has no name, so it vanishes however the process ends, and it is never flushed. Bytes that
+are read back are checked all the same: nothing reaches pyarrow unchecked (spec/reliability R5).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class Kept(NamedTuple):
-    """Where bytes lie in a scratch file."""
+class ScratchSlot(NamedTuple):
+    """The position of bytes in a scratch file."""
 
     offset: int
     length: int
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
 
 
 class Scratch:
-    """A file for what is put aside; for one thread."""
+    """A file for temporary bytes; for one thread."""
 
     __slots__ = ("_file", "bytes")
 
@@ -35,23 +35,23 @@ class Scratch:
         self._file = disk.scratch()
         self.bytes = 0
 
-    def put(self, parts: Sequence[Buffer]) -> Kept:
-        """Put the joined parts aside; raises StoreFull, DiskFailed."""
+    def put(self, parts: Sequence[Buffer]) -> ScratchSlot:
+        """Write the joined parts; raises StoreFull, DiskFailed."""
         views, crc = as_views(parts), 0
         for view in views:
             crc = crc32c(view, crc)
-        kept = Kept(self.bytes, sum(view.nbytes for view in views), crc)
-        self._file.pwrite(kept.offset, views)
-        self.bytes += kept.length
-        return kept
+        slot = ScratchSlot(self.bytes, sum(view.nbytes for view in views), crc)
+        self._file.pwrite(slot.offset, views)
+        self.bytes += slot.length
+        return slot
 
-    def get(self, kept: Kept) -> bytes:
-        """What was put there; raises DiskFailed."""
-        data = self._file.pread(kept.offset, kept.length)
-        if len(data) != kept.length or crc32c(data) != kept.crc:
-            raise DiskFailed("a temporary file reads back differently", offset=kept.offset)
+    def get(self, slot: ScratchSlot) -> bytes:
+        """The bytes of an earlier `put`; raises DiskFailed."""
+        data = self._file.pread(slot.offset, slot.length)
+        if len(data) != slot.length or crc32c(data) != slot.crc:
+            raise DiskFailed("a temporary file reads back differently", offset=slot.offset)
         return data
 
     def close(self) -> None:
-        """Let go of it all; harmless when repeated."""
+        """Close and so remove the file; harmless when repeated."""
         self._file.close()

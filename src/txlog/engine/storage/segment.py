@@ -9,6 +9,11 @@ file, of each row group and of the tail after the last one, and nothing reaches 
 This module makes no file call: it turns tables into bytes that `disk` publishes; `segment_reader`
 reads them back. A `SegmentStream` makes them row group by row group, so that a file may be larger
 than the memory it takes to write.
+
+Files written for users get row groups of another size (`gathered`). Rows that wait for their group
+are in memory. pyarrow's writer also keeps data of each group until the file ends: 16 KB for
+seventeen columns, 27 with a page index, and more when it ends. So the first 256 groups have 8 MB
+each, and the later groups of a longer file 12.
 """
 
 from __future__ import annotations
@@ -30,15 +35,18 @@ from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, conform
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
+# --- files of ledgers ----------------------------------------------------------------------------
+
+
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20
-_SMALL_BYTES: Final = 64 << 10  # pieces that are smaller are written together
-# What an Arrow IPC file has around its batches: their blocks in the footer, magics and lengths.
+_SMALL_BYTES: Final = 64 << 10  # smaller pieces are written together
+# The bytes of an Arrow IPC file around its batches: their blocks in the footer, magics and lengths.
 IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 
-# A sealed file of a partition says which ledger it is in every row: who scans many files by
-# Spark would have to ask for the name of each, which costs more than all of such a column.
-# DuckDB scans no files of unequal columns together, so those of untyped topics stay as they were.
+# A sealed file of a partition has its ledger in every row: otherwise a Spark scan of many files
+# would need the name of each file, which costs more than the whole column. DuckDB does not scan
+# files with unequal columns together, so files of untyped topics keep the old columns.
 BYTES: Final = pa.schema([field for field in MESSAGE if field.name != "schema_version"])
 SEALED: Final = BYTES.append(pa.field("ledger", pa.int64()))
 RECORD: Final = "record"
@@ -49,7 +57,7 @@ _DELTA: Final = [
     *(field.name for field in SEALED if field.type in (pa.int64(), pa.int32(), INSTANT)),
 ]
 _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.value"]
-# An absent column reads as null; these two every file stores, so that any scan can rely on them.
+# An absent column reads as null; every file stores these two, so that any scan can rely on them.
 _ALWAYS: Final = ("kind", "entry")
 
 Form = Literal["part", "sealed", "chunks", "bucket", "adopted"]
@@ -59,8 +67,8 @@ Group = tuple[int, int, int, int]  # rows, offset, length, CRC32C
 class Records(NamedTuple):
     """How the values of a typed topic become the column `record` of a Parquet file.
 
-    version: of the schema whose type it has; of: the values of rows as structs, null where a row
-             does not say in `schema_version` that its value was checked
+    version: of the schema whose type it has; of: the values of rows as structs, null where
+             `schema_version` of a row is null, so that its value is unchecked
     """
 
     version: int
@@ -68,18 +76,19 @@ class Records(NamedTuple):
     of: Callable[[pa.Table], pa.ChunkedArray]
 
     def beside(self, rows: pa.Table) -> pa.Table:
-        """The rows with their records."""
+        """Append the records to the rows."""
         return rows.append_column(pa.field(RECORD, self.kind), self.of(rows))
 
 
 class FileRef(msgspec.Struct, frozen=True, array_like=True):
-    """What the manifest knows of a segment file; the groups and the footer cover all its bytes.
+    """The manifest's description of a segment file; groups and footer cover all its bytes.
 
-    first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows
-    have none. An empty file has 0, -1. A part is one group and no footer. An adopted file is a
-    sealed one whose rows have no LSN: it is here, for all of them. messages: how many rows of a
-    sealed file are of kind data; -1 if not counted. record: the version of the schema whose type
-    the column `record` of a Parquet file has; 0: it has no such column.
+    first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows have
+                 none. An empty file has 0, -1. A part is one group and no footer. An adopted file
+                 is a sealed file whose rows have no LSN column: lsn_first is the LSN of all rows.
+                 messages: how many rows of a sealed file are of kind data; -1 if not counted.
+                 record: the version of the schema whose type the column `record` of a Parquet file
+                 has; 0: it has no such column.
     """
 
     path: str
@@ -106,22 +115,22 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> list[memoryview]:
-    """The buffers of an Arrow IPC file; columns without any value are left out.
+    """The buffers of an Arrow IPC file; without columns that have no value.
 
     A null column costs its full width in Arrow, and most rows use a third of the columns.
-    identity: what the file says of itself (store, ledger, ...), for inspection.
+    identity: the file's description of itself (store, ledger, ...), for inspection.
     """
     table = conform(table)
-    kept = [
+    names = [
         field.name
         for field in MESSAGE
         if field.name in _ALWAYS or table.column(field.name).null_count < table.num_rows
     ]
-    table = table.select(kept).replace_schema_metadata(dict(identity or {}))
-    # a batch for each chunk would be one for each small frame
+    table = table.select(names).replace_schema_metadata(dict(identity or {}))
+    # without this, each small frame would be a batch of its own
     pool = pa.system_memory_pool()
     batches = [b for piece in cut(table) for b in piece.combine_chunks(pool).to_batches()]
-    # memory that grows while it is written costs twenty times as much as a buffer of its size
+    # a buffer that grows while it is written costs twenty times as much as one of its final size
     size = sum(map(pa.ipc.get_record_batch_size, batches)) + 2 * table.schema.serialize().size
     buffer = pa.allocate_buffer(
         size + IPC_BATCH_BYTES * len(batches) + IPC_FILE_BYTES, memory_pool=pool
@@ -151,7 +160,7 @@ def encode_sealed(
 
 
 class Sink:
-    """A file object that keeps what was written until it is taken."""
+    """A file object that keeps written bytes until `take`."""
 
     closed = False
 
@@ -166,10 +175,10 @@ class Sink:
         return len(data)
 
     def take(self) -> list[bytes]:
-        """What came since the last time; small pieces joined, of which a page header has many."""
-        taken, self._pieces = self._pieces, []
+        """The pieces since the last call, small ones joined: a page header has many."""
+        all_pieces, self._pieces = self._pieces, []
         out: list[bytes] = []
-        for small, group in groupby(taken, key=lambda piece: len(piece) < _SMALL_BYTES):
+        for small, group in groupby(all_pieces, key=lambda piece: len(piece) < _SMALL_BYTES):
             pieces = list(group)
             out += [b"".join(pieces)] if small else pieces
         return out
@@ -178,14 +187,14 @@ class Sink:
         return self._position
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
         self.closed = True
 
 
-class Written:
-    """What is known of the bytes of a file while they are made; `sink` is what makes them."""
+class FileDigest:
+    """Sizes and checksums of a file's bytes while a writer produces them into `sink`."""
 
     __slots__ = ("bytes", "crc", "groups", "sink")
 
@@ -196,7 +205,7 @@ class Written:
         self.groups: list[Group] = []
 
     def take(self) -> tuple[list[bytes], int]:
-        """What was written since the last time, and its checksum."""
+        """The bytes written since the last call, and their checksum."""
         pieces, crc = self.sink.take(), 0
         for piece in pieces:
             crc = crc32c(piece, crc)
@@ -205,7 +214,7 @@ class Written:
         return pieces, crc
 
     def take_group(self, rows: int) -> list[bytes]:
-        """What was written since the last time: a row group, or (0) what follows the last one."""
+        """The bytes since the last call: a row group, or (rows 0) the bytes after the last."""
         start = self.bytes
         pieces, crc = self.take()
         self.groups.append((rows, start, self.bytes - start, crc))
@@ -213,18 +222,18 @@ class Written:
 
 
 class SegmentStream:
-    """A file that is made as it is published: first its bytes, `part` or `sealed`, then its `ref`.
+    """A file written as it is published: first its bytes, `part` or `sealed`, then its `ref`.
 
-    Of its rows and bytes no more is in memory than one table that it is given, encoded and not.
+    It keeps no more in memory than one given table, as rows and encoded.
     """
 
     __slots__ = ("_entries", "_form", "_lsns", "_messages", "_records", "_rows", "_written")
 
     def __init__(self, records: Records | None = None) -> None:
-        """records: what a sealed file of a typed topic has beside its values."""
+        """records: the column of records in a sealed file of a typed topic."""
         self._records = records
         self._form: Form = "part"
-        self._written = Written()
+        self._written = FileDigest()
         self._rows = 0
         self._messages = -1
         self._entries: list[tuple[int, int]] = []
@@ -236,14 +245,14 @@ class SegmentStream:
         columns: Collection[str],
         identity: Mapping[str, str] | None = None,
     ) -> Iterator[bytes]:
-        """The bytes of an Arrow IPC file with these columns, in which all others have no value."""
-        kept = [name for name in MESSAGE.names if name in columns or name in _ALWAYS]
-        schema = pa.schema([MESSAGE.field(name) for name in kept], dict(identity or {}))
+        """The bytes of an Arrow IPC file with these columns; all other columns have no value."""
+        names = [name for name in MESSAGE.names if name in columns or name in _ALWAYS]
+        schema = pa.schema([MESSAGE.field(name) for name in names], dict(identity or {}))
         pool = pa.system_memory_pool()
         with pa.ipc.new_file(pa.PythonFile(self._written.sink, "w"), schema) as writer:
             for table in tables:
                 self._note(table)
-                for piece in cut(conform(table).select(kept)):
+                for piece in cut(conform(table).select(names)):
                     for batch in piece.combine_chunks(pool).to_batches():
                         writer.write_batch(batch)
                 yield from self._written.take()[0]
@@ -260,8 +269,8 @@ class SegmentStream:
         """The bytes of a Parquet file in log order, with every column of the schema.
 
         DuckDB refuses a scan over files of unequal columns, and a null column costs a few bytes.
-        distinct_keys: about how many a row group has; 0: there are none, and no bloom filter
-        ledger:        of a partition's file; in a sidecar's a row is found by its marker
+        distinct_keys: approximate number per row group; 0: no keys, and no bloom filter
+        ledger:        of a partition's file; a sidecar's row is found by its marker instead
         """
         self._form, self._messages = "sealed", 0
         written = self._written
@@ -273,15 +282,15 @@ class SegmentStream:
             for table in tables:
                 self._note(table)
                 self._messages += _count(table, "kind", KIND_DATA)
-                said = pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
-                for group in cut(conform(table).append_column(SEALED.field("ledger"), said)):
+                ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
+                for group in cut(conform(table).append_column(SEALED.field("ledger"), ledgers)):
                     rows = group if records is None else records.beside(group)
                     writer.write_table(rows.select(schema.names), row_group_size=GROUP_ROWS)
                     yield from written.take_group(group.num_rows)
         yield from written.take_group(0)
 
     def ref(self, path: str, ledger: int, *, clean: bool = False) -> FileRef:
-        """Describe the file whose bytes were all taken."""
+        """Describe the file; all its bytes must have been taken."""
         written, (tail_bytes, tail_crc) = self._written, (0, 0)
         if self._form == "part":
             groups: list[Group] = [(self._rows, 0, written.bytes, written.crc)]
@@ -315,13 +324,15 @@ class SegmentStream:
 
 
 def _spanned(bounds: Iterable[tuple[int, int]], none: tuple[int, int]) -> tuple[int, int]:
-    """The least and greatest of all bounds that are of something."""
-    known = [(low, high) for low, high in bounds if high >= low]
-    return (min(low for low, _ in known), max(high for _, high in known)) if known else none
+    """The least and greatest of all bounds that are not empty."""
+    nonempty = [(low, high) for low, high in bounds if high >= low]
+    return (
+        (min(low for low, _ in nonempty), max(high for _, high in nonempty)) if nonempty else none
+    )
 
 
 def typed(schema: pa.Schema, kind: pa.StructType) -> pa.Schema:
-    """The columns of a file that has records of this type, too."""
+    """The columns of a file that also has records of this type."""
     return schema.append(MESSAGE.field("schema_version")).append(pa.field(RECORD, kind))
 
 
@@ -340,7 +351,7 @@ def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def bloom_of(keys: pa.ChunkedArray) -> dict[str, dict[str, int | float]]:
-    """The bloom filter of a row group, by the keys that are known."""
+    """The bloom filter of a row group with these keys."""
     return bloom_for(int(arrow_module("pyarrow.compute").count_distinct(keys).as_py()))
 
 
@@ -352,7 +363,7 @@ def bloom_for(distinct: int) -> dict[str, dict[str, int | float]]:
 def sealed_writer(
     sink: object, bloom: Mapping[str, object] | None, schema: pa.Schema = BYTES
 ) -> ParquetWriter:
-    """A writer of the one form of Parquet; sink: whatever pyarrow writes to."""
+    """A writer of the one form of Parquet; sink: any target that pyarrow writes to."""
     delta = [name for name in _DELTA if name in schema.names]
     of_records = list(_leaves(RECORD, schema.field(RECORD).type)) if RECORD in schema.names else []
     return arrow_module("pyarrow.parquet").ParquetWriter(
@@ -422,12 +433,12 @@ def make_ref(
 
 @cache
 def arrow_module(name: str) -> ModuleType:
-    """A part of pyarrow when first needed: parquet and compute cost a short command 50 ms."""
+    """A part of pyarrow, imported at first use: parquet and compute cost a short command 50 ms."""
     return importlib.import_module(name)
 
 
 def piece_rows(rows: int, size: int) -> int:
-    """How many rows to read at once, of as many with this size: those of about a row group."""
+    """How many rows to read at once, given the size of these rows: about one row group."""
     step = GROUP_ROWS
     while step > 1 and step * size > 2 * GROUP_BYTES * rows:
         step //= 2  # as `cut` does
@@ -450,8 +461,8 @@ def cut(table: pa.Table) -> Iterator[pa.Table]:
 def _count(table: pa.Table, name: str, value: int) -> int:
     """How many rows have this value."""
     compute = arrow_module("pyarrow.compute")
-    found = compute.sum(compute.equal(table.column(name), value)).as_py()
-    return int(found or 0)
+    total = compute.sum(compute.equal(table.column(name), value)).as_py()
+    return int(total or 0)
 
 
 def _bounds(table: pa.Table, name: str) -> tuple[int, int]:
@@ -459,5 +470,40 @@ def _bounds(table: pa.Table, name: str) -> tuple[int, int]:
     at = table.schema.get_field_index(name)
     if at < 0 or table.column(at).null_count == table.num_rows:
         return 0, -1
-    found = arrow_module("pyarrow.compute").min_max(table.column(at)).as_py()
-    return int(found["min"]), int(found["max"])
+    bounds = arrow_module("pyarrow.compute").min_max(table.column(at)).as_py()
+    return int(bounds["min"]), int(bounds["max"])
+
+
+# --- row groups of users' files ------------------------------------------------------------------
+
+
+ROWS_MAX: Final = 1 << 20
+BYTES_FIRST, BYTES_MAX = 8 << 20, 12 << 20
+GROUPS_OF_A_SIZE: Final = 256
+# The limit of a dictionary. With a larger one, the writer would look up most rows of a group in it
+# before it gives up, for a column with many values.
+DICTIONARY_BYTES: Final = 256 << 10
+
+
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join consecutive tables until they make a row group; none is empty."""
+    waiting: list[pa.Table] = []
+    rows = size = groups = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        waiting.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        del table  # the caller must not keep written rows while it waits for the next table
+        if rows >= ROWS_MAX or size >= _most(groups):
+            together, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            groups += 1
+            yield together
+            del together
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _most(groups: int) -> int:
+    """The bytes that make a row group, after this many groups."""
+    return min(BYTES_FIRST << (groups // GROUPS_OF_A_SIZE), BYTES_MAX)

@@ -1,8 +1,8 @@
-"""Reading segment files: row groups checked, decoded once, and the wanted rows cut out.
+"""Reading segment files: row groups checked, decoded once, and the requested rows cut out.
 
 Nothing reaches pyarrow unchecked (spec/reliability R5), and it never sees a path or a descriptor:
 bytes come by `File.pread` (R1). A row group is the smallest piece with a checksum, so its bytes are
-read as a whole; only the wanted columns are decoded. A part has one checksum for all its rows: a
+read as a whole; only the requested columns are decoded. A part has one checksum for all its rows: a
 large one is compared once, and then its record batches are its row groups.
 """
 
@@ -39,21 +39,21 @@ CACHED_GROUPS: Final = 2  # a scan needs one, a scan that begins inside a group 
 # A part beyond this many bytes is never in memory as a whole.
 PART_BYTES: Final = 16 << 20
 VERIFY_BYTES: Final = 1 << 20
-# Spans shorter than this on average are copied, not sliced; a few never are, as a copy looks at
-# every chunk of the group.
+# Spans shorter than this on average are copied, not sliced; a few spans are always sliced, as a
+# copy visits every chunk of the group.
 SHORT_ROWS: Final = 64
 FEW_SPANS: Final = 8
 
 Span = tuple[int, int]  # first row, row after the last
-# A row group in the shape that was wanted last: its number, the shape, its rows.
+# A row group in the shape requested last: its number, the shape, its rows.
 _NO_GROUP: Final[tuple[int, pa.Schema, pa.Table]] = (-1, MESSAGE, MESSAGE.empty_table())
 
 
 class SegmentReader:
-    """Rows of one published file. Safe to share between threads; `file` stays the caller's.
+    """Rows of one published file. Safe to share between threads; the caller owns `file`.
 
-    raises: Corruption (path, offset, length, expected, found) when bytes are not what the
-    manifest says, and whatever `file` raises.
+    raises: Corruption (path, offset, length, expected, found) when bytes differ from the manifest's
+            checksums, and errors of `file`.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class SegmentReader:
         self.groups_decoded = 0
         self._file = file
         self._ends = list(accumulate(group[0] for group in ref.groups))
-        self._cache: OrderedDict[int, pa.Table] = OrderedDict()  # the columns that were wanted
+        self._cache: OrderedDict[int, pa.Table] = OrderedDict()  # the columns requested so far
         self._kept = _NO_GROUP
         self._footer: FileMetaData | None = None  # once the tail was checked
         self._columns: frozenset[str] = frozenset()  # of a Parquet file, known with its footer
@@ -91,10 +91,10 @@ class SegmentReader:
     def pick(self, spans: Sequence[Span], names: Sequence[str] | None = None) -> pa.Table:
         """The rows of several spans, in their order, with these columns of MESSAGE; None: all.
 
-        Reads, checks and decodes the row groups they lie in, and no others; each once if the
-        spans rise, however many lie in one.
+        Reads, checks and decodes only the row groups of the spans; each once if the spans rise,
+        however many spans it has.
         """
-        wanted = MESSAGE if names is None else schema_of(tuple(names))
+        schema = MESSAGE if names is None else schema_of(tuple(names))
         ends = self._group_ends()
         pieces: list[pa.Table] = []
         inside: list[Span] = []  # counted from the first row of the group
@@ -106,52 +106,52 @@ class SegmentReader:
                 number = bisect_right(ends, start)
                 if number != current:
                     if inside:
-                        pieces.append(self._cut_out(current, inside, wanted))
+                        pieces.append(self._cut_out(current, inside, schema))
                     current, inside = number, []
                 end, begin = ends[number], ends[number - 1] if number else 0
                 inside.append((start - begin, min(stop, end) - begin))
                 start = end
         if inside:
-            pieces.append(self._cut_out(current, inside, wanted))
+            pieces.append(self._cut_out(current, inside, schema))
         if not pieces:
-            return wanted.empty_table()
+            return schema.empty_table()
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
 
-    def _cut_out(self, number: int, inside: list[Span], wanted: pa.Schema) -> pa.Table:
-        """The rows of spans of one group, in the shape that is wanted."""
+    def _cut_out(self, number: int, inside: list[Span], schema: pa.Schema) -> pa.Table:
+        """The rows of spans of one group, with this schema."""
         if are_long(inside):
-            return take_spans(self._whole(number, wanted), inside)
-        group = self._group(number, wanted.names)
-        return self._shaped(number, take_spans(_of(group, wanted), inside), wanted)
+            return take_spans(self._whole(number, schema), inside)
+        group = self._group(number, schema.names)
+        return self._shaped(number, take_spans(_of(group, schema), inside), schema)
 
-    def _whole(self, number: int, wanted: pa.Schema) -> pa.Table:
-        """A group in the shape that is wanted; the last one is kept, to be cut again."""
-        kept = self._kept  # another thread may replace it
-        if (number, wanted) != kept[:2]:
-            group = self._group(number, wanted.names)
-            kept = (number, wanted, self._shaped(number, _of(group, wanted), wanted))
-            self._kept = kept
-        return kept[2]
+    def _whole(self, number: int, schema: pa.Schema) -> pa.Table:
+        """A whole group with this schema; the last one is kept, to be sliced again."""
+        cached = self._kept  # another thread may replace it
+        if (number, schema) != cached[:2]:
+            group = self._group(number, schema.names)
+            cached = (number, schema, self._shaped(number, _of(group, schema), schema))
+            self._kept = cached
+        return cached[2]
 
-    def _shaped(self, number: int, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-        """Rows of a group with exactly these columns; those that the file lacks are null."""
+    def _shaped(self, number: int, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows of a group with exactly these columns; columns that the file lacks are null."""
         try:
-            table = conform(rows, wanted)
-            if self.ref.form == "adopted" and "lsn" in wanted.names:
+            table = conform(rows, schema)
+            if self.ref.form == "adopted" and "lsn" in schema.names:
                 lsn = pa.repeat(pa.scalar(self.ref.lsn_first, pa.int64()), table.num_rows)
-                table = table.set_column(wanted.get_field_index("lsn"), "lsn", lsn)
+                table = table.set_column(schema.get_field_index("lsn"), "lsn", lsn)
             return table
         except pa.ArrowException as error:
             offset, length = self._place(number)
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
 
     def end_beside(self, row: int) -> int:
-        """The row after the last of the group that a row is in."""
+        """The row after the last of a row's group."""
         ends = self._group_ends()
         return ends[bisect_right(ends, row)]
 
     def beside(self, row: int) -> tuple[int, int, int]:
-        """The group that a row is in: its first, the one after its last, about the bytes of one."""
+        """A row's group: its first row, the one after its last, and about the bytes of one row."""
         ends, ref = self._group_ends(), self.ref
         number = bisect_right(ends, row)
         start, stop = ends[number - 1] if number else 0, ends[number]
@@ -161,7 +161,7 @@ class SegmentReader:
         return start, stop, size // (stop - start)
 
     def records(self, start: int, stop: int) -> pa.ChunkedArray:
-        """The records of the rows start..stop-1, which the file has (`ref.record`)."""
+        """The records of the rows start..stop-1; the file must have them (`ref.record`)."""
         pieces: list[pa.ChunkedArray] = []
         for number, end in enumerate(self._ends):
             begin = end - self.ref.groups[number][0]
@@ -176,19 +176,20 @@ class SegmentReader:
 
     @property
     def cached_bytes(self) -> int:
-        """What the row groups that are kept take."""
+        """The bytes of the decoded row groups in the cache."""
         return sum(table.nbytes for table in self._cache.values())
 
     def forget(self) -> None:
-        """Keep no row group, and no footer: whoever wants one reads it again."""
+        """Drop cached row groups and the footer; the next read gets them again."""
         self._cache.clear()
         self._kept = _NO_GROUP
-        self._footer = None  # decoded it takes ten times its bytes
+        self._footer = None  # decoded, it takes ten times its bytes
 
     def statistics(self, number: int, name: str) -> tuple[Any, Any] | None:
-        """The least and greatest value of a column in a row group; None: the file does not say.
+        """The least and greatest value of a column in a row group; None: the file does not have
+        them.
 
-        Nulls are not among them; a group of nulls only says nothing. Instants are in ms.
+        They ignore nulls; a group with only nulls has none. Instants are in ms.
         """
         if self.ref.form == "part":
             return None
@@ -196,14 +197,14 @@ class SegmentReader:
         for at in range(group.num_columns):
             column = group.column(at)
             if column.path_in_schema == name:
-                found = column.statistics
-                if found is None or not found.has_min_max:
+                statistics = column.statistics
+                if statistics is None or not statistics.has_min_max:
                     return None
-                return found.min_raw, found.max_raw
+                return statistics.min_raw, statistics.max_raw
         return None
 
     def verify(self) -> None:
-        """Check every byte, and that all of it decodes."""
+        """Check every byte, and that every row decodes."""
         self.check()
         start = 0
         for number, end in enumerate(self._group_ends()):
@@ -236,27 +237,29 @@ class SegmentReader:
             raise self._corrupt(0, ref.bytes, f"{ref.crc:08x}", f"{whole:08x}")
 
     def _group(self, number: int, names: Sequence[str]) -> pa.Table:
-        """A row group with those of the columns that the file has, and maybe others."""
-        known = self._cache.get(number)
-        if known is not None:
-            # a part has all its columns: they cost nothing once its bytes are there
-            lacking = self._columns.intersection(names).difference(known.column_names)
+        """A row group with the file's columns among these names, and maybe more columns."""
+        cached = self._cache.get(number)
+        if cached is not None:
+            # a part always has all its columns: they cost nothing once its bytes are read
+            lacking = self._columns.intersection(names).difference(cached.column_names)
             if not lacking:
-                return known
-        table = self._decoded(number, names, known)
+                return cached
+        table = self._decoded(number, names, cached)
         self._cache[number], self._kept = table, _NO_GROUP
         if len(self._cache) > CACHED_GROUPS:
             self._cache.popitem(last=False)
         return table
 
-    def _decoded(self, number: int, names: Sequence[str], known: pa.Table | None) -> pa.Table:
-        """One row group from checked bytes: the columns that are wanted, after those known."""
+    def _decoded(self, number: int, names: Sequence[str], cached: pa.Table | None) -> pa.Table:
+        """Decode one row group from checked bytes: the missing columns, followed by the cached
+        ones.
+        """
         self._check_size()
         rows, offset, length, crc = self.ref.groups[0 if self._part is not None else number]
         try:
             if self._part is not None:
                 table = pa.Table.from_batches([self._part.get_batch(number)])
-                rows = table.num_rows  # they were counted
+                rows = table.num_rows  # counted when the part was opened
             elif self.ref.form == "part":
                 with pa.ipc.open_file(pa.py_buffer(self._checked(offset, length, crc))) as reader:
                     table = reader.read_all()
@@ -265,43 +268,43 @@ class SegmentReader:
                 window = Window(
                     self.ref.path, self.ref.bytes, offset, self._checked(offset, length, crc)
                 )
-                have = [] if known is None else known.column_names
-                wanted = [name for name in names if name in self._columns and name not in have]
+                have = [] if cached is None else cached.column_names
+                missing = [name for name in names if name in self._columns and name not in have]
                 with arrow_module("pyarrow.parquet").ParquetFile(
                     pa.PythonFile(window, "r"), metadata=footer
                 ) as parquet:
                     table = parquet.read_row_group(
-                        number, columns=wanted or ["entry"], use_threads=False
+                        number, columns=missing or ["entry"], use_threads=False
                     )
         except (pa.ArrowException, OSError) as error:
-            said = said_by_arrow(error)
-            raise self._corrupt(offset, length, "a file that decodes", said) from error
+            reason = said_by_arrow(error)
+            raise self._corrupt(offset, length, "a file that decodes", reason) from error
         self.groups_decoded += 1
         if table.num_rows != rows:
             raise self._corrupt(offset, length, f"{rows} rows", f"{table.num_rows} rows")
-        if known is not None:
-            for name in known.column_names:
-                table = table.append_column(name, known.column(name))
+        if cached is not None:
+            for name in cached.column_names:
+                table = table.append_column(name, cached.column(name))
         return table
 
     def _group_ends(self) -> list[int]:
-        """For each row group the row after its last; of a large part, which is opened now."""
+        """For each row group the row after its last; this opens a large part."""
         if self._ends or not self.ref.rows:
             return self._ends
         self._check_size()
         ref = self.ref
         try:
             file = CheckedFile(self._file, ref.path, ref.bytes, ref.groups[0][3])
-            # of one column no more is read than its own bytes
-            one = pa.ipc.IpcReadOptions(included_fields=[0])
-            with pa.ipc.open_file(pa.PythonFile(file, "r"), options=one) as counting:
+            # with one column, only the bytes of that column are read
+            options = pa.ipc.IpcReadOptions(included_fields=[0])
+            with pa.ipc.open_file(pa.PythonFile(file, "r"), options=options) as counting:
                 numbers = range(counting.num_record_batches)
                 counts = [counting.get_batch(number).num_rows for number in numbers]
             file.closed = False
             part = pa.ipc.open_file(pa.PythonFile(file, "r"))
         except (pa.ArrowException, OSError) as error:
-            said = said_by_arrow(error)
-            raise self._corrupt(0, ref.bytes, "a file that decodes", said) from error
+            reason = said_by_arrow(error)
+            raise self._corrupt(0, ref.bytes, "a file that decodes", reason) from error
         ends = list(accumulate(counts))
         if not ends or ends[-1] != ref.rows:
             raise self._corrupt(0, ref.bytes, f"{ref.rows} rows", f"{sum(counts)} rows")
@@ -309,12 +312,12 @@ class SegmentReader:
         return ends
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Where the bytes of a row group are: offset and length."""
+        """The offset and length of a row group."""
         _, offset, length, _ = self.ref.groups[0 if self._part is not None else number]
         return offset, length
 
     def _checked_footer(self) -> FileMetaData:
-        """The Parquet metadata, parsed from the tail alone: its offsets are those of the file."""
+        """The Parquet metadata, parsed from the tail alone: its offsets are offsets of the file."""
         if self._footer is None:
             ref = self.ref
             tail = self._checked(ref.bytes - ref.footer_bytes, ref.footer_bytes, ref.footer_crc)
@@ -337,7 +340,7 @@ class SegmentReader:
             self._sized = True
 
     def _ranges(self) -> Iterator[tuple[int, int, int]]:
-        """The offset, length and checksum of everything that can be read alone, in order."""
+        """The offset, length and checksum of each separately readable range, in order."""
         for _, offset, length, crc in self.ref.groups:
             yield offset, length, crc
         if self.ref.footer_bytes:
@@ -359,10 +362,11 @@ class SegmentReader:
 
 
 def _columns_of(footer: FileMetaData) -> frozenset[str]:
-    """The names of a file's columns; none of a file without rows, where nobody asks.
+    """The names of a file's columns; empty for a file without rows, whose columns no caller needs.
 
-    `footer.schema` would say it, too: pyarrow then has both hold each other until the next garbage
-    collection, and a process that reads one file after another has few objects to make one due.
+    `footer.schema` would tell, too. But then pyarrow makes both hold each other until the next
+    garbage collection, and a process that reads one file after another has few objects to trigger
+    one.
     """
     if not footer.num_row_groups:
         return frozenset()
@@ -371,11 +375,11 @@ def _columns_of(footer: FileMetaData) -> frozenset[str]:
     return frozenset(path.partition(".")[0] for path in paths)
 
 
-def _of(group: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The columns of a group that are wanted, or one, as it says how many rows there are."""
-    names = set(wanted.names)
-    found = [name for name in group.column_names if name in names]
-    return group.select(found or group.column_names[:1])
+def _of(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a group that the schema has, or one column, for the number of rows."""
+    names = set(schema.names)
+    present = [name for name in group.column_names if name in names]
+    return group.select(present or group.column_names[:1])
 
 
 def take_spans(table: pa.Table, spans: Sequence[Span]) -> pa.Table:

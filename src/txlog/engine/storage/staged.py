@@ -1,12 +1,11 @@
-"""Files that wait to be adopted: rows of one partition as a sealed file, made as the rows come.
+"""Files that wait to be adopted: rows of one partition as a sealed file, written as rows arrive.
 
     rows ──GROUP_ROWS or GROUP_BYTES──> row group ──FILE_BYTES──> a file of its own, published
 
-Such files are made by tasks that may run twice, so nothing in them names a ledger, a frame or an
-LSN: `entry` counts from 0, `kind` is data, `publish_time` is the job's. Encoded row groups are
-compressed, and stay in memory until their file is published or there are too many: then the file is
-begun on the disk (`spill`), and they go there. Of raw rows there is at most one row group a
-partition.
+Tasks that may run twice write these files, so they name no ledger, frame or LSN: `entry` counts
+from 0, `kind` is data, `publish_time` is the job's. Encoded row groups are compressed, and stay in
+memory until their file is published. If there are too many, the file is begun on the disk
+(`spill`), and they are written there. Memory holds at most one row group of raw rows per partition.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,
     RECORD,
+    FileDigest,
     FileRef,
     Records,
-    Written,
     bloom_of,
     cut,
     sealed_writer,
@@ -38,16 +37,16 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
 FILE_BYTES: Final = 128 << 20
-"""Encoded bytes after which a file is published, and the next rows begin another."""
+"""Encoded bytes after which a file is published; the next rows begin another file."""
 
 
 class StagedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A file that is made: its bytes, and what is to be known of it.
+    """A finished file: its bytes, and its description.
 
-    pieces: its bytes, those aside that were spilled
+    pieces: its bytes, without those that were spilled
     ref:   without path and ledger
-    times: int64, the deliver_at of each row; None when none has one
-    unchecked: rows whose value was not found to fit a schema
+    times: int64, the deliver_at of each row; None when no row has one
+    unchecked: rows whose value is not known to fit a schema
     """
 
     pieces: list[bytes]
@@ -58,9 +57,9 @@ class StagedBytes(msgspec.Struct, frozen=True, gc=False):
 
 
 class StagedFile:
-    """One file while it is made, of rows of one producer.
+    """One file being written, with rows of one producer.
 
-    draft: what takes its bytes since it was spilled; None: they are kept
+    draft: takes the bytes after a spill; None: they stay in memory
     waiting_bytes: of rows that wait for their row group
     """
 
@@ -89,7 +88,7 @@ class StagedFile:
         self._records = records
         self._unchecked = 0
         self._writer: ParquetWriter | None = None
-        self._written = Written()
+        self._written = FileDigest()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
         self.waiting_bytes = 0
@@ -101,17 +100,17 @@ class StagedFile:
 
     @property
     def kept_bytes(self) -> int:
-        """What is encoded and in memory."""
+        """The encoded bytes in memory."""
         return sum(map(len, self._pieces))
 
     @property
     def held_bytes(self) -> int:
-        """All that it takes in memory."""
+        """All bytes in memory, encoded or waiting."""
         return self.kept_bytes + self.waiting_bytes
 
     @property
     def encoded_bytes(self) -> int:
-        """Encoded so far, whether kept or not."""
+        """The bytes encoded so far, in memory or spilled."""
         return self._written.bytes
 
     @property
@@ -120,14 +119,14 @@ class StagedFile:
         return self._written.bytes >= FILE_BYTES
 
     def spill(self, draft: Draft) -> None:
-        """Keep no bytes any more: those there are go to a draft, and the next ones as they come."""
+        """Write the encoded bytes to a draft, and later ones as they come; keep none in memory."""
         assert self.draft is None
         self.draft = draft
         pieces, self._pieces = self._pieces, []
         self._keep(pieces)
 
     def encode(self) -> None:
-        """Make the waiting rows a row group, though they may be few."""
+        """Encode the waiting rows as a row group, however few they are."""
         self._encode(is_last=True)
 
     def add(self, rows: pa.RecordBatch, payload_bytes: int) -> None:
@@ -180,10 +179,10 @@ class StagedFile:
         table = self._joined()
         self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
         groups = self._groups(table)
-        if not is_last and len(groups) > 1:  # what is left over begins the next one
-            rest = groups.pop()
-            self._waiting = [rest]
-            self._waiting_rows, self.waiting_bytes = rest.num_rows, _size(rest)
+        if not is_last and len(groups) > 1:  # the last rows begin the next group
+            last_group = groups.pop()
+            self._waiting = [last_group]
+            self._waiting_rows, self.waiting_bytes = last_group.num_rows, _size(last_group)
         for group in groups:
             stored = self._stored(group)
             if self._writer is None:
@@ -202,46 +201,48 @@ class StagedFile:
             self.draft.write(piece)
 
     def _joined(self) -> pa.Table:
-        """The waiting rows; all with their records, if some have come with them."""
+        """The waiting rows; if some came with their records, all get records."""
         tables, records = self._waiting, self._records
-        if records is not None and any(RECORD in one.column_names for one in tables):
-            tables = [one if RECORD in one.column_names else records.beside(one) for one in tables]
+        if records is not None and any(RECORD in table.column_names for table in tables):
+            tables = [
+                table if RECORD in table.column_names else records.beside(table) for table in tables
+            ]
         return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
     @staticmethod
     def _groups(table: pa.Table) -> list[pa.Table]:
-        """Row groups of a table; what a group holds is counted without records."""
+        """Row groups of a table; their sizes are counted without records."""
         groups, start = [], 0
-        for one in cut(_without_records(table)):
-            groups.append(table.slice(start, one.num_rows))
-            start += one.num_rows
+        for group in cut(_without_records(table)):
+            groups.append(table.slice(start, group.num_rows))
+            start += group.num_rows
         return groups
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         """Rows as the file has them."""
         count = rows.num_rows
-        made: dict[str, pa.Array | pa.ChunkedArray] = {
+        arrays: dict[str, pa.Array | pa.ChunkedArray] = {
             "kind": pa.repeat(pa.scalar(KIND_DATA, pa.int8()), count),
             "entry": pa.arange(self._rows, self._rows + count),
             "publish_time": pa.repeat(pa.scalar(self._time_ms, INSTANT), count),
         }
         if self._producer is not None:
-            made["producer"] = pa.repeat(self._producer, count)
+            arrays["producer"] = pa.repeat(self._producer, count)
         for name in rows.column_names:
-            made[name] = rows.column(name)
+            arrays[name] = rows.column(name)
         for field in MESSAGE:
-            if field.name not in made:
-                made[field.name] = pa.nulls(count, field.type)
-        times = made["deliver_at"]
+            if field.name not in arrays:
+                arrays[field.name] = pa.nulls(count, field.type)
+        times = arrays["deliver_at"]
         if self._times or times.null_count < count:
             if not self._times and self._rows:
                 self._times.append(pa.nulls(self._rows, INSTANT))
             self._times.append(times)
         self._rows += count
-        table = pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
+        table = pa.Table.from_arrays([arrays[name] for name in MESSAGE.names], schema=MESSAGE)
         if self._records is None:
             return table.select(BYTES.names)
-        self._unchecked += made["schema_version"].null_count - made["value"].null_count
+        self._unchecked += arrays["schema_version"].null_count - arrays["value"].null_count
         columns = typed(BYTES, self._records.kind).names
         if RECORD in rows.column_names:
             table = table.append_column(RECORD, rows.column(RECORD))
@@ -251,7 +252,7 @@ class StagedFile:
 
 
 def _apart(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that do not keep those of other partitions, of whose batch they are a slice."""
+    """Rows that do not keep the memory of the batch that they are a slice of."""
     if rows.get_total_buffer_size() <= 2 * rows.nbytes:
         return rows
     return pa.RecordBatch.from_arrays(
@@ -264,17 +265,17 @@ def _without_records(table: pa.Table) -> pa.Table:
 
 
 def _size(table: pa.Table) -> int:
-    """What decides where row groups end: the same whether records have come with the rows."""
+    """The size that decides where row groups end: the same whether rows have records or not."""
     size: int = _without_records(table).nbytes
     return size
 
 
 def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
-    """Instants as an op has them: int64 little endian, `none` for none."""
+    """Instants as an op has them: int64 little endian, `none` where a row has none."""
     if times is None:
         return None
     column = pc.fill_null(times, pa.scalar(none, pa.int64())).combine_chunks()
     data = column.buffers()[1]
     assert data is not None
-    found: bytes = data.slice(column.offset * 8, len(column) * 8).to_pybytes()
-    return found
+    raw: bytes = data.slice(column.offset * 8, len(column) * 8).to_pybytes()
+    return raw

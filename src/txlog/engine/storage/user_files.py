@@ -28,8 +28,8 @@ def replace_file(path: str, data: bytes) -> None:
 def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
     """A file that takes its place, durable, when the block ends; an error leaves the old one.
 
-    The temporary is beside it, as a rename is atomic only within a file system; its name has none
-    of the suffixes that collectors look for.
+    The temporary is in the same directory, as a rename is atomic only within a file system;
+    collectors ignore its name, which has none of their suffixes.
     only_new: nothing is replaced
     raises:   DiskFailed; AlreadyExists
     """
@@ -47,7 +47,7 @@ def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
                 os.unlink(temporary)
             else:
                 os.replace(temporary, target)
-        except BaseException:  # Ctrl-C too leaves no temporary
+        except BaseException:  # Ctrl-C, too, leaves no temporary
             with IgnoringFailure():
                 os.unlink(temporary)
             raise
@@ -73,14 +73,14 @@ def _flush_directory(directory: Path) -> None:
 
 
 def state_home() -> str | None:
-    """Where a user's programs keep their state: $XDG_STATE_HOME, or ~/.local/state; None: nowhere.
+    """The directory for state of a user's programs: $XDG_STATE_HOME, or ~/.local/state; or None.
 
-    The standard says to ignore a relative path.
+    The standard requires programs to ignore a relative path.
     """
-    named = os.environ.get("XDG_STATE_HOME", "")
+    configured = os.environ.get("XDG_STATE_HOME", "")
     home = os.path.expanduser("~")
-    if os.path.isabs(named):
-        return named
+    if os.path.isabs(configured):
+        return configured
     return f"{home}/.local/state" if os.path.isabs(home) else None
 
 
@@ -90,7 +90,7 @@ def real_path(path: str) -> str:
 
 
 def read_file(path: str, bytes_max: int) -> bytes | None:
-    """The bytes of a file of this user; None without one, or for one that is larger or another's.
+    """The bytes of a file of this user; None if it is missing, too large, or another user's.
 
     raises: DiskFailed
     """
@@ -108,7 +108,7 @@ def read_file(path: str, bytes_max: int) -> bytes | None:
 
 
 def names_in(path: str, most: int) -> list[str]:
-    """Names in a directory of this user, in order, at most so many; none if it is not there.
+    """Names in a directory, in order, at most so many; none if it is missing or not readable.
 
     raises: DiskFailed
     """
@@ -121,7 +121,7 @@ def names_in(path: str, most: int) -> list[str]:
 
 
 def remove_files(paths: Iterable[str]) -> None:
-    """Remove those files that exist, and flush their directories.
+    """Remove existing files, and flush their directories.
 
     raises: DiskFailed
     """
@@ -137,7 +137,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def rename_file(path: str, name: str) -> None:
-    """Give a file another name in its directory, durable; one that is not there, has it already.
+    """Give a file another name in its directory, durable; a missing file has that name already.
 
     raises: DiskFailed
     """
@@ -151,15 +151,15 @@ def rename_file(path: str, name: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory with those above it; it may exist; its name is durable.
+    """Make a directory and its parents; it may exist; its name is durable.
 
     raises: DiskFailed
     """
     target = Path(path)
-    missing = [one for one in (target, *target.parents) if not one.is_dir()]
+    missing = [parent for parent in (target, *target.parents) if not parent.is_dir()]
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for one in missing:
-            _flush_directory(one.parent)
+        for parent in missing:
+            _flush_directory(parent.parent)
     except OSError as error:
         raise _failure(error, path) from error

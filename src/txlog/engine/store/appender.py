@@ -1,10 +1,13 @@
-"""Owns Appender: calls on their way through the write path become frames, and the folds take them.
+"""Owns Appender: it turns decided calls into frames of the journal, which the folds then take.
 
-A decision has a frame of its own: it is encoded, which may refuse it, then appended and applied;
-both happen, or the view must be thrown away (R28). Decisions that *join* (the operations of one
-transaction that were left for later, and its commit) share a frame: each is applied when it is
-decided, since the next must see it, and the frame is written after the last. If that fails, the
-folds are ahead of the journal and must be thrown away, as after a failed flush.
+A decision has a frame of its own. The appender encodes it, which may refuse it, then appends and
+applies it; both happen, or the view must be thrown away (R28). Decisions that *join* share a frame:
+the deferred operations of one transaction, and its commit. Each is applied when it is decided,
+since the next must see it; the frame is written after the last. If that write fails, the folds are
+ahead of the journal and must be thrown away, as after a failed flush.
+
+DiskSpace stops sends before the disk is full, and gives up a reserve to let calls finish that free
+space (spec/reliability R30).
 """
 
 from __future__ import annotations
@@ -18,14 +21,12 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import Op, encode_readable, joined
-from txlog.engine.model.schema import encode_rows
+from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
 from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX
 from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.store.space import Space
 from txlog.engine.view.view import View
 from txlog.errors import (
     IN_DOUBT,
@@ -38,6 +39,49 @@ from txlog.errors import (
     is_noted,
 )
 
+# --- room on the disk ----------------------------------------------------------------------------
+
+
+RESERVE_PATH = "reserve"
+# The free space of the file system is checked once in this many frames with rows.
+CHECK_FRAMES = 64
+CHECK_BYTES = 1 << 20
+
+
+class DiskSpace:
+    """Watches the free space of a disk for one store."""
+
+    __slots__ = ("_disk", "_frames")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._frames = CHECK_FRAMES
+
+    def check(self, rows_bytes: int, free_bytes_min: int) -> None:
+        """Before a send: raises StoreFull while abort, ack and delete still have room."""
+        self._frames += 1
+        if self._frames < CHECK_FRAMES and rows_bytes < CHECK_BYTES:
+            return
+        self._frames = 0
+        free = self._disk.free_bytes()
+        if free < free_bytes_min + rows_bytes:
+            self._frames = CHECK_FRAMES
+            raise StoreFull(
+                f"{free} bytes are free, sends stop below free_bytes_min {free_bytes_min}; "
+                "nothing was written",
+                hint="free space, or acknowledge and trim",
+                path=self._disk.description,
+                setting="free_bytes_min",
+            )
+
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back, so that an abort or an ack finds room."""
+        if not self._disk.exists(RESERVE_PATH):
+            return False
+        self._disk.unlink(RESERVE_PATH)
+        return True
+
+
 Rows = tuple[int, pa.Buffer | bytes | None]
 NO_ROWS: Rows = (0, None)
 Encoded = tuple[bytes, Rows]
@@ -47,7 +91,7 @@ Encoded = tuple[bytes, Rows]
 
 
 class NothingWritten(Exception):
-    """The disk refused a frame, and nothing of it is in the journal; error: why."""
+    """The disk refused a frame, and no byte of it is in the journal; error: the reason."""
 
     def __init__(self, error: TxlogError) -> None:
         self.error = error
@@ -74,7 +118,7 @@ class Appender:
         self._disk = disk
         self._dry_run = dry_run
         self._report = report
-        self._space = Space(disk)
+        self._space = DiskSpace(disk)
         self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
         self._parts: list[bytes] = []  # the same, encoded
@@ -113,8 +157,8 @@ class Appender:
     ) -> None:
         """Write a frame and apply it; not flushed. After the write nothing may refuse it.
 
-        is_awaited: nobody hears of it before it is durable
-        raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
+        is_awaited: its caller gets no answer before the frame is durable
+        raises: NothingWritten; after any other exception, the frame may be in the journal, and the
                 view must be thrown away
         """
         if self._dry_run:
@@ -126,7 +170,7 @@ class Appender:
         view.apply(frame, decision.ops)
 
     def fits(self, rows: Rows) -> bool:
-        """True when the open frame can take these rows: a frame holds those of one decision."""
+        """True when the open frame can take these rows: a frame holds rows of one decision only."""
         return rows[1] is None or self._rows[1] is None
 
     def join(
@@ -138,7 +182,7 @@ class Appender:
         *,
         is_awaited: bool,
     ) -> None:
-        """Apply a decision whose frame is still open to those that join it."""
+        """Apply a decision whose frame is still open for more decisions."""
         if is_awaited:
             self._is_awaited = True
         data, rows = encoded
@@ -152,7 +196,7 @@ class Appender:
             self._rows = rows
 
     def close(self, view: View) -> None:
-        """Write the frame of what has joined; if it raises, the folds are no longer valid.
+        """Write the frame of the joined decisions; if it raises, the folds are no longer valid.
 
         raises: as append
         """
@@ -165,7 +209,7 @@ class Appender:
             view.take_frame(frame, ops)
 
     def forget(self) -> None:
-        """Drop what has joined: the folds it was applied to are thrown away."""
+        """Drop the joined decisions: the folds that took them are thrown away."""
         self._joined, self._parts = [], []
         self._rows, self._is_awaited = NO_ROWS, False
 
@@ -181,15 +225,14 @@ class Appender:
     ) -> RawFrame:
         self.has_written = True
         journal = view.journal
-        before = (journal.end, journal.last_lsn, journal.chain_crc)
+        old_end = (journal.end, journal.last_lsn, journal.chain_crc)
         try:
             return self._append(journal, ops, rows, time_ms, is_awaited)
         except OutcomeUnknown:
             raise
         except TxlogError as error:
-            # judged by what is written, not by the error's origin: a signal handler may have raised
-            # it
-            if before != (journal.end, journal.last_lsn, journal.chain_crc):
+            # the end of the journal decides, not the error: a signal handler may have raised it
+            if old_end != (journal.end, journal.last_lsn, journal.chain_crc):
                 raise
             if not journal.current.ends_at(journal.end):
                 raise
@@ -208,7 +251,7 @@ class Appender:
 
 
 def _too_large(size: int) -> LimitExceeded:
-    """Such a frame would be written, answered for, and read by nobody."""
+    """The error for a frame that the journal would take, and no reader could read."""
     return LimitExceeded(
         f"one call writes {size} bytes, at most {DECISION_BYTES_MAX} go into a frame",
         hint="send smaller batches",
@@ -223,18 +266,18 @@ Decide = Callable[[View, Instant], Decision[Any]]
 NOTHING = Uses()
 
 
-# How far a call is on its way to the journal.
+# How far a call has got on its way to the journal.
 QUEUED, WRITING, WRITTEN, NO_FRAME = range(4)
 
 
 class Call:
-    """A decision in the queue, and what became of it.
+    """A decision in the queue, and its outcome.
 
-    Calls submitted together belong to one transaction and share a frame: without its commit what
-    they do has no effect.
+    Calls submitted together belong to one transaction and share a frame: without its commit they
+    have no effect.
 
     coordinators: those it names; they are loaded, so that the sweep sees them
-    uses:         what else it works with; the sweep ends what is overdue there
+    uses:         the other state that it uses; the sweep ends what is overdue there
     thorough:     sweep every coordinator before it, without a bound
     then:         called with the decision once it is applied, before the next one decides
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
@@ -279,7 +322,7 @@ class Call:
         self.stage, self.done = QUEUED, False
 
     def conclude(self, decision: Decision[Any]) -> None:
-        """Take what was decided and applied as the outcome."""
+        """Take the answer and error of the applied decision as the outcome."""
         self.answer, self.error = decision.answer, decision.error
         if self.then is not None:
             self.then(decision)
@@ -290,7 +333,7 @@ class Call:
         self.error = error
 
     def end(self, error: BaseException) -> None:
-        """Its outcome is unknown or it was not tried, unless it was refused before."""
+        """End the call with an error, unless it was refused: unknown outcome, or not tried."""
         self.error = self.error or error
         self.done = True
 
@@ -301,12 +344,12 @@ class Call:
 
 
 def are_done(calls: list[Call]) -> bool:
-    """True when the outcomes of calls submitted together are final; the last is done last."""
+    """True when the outcomes of calls submitted together are final; the last one ends last."""
     return calls[-1].done
 
 
 def in_doubt(calls: Iterable[Call]) -> bool:
-    """True when the effect of one of them may be in the journal."""
+    """True when an effect of these calls may be in the journal."""
     return any(call.is_in_doubt for call in calls)
 
 
@@ -321,17 +364,18 @@ def interrupted(error: BaseException) -> OutcomeUnknown:
 
 
 def note_doubt(error: BaseException) -> None:
-    """Add IN_DOUBT to an exception that is not ours and ended a call whose frame may be written.
+    """Add IN_DOUBT to an exception that is no TxlogError, if the call's frame may be written.
 
-    A handler's exception has to reach the caller as what it is: `except SoftTimeLimitExceeded`
-    would miss an OutcomeUnknown, and code that repeats on our errors would go on past its limit.
+    An exception of a signal handler must reach the caller unchanged: `except SoftTimeLimitExceeded`
+    would miss an OutcomeUnknown, and code that repeats a call on TxlogError would go on past its
+    limit.
     """
     if not is_noted(error):
         error.add_note(IN_DOUBT)
 
 
 def again(error: TxlogError) -> TryAgain:
-    """The error for callers that were refused by what could not be made durable then."""
+    """The error for callers whose refusal rests on frames that could not be made durable."""
     refused = TryAgain(f"nothing was done, and what it depends on may be lost: {error}")
     refused.__cause__ = error
     return refused

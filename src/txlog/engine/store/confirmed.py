@@ -1,9 +1,9 @@
-"""Owns what this user has confirmed of a store: its places outside, for reading and for removing.
+"""Owns what this user has confirmed for a store: places outside it, for reading and removing.
 
-Nothing outside is opened or removed because a store says so (storage/remote). A file is removed
-only from a place to which this user has offloaded from this store. The record names the path and
-the uuid of the store. A copy of the store, a store that was moved and one that somebody else made
-have no record; their files stay until an offload confirms the place.
+The store alone cannot make txlog open or remove a file outside it (storage/remote). A file is
+removed only from a place to which this user has offloaded from this store. The record names the
+path and the uuid of the store. There is no record for a copy of the store, a store that was moved,
+and a store that another user made. Their files stay until an offload confirms the place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.storage.remote import Record, place_in, read_record, record_directory, trust
+from txlog.engine.storage.remote import PlaceRecord, place_in, read_record, record_directory, trust
 from txlog.engine.storage.user_files import make_directory, real_path, replace_file
 from txlog.errors import DiskFailed
 
@@ -29,18 +29,18 @@ __all__ = ["HINT", "confirm", "confirmed", "place_in"]
 def confirm(store: Store, place: str, *, removes: bool) -> None:
     """Record that this user has named a place for files of this store.
 
-    removes: files of this store there may be removed, too; else they may be read
-    raises:  DiskFailed: it cannot be recorded, so that nobody could read there
+    removes: files of this store there may be removed, too; False: they may only be read
+    raises:  DiskFailed: the record cannot be written, so no process could read there
     """
     path = _path_of(store)
     if path is None:
         raise DiskFailed(
             "this user has no directory to record a place in", hint="set XDG_STATE_HOME"
         )
-    record = _record_of(store) or Record(_name_of(store), store.identity.uuid)
-    named = record.places if removes else record.read
-    if place not in named:
-        named[:] = [*named, place][-PLACES_MAX:]
+    record = _record_of(store) or PlaceRecord(_name_of(store), store.identity.uuid)
+    places = record.places if removes else record.read
+    if place not in places:
+        places[:] = [*places, place][-PLACES_MAX:]
         try:
             make_directory(path.rpartition("/")[0])
             replace_file(path, msgspec.json.encode(record))
@@ -58,7 +58,7 @@ def confirmed(store: Store) -> list[str]:
     return [] if record is None else record.places
 
 
-def _record_of(store: Store) -> Record | None:
+def _record_of(store: Store) -> PlaceRecord | None:
     path = _path_of(store)
     record = None if path is None else read_record(path)
     if record is None:
@@ -72,8 +72,8 @@ def _name_of(store: Store) -> str:
 
 
 def _path_of(store: Store) -> str | None:
-    above = record_directory()
+    directory = record_directory()
     name = _name_of(store).encode(errors="surrogateescape")
-    # not to be guessed back, only to tell paths apart: the record has the path itself
+    # only to tell paths apart; nothing recovers a path from it, as the record has the path
     digest = f"{crc32c(name):08x}{crc32c(name[::-1]):08x}"
-    return None if above is None else f"{above}/{digest}.json"
+    return None if directory is None else f"{directory}/{digest}.json"

@@ -1,17 +1,17 @@
-"""The identity of a store: `txlog.toml`, written once at init, and the making of a new store.
+"""The identity of a store: `txlog.toml`, written once at init. It also makes new stores.
 
 A directory is a store when txlog.toml exists; it is published last, so a half-made store is not
-one. What an init left that was killed, or had no room, goes when a store is made there again; it
-can only be what an init writes, with no frame after the first. Whoever makes a store holds `lock`.
+one. If an init was killed or found no room, the next init there removes its files. It accepts only
+files that an init writes, and no frame after the first. A process that makes a store holds `lock`.
 
-A store is used through descriptors, which work on when its directory is removed, moved away or
-replaced. Then a send would be acknowledged into files that nobody can reach, and a reader would
-wait for what is written elsewhere. So a handle compares device and inode of an open file with those
-of its name, from the root of the file system on:
+A process uses a store through descriptors, which go on working when its directory is removed, moved
+away or replaced. Then a send would be acknowledged into files that no other process can reach, and
+a reader would wait for frames that are written elsewhere. So a handle compares an open file with
+its name, looked up from the root of the file system, by device and inode:
 
     write   the journal file, under the write lock, before it decides (R34)
-    flush   the witness, before a call returns that promised it is on the disk
-    read    the witness, before it looks for what is new; a wait looks when it wakes
+    flush   the witness, before a call returns that promised durability
+    read    the witness, before it looks for new frames; a wait looks when it wakes
 
 No other file can have the inode of one that is open. But a checkpoint may remove a journal file,
 and a file system may number files as it likes: where the comparison fails, the handle looks more
@@ -31,7 +31,7 @@ from txlog.base.settings import Settings
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Clock
 from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
-from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, Fate, File
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, File, RootFate
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
     JournalName,
@@ -39,7 +39,7 @@ from txlog.engine.storage.journal.file import (
     publish_journal,
 )
 from txlog.engine.storage.journal.frame import decode_header, encode
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed, boot_bytes
+from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord, boot_bytes
 from txlog.errors import (
     AlreadyExists,
     Corruption,
@@ -56,13 +56,13 @@ LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
 RESERVE = "reserve"
 COPIED = "copied"  # a store that is a copy of another; it must not remove anything outside itself
-# What a root may hold when a store is made there: what another init left, or is making now.
+# The names that a root may hold when a store is made there: another init left or is making them.
 MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
-WAIT_MS = 30_000  # to wait for another process that makes a store here
+WAIT_MS = 30_000  # how long to wait for another process that makes a store here
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """What txlog.toml says."""
+    """The content of txlog.toml."""
 
     format: int
     uuid: str
@@ -114,11 +114,11 @@ def read_identity(disk: Disk) -> Identity:
 
 
 def raise_format(disk: Disk, identity: Identity) -> Identity:
-    """Say in txlog.toml that the store has the newest format; the caller holds the write lock.
+    """Write the newest format into txlog.toml; the caller holds the write lock.
 
-    It comes before the first byte of the new format: an older program is refused by name (603), and
-    one that has the store open meets a journal that it does not read. One rename: after a crash the
-    file says the one or the other.
+    This comes before the first byte of the new format: an older program that opens the store is
+    refused (603), and one that has the store open meets a journal that it cannot read. It is one
+    rename: after a crash the file has the old or the new format.
     """
     raised = msgspec.structs.replace(identity, format=FORMAT)
     temporary = TEMPORARY_PREFIX + disk.random_bytes(8).hex()
@@ -138,8 +138,7 @@ def _damaged(length: int) -> Corruption:
 
 
 def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
-    """Make a new store in a root directory that is empty, or in what an unfinished one left;
-    durable.
+    """Make a new store in a root directory that is empty, or has only an unfinished one; durable.
 
     raises: AlreadyExists when the root holds a store or anything else; StoreLocked while another
             process makes one there
@@ -155,14 +154,14 @@ def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
 
 
 def _check_root(disk: Disk) -> None:
-    """Raises AlreadyExists unless the root is empty, or holds what an unfinished init left."""
+    """Raises AlreadyExists unless the root is empty, or holds only files of an unfinished init."""
     if disk.exists(IDENTITY_PATH):
         raise AlreadyExists(f"{disk.description} is a store already", path=disk.description)
     first = JournalName(1)
     is_left = True
     for directory in ("", *DIRECTORIES):
-        names = [one for one in disk.listdir(directory) if not one.startswith(TEMPORARY_PREFIX)]
-        paths = {f"{directory}/{one}" if directory else one for one in names}
+        names = [name for name in disk.listdir(directory) if not name.startswith(TEMPORARY_PREFIX)]
+        paths = {f"{directory}/{name}" if directory else name for name in names}
         is_left = is_left and paths <= {*MADE, first.path, WITNESS_PATH}
     if is_left and disk.exists(first.path):
         data = disk.read(first.path)
@@ -177,9 +176,9 @@ def _check_root(disk: Disk) -> None:
 
 
 def _clear(disk: Disk) -> None:
-    """Remove what an unfinished init left, except the lock that is held."""
+    """Remove the files that an unfinished init left, except the lock that this process holds."""
     for directory in ("", *DIRECTORIES):
-        names = [f"{directory}/{one}" if directory else one for one in disk.listdir(directory)]
+        names = [f"{directory}/{name}" if directory else name for name in disk.listdir(directory)]
         for path in names:
             if path not in (*DIRECTORIES, LOCK):
                 disk.unlink(path)
@@ -194,8 +193,8 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
         disk.make_dirs(path)
     disk.write_fresh(MAINTENANCE, b"")
     disk.publish(RESERVE, [bytes(RESERVE_BYTES)])
-    known = [SettingSet(name, value) for name, value in settings.to_mapping().items()]
-    ops = encode_ops([*known, ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)])
+    setting_ops = [SettingSet(name, value) for name, value in settings.to_mapping().items()]
+    ops = encode_ops([*setting_ops, ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)])
     name = JournalName(1)
     parts, total, crc = encode(
         lsn=1,
@@ -212,7 +211,7 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
     witness = Witness(disk, identity.salt)
     for _ in range(2):
         witness.write(
-            Witnessed(
+            WitnessRecord(
                 0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0, False
             )
         )
@@ -225,7 +224,7 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
 
 
 _AGAIN: Final = "open it again to use what is there now"
-_SAID: Final[dict[Fate, tuple[str, str]]] = {
+_FATES: Final[dict[RootFate, tuple[str, str]]] = {
     "removed": ("was removed", "nothing more can be stored or read; open it again once it is back"),
     "moved": ("was moved away", "open it where it is now"),
     "replaced": ("was replaced: its name leads to another directory", _AGAIN),
@@ -237,36 +236,37 @@ def need_there(
 ) -> None:
     """Raise StoreNotFound (301) if the store was removed, moved away or replaced since it was open.
 
-    path, file: its witness or newest journal file as it is open, to compare; None: look closely
+    path, file: the witness or newest journal file as this process has it open, to compare; without
+                a file, look closely
     cost:       with a file, one stat
     """
     if file is not None and disk.leads_to(path, file):
         return
-    said = _fate(disk, identity, path, file)
-    if said is not None:
-        what, hint = said
+    fate = _fate(disk, identity, path, file)
+    if fate is not None:
+        problem, hint = fate
         store = disk.description
-        raise StoreNotFound(f"the store {store} {what}", hint=hint, path=store)
+        raise StoreNotFound(f"the store {store} {problem}", hint=hint, path=store)
 
 
 def _fate(disk: Disk, identity: Identity, path: str, file: File | None) -> tuple[str, str] | None:
-    """What has become of the store, and what helps; None when it is there after all."""
+    """What happened to the store, and a hint; None when the store is where it was."""
     fate = disk.fate()
     if fate != "there":
-        return _SAID[fate]
+        return _FATES[fate]
     try:
-        found = read_identity(disk)
+        present = read_identity(disk)
     except StoreNotFound:
-        return _SAID["removed"]
-    if found.uuid != identity.uuid:
+        return _FATES["removed"]
+    if present.uuid != identity.uuid:
         return "was replaced: another store was made in its directory", _AGAIN
     if file is None:
         return None
     try:
         with closing(disk.open(path)) as other:
-            is_told = disk.leads_to(path, other)
+            has_changed = disk.leads_to(path, other)
     except MissingFile:
-        if path == WITNESS_PATH or any(one.path > path for one in list_journals(disk)):
-            return None  # nothing is lost with it (R7); a checkpoint has removed it
+        if path == WITNESS_PATH or any(name.path > path for name in list_journals(disk)):
+            return None  # a lost witness loses nothing (R7); a checkpoint removed the journal file
         return f"has lost its file {path}, which was removed", "txlog verify says what is left"
-    return ("was replaced: its files are others, as of a copy", _AGAIN) if is_told else None
+    return ("was replaced: its files are others, as of a copy", _AGAIN) if has_changed else None

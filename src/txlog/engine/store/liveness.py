@@ -1,9 +1,9 @@
-"""Who holds a lock file now: by the kernel's word, never by age or process number.
+"""Which process holds a lock file now: the kernel decides, never an age or a process number.
 
-A consumer writes into its own lock file how far its application has come in what was taken ahead
-(Seen): in place, before each message is handed out, and never flushed. The page cache outlives the
-process, and nobody else writes there. After a power cut it says that nothing was seen, or it passes
-its checksum.
+A consumer writes into its own lock file how far its application has got in the messages that it
+took ahead (Seen). It writes in place, before it hands out each message, and never flushes. The page
+cache outlives the process, and no other process writes there. After a power cut the record says
+that nothing was seen, or it passes its checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def consumer_lock(number: int) -> str:
 
 
 def consumer_of(path: str) -> int:
-    """The consumer whose lock file this is; 0: it is that of nobody."""
+    """The consumer that this lock file belongs to; 0 if it is no consumer's."""
     name = path.removeprefix(f"{CONSUMERS_DIR}/").removesuffix(".lock")
     return int(name) if name.isascii() and name.isdigit() else 0
 
@@ -39,26 +39,26 @@ def seat_lock(topic: int, epoch: int) -> str:
 
 
 def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:
-    """Those whose lock nobody holds: they are dead, and stay so."""
+    """The consumers whose lock no process holds: they are dead, and stay dead."""
     return [number for number in numbers if not is_held(disk, consumer_lock(number))]
 
 
 def holds_seat(disk: Disk, topic: int, epoch: int) -> bool:
-    """True while the exclusive producer of this epoch lives; asked under the write lock only.
+    """True while the exclusive producer of this epoch lives; called under the write lock only.
 
-    To ask takes the lock for a moment, so that two who ask at once would see each other.
+    The test takes the lock for a moment, so two processes that test at once would see each other.
     """
     return is_held(disk, seat_lock(topic, epoch))
 
 
 def write_seen(file: File, seen: Seen) -> None:
-    """Note in its lock file how far the application of a consumer has come."""
+    """Record in a consumer's lock file how far its application has got."""
     body = _SEEN.pack(seen.batch, *seen.last, seen.due_ms)
     file.pwrite(0, _CHECKED.pack(crc32c(body)) + body)
 
 
 def read_seen(disk: Disk, number: int) -> Seen:
-    """What write_seen noted last; NOTHING_SEEN if unknown."""
+    """The newest record of write_seen; NOTHING_SEEN if there is none that is whole."""
     try:
         data = disk.read(consumer_lock(number))
     except MissingFile:
@@ -97,19 +97,19 @@ def holder_of(disk: Disk, path: str) -> tuple[bool, int | None, str | None]:
     except MissingFile:
         return False, None, None
     try:
-        held = lock.holder()
+        holder = lock.holder()
     finally:
         lock.close()
-    if held is None:
+    if holder is None:
         return is_held(disk, path), None, None
-    return True, *held
+    return True, *holder
 
 
 def writer(disk: Disk) -> dict[str, object] | None:
-    """Who holds the write lock, or None."""
+    """The process that holds the write lock, or None."""
     lock = disk.lock_file(WRITE_LOCK, create=False)
     try:
-        held = lock.holder()
+        holder = lock.holder()
     finally:
         lock.close()
-    return None if held is None else {"pid": held[0], "command": held[1], "since_time": None}
+    return None if holder is None else {"pid": holder[0], "command": holder[1], "since_time": None}

@@ -1,14 +1,14 @@
-"""Owns pins: files that a running reader needs stay, whatever has let them go.
+"""Owns pins: files that a running reader needs stay, even when no manifest names them any more.
 
-A long query or a Spark job opens its files when it gets to them, which may be later than the grace
-of readers. A pin is a file `pins/<id>.lock` with their paths; it counts while its process holds the
-flock on it, and ends with the process. It need not survive anything, so nothing is flushed.
+A long query or a Spark job opens a file when it gets there, which may be after `reader_grace_ms`. A
+pin is a file `pins/<id>.lock` with the paths. It counts while its process holds the flock on it,
+and ends with the process. It need not survive a power cut, so it is never flushed.
 
     reader    under pins.lock: the pin;  then check that every file exists, else start over
-    upkeep    under pins.lock: read the pins, unlink what none of them names
+    upkeep    under pins.lock: read the pins, unlink files that none of them names
 
-So an unlink that comes after a pin sees the pin, and a pin that comes after an unlink sees that the
-file is gone. A pin that cannot be read keeps every file.
+So an unlink after a pin sees the pin, and a reader that pins after an unlink sees that the file is
+missing. A pin that cannot be read keeps every file.
 Source: spec/analytics 2, R18, R21, R24.
 """
 
@@ -62,7 +62,7 @@ class Pin:
 def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
     """Keep files from being unlinked; the caller checks afterwards whether they exist.
 
-    disk: the pin's own; nobody else closes it
+    disk: the pin's own; no other code closes it
     raises: ReadOnlyStore, StoreLocked, StoreFull
     """
     body = msgspec.msgpack.encode(sorted(set(paths)))
@@ -72,13 +72,13 @@ def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
     with _shut(disk, timeout_ms):
         lock = disk.lock_file(path)
         try:
-            lock.acquire(timeout_ms)  # another process may be testing right now whether it is held
+            lock.acquire(timeout_ms)  # another process may hold it for a moment, to test it
             file = disk.open(path, write=True)
             try:
                 file.pwrite(0, data)
             finally:
                 file.close()
-        except BaseException:  # a pin that nobody holds keeps files
+        except BaseException:  # no process would hold this pin
             disk.unlink(path)
             lock.close()
             raise
@@ -91,24 +91,24 @@ def pins(disk: Disk) -> list[str]:
 
 
 def pinned(disk: Disk, salt: bytes) -> IsFree:
-    """A function that says whether a path has no pin of a living process; this may change."""
-    held: set[str] = set()
+    """Return a function that tells whether no living process has pinned a path; pins may change."""
+    pinned_paths: set[str] = set()
     for path in pins(disk):
         if not is_held(disk, path):
             continue
         try:
-            found = _read(disk, path, salt)
+            paths = _read(disk, path, salt)
         except MissingFile:
             continue
-        if found is None:
+        if paths is None:
             return lambda path: False
-        held.update(found)
-    return lambda path: path not in held
+        pinned_paths.update(paths)
+    return lambda path: path not in pinned_paths
 
 
 @contextmanager
 def unpinned(disk: Disk, salt: bytes, timeout_ms: int) -> Iterator[IsFree]:
-    """As `pinned`, and nobody can pin anything until the block ends: the time to unlink.
+    """As `pinned`, and no process can pin anything until the block ends: the time to unlink.
 
     Pins of dead processes are removed.
     """
@@ -134,9 +134,9 @@ def _read(disk: Disk, path: str, salt: bytes) -> list[str] | None:
     data = disk.read(path)
     if len(data) < _HEAD.size:
         return None
-    magic, found, crc, length = _HEAD.unpack_from(data)
+    magic, found_salt, crc, length = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    if (magic, found, length) != (_MAGIC, salt, len(body)) or crc != crc32c(
+    if (magic, found_salt, length) != (_MAGIC, salt, len(body)) or crc != crc32c(
         body, crc32c(data[:16])
     ):
         return None

@@ -1,29 +1,55 @@
 """Owns Store: an open store, and the only way to change one.
 
 Threads meet here: calls wait in a queue, one thread leads, and all share a lock and a flush. The
-package says what each step of the write path is for, and what is left when one is cut short.
+docstring of the package gives the reason for each step of the write path, and the state that
+remains when an interruption cuts one short.
 
     write(decide)   follow, sweep, decide, append and apply under the write lock, then flush
     read(look)      read frames up to the witness, then run a function over the view; no lock
-    ask(question)   settle what a dead writer left, then read
+    ask(question)   make visible what a dead writer left unflushed, then read
     refresh()       only the first half of read
-    damage          the journal's: what stands before it may be read by a caller that then raises
-                    it; any other answer would be of an old state, so it raises at once
-                    (spec/reliability 2.3)
+    damage          of the journal: a caller that raises it in the end may first read the frames
+                    before it; any other answer would show an old state, so other calls raise it at
+                    once (spec/reliability 2.3)
     dry run         the view stays where it was opened, after every valid frame
 
-A checkpoint of another process may take files from under it: then it looks again over the newest
-one (R21), or loads everything anew. It does the same after anything that was broken off (R28): the
-view counts as void from the first step that changes it until the last is done, and whoever finds it
-void loads it anew.
+A checkpoint of another process may remove files that the view needs. Then the store looks again
+over the newest checkpoint (R21), or loads everything anew. It also loads anew after an interruption
+(R28): the view counts as void from the first step that changes it until the last is done, and the
+next call that finds it void loads it anew.
+
+Mutex lets one call at a time run in the process that made it, however the call ends.
+
+The mutex asks the lock itself whether this thread holds it, in one step of C. A flag would not do:
+an interrupt may come between any two steps of Python, before the call sets the flag. The stack
+shows whether that call is still running. So the mutex can tell a running call from a hold that an
+interrupt left behind.
+
+1. A call from within a call of the same thread would find everything half done, so it is refused.
+   Such calls come from `__del__`, which the collector may run anywhere, or from a signal handler.
+   Clean-up is put off until the outer call has ended.
+2. A forked child inherits the lock as it was at that moment. If another thread of the parent held
+   it, no thread of the child ever frees it. With a plain lock the child would wait for ever. But
+   its descriptors are closed anyway, so the child gets an error (R27).
+3. While a thread waits for its turn, another thread may do its work. The waiter must learn this
+   without getting the lock, which the next thread may already have. So it waits at a gate of its
+   own, and not for the lock. On release, the thread opens the gate of every waiter whose work is
+   done, and of one more waiter, which takes the lock. If another thread was faster, that thread
+   will release it again. A waiter enters the row of waiters before it tries the lock once more, so
+   the holder then sees it there. An interrupt may swallow an opening, so no thread waits at a gate
+   longer than LOOK_AGAIN_S. Threads that are always faster may not do its work: from the second
+   opening on, the waiter waits for the lock itself, as they do.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from threading import Lock, RLock
+from typing import Any, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from txlog.base.settings import Settings
@@ -31,11 +57,11 @@ from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import resolve
 from txlog.engine.decide.transactions.sweep import Swept, Uses
-from txlog.engine.model.tally import Tally
+from txlog.engine.model.counters import BucketCounters, ReadCounters
 from txlog.engine.plan import clock_trust
+from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.section import Section
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -53,29 +79,197 @@ from txlog.engine.store.appender import (
     interrupted,
     note_doubt,
 )
-from txlog.engine.store.counters import BucketOps
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
-from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
-from txlog.engine.store.wakeups import Wakeups
+from txlog.engine.store.wakeups import Wakeups, is_called
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
     Corruption,
     MissingFile,
+    NotAllowed,
     OutcomeUnknown,
     ReadOnlyStore,
     StoreFull,
     TryAgain,
     TxlogError,
+    may_be_of_handler,
 )
 
+# --- one call at a time --------------------------------------------------------------------------
+
+
 T = TypeVar("T")
+LOOK_AGAIN_S = 0.1
+TRIES = 2  # at a gate
+
+
+class Mutex:
+    """A lock that is free again once the call that took it has ended.
+
+    has_refused: during the running call, another call was refused inside it, whose error may have
+                 cut short any step of the running call
+    """
+
+    __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "_waiting", "has_refused")
+
+    def __init__(self, pid: Callable[[], int], report: Callable[[str], None] | None = None) -> None:
+        self._lock: Any = RLock()  # typeshed lacks `_is_owned`, which Condition uses, too
+        self._pid = pid
+        self._owner = pid()
+        self._report = report
+        self._later: deque[Callable[[], object]] = deque()
+        self._waiting: dict[Any, Callable[[], bool]] = {}  # by gate, in order of arrival
+        self.has_refused = False
+
+    @overload
+    def run(self, act: Callable[[], T]) -> T: ...
+
+    @overload
+    def run(self, act: Callable[[], T], is_done: Callable[[], bool]) -> T | None: ...
+
+    def run(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
+        """Run an act while no other thread runs one.
+
+        The lock is released twice: an interrupt may cut short the first attempt anywhere.
+        is_done: called while this thread waits, by any thread: whether another thread has done the
+                 work; raises nothing
+        returns: the result of the act; None if the work was done meanwhile and the act did not run
+        raises:  NotAllowed, inside another call of this thread; AlreadyClosed in a forked child
+        """
+        if self._pid() != self._owner:
+            self._refuse_child()
+        lock = self._lock
+        if lock._is_owned():
+            self._refuse_or_free()
+        has_turn = is_done is None
+        try:
+            try:
+                if is_done is None:
+                    lock.acquire()
+                else:
+                    has_turn = lock.acquire(False) or self._wait(is_done)
+                    if not has_turn:
+                        return None
+                self.has_refused = False
+                return act()
+            finally:
+                if lock._is_owned():
+                    lock.release()
+                    if self._waiting:
+                        self._wake()
+        finally:
+            if lock._is_owned():
+                lock.release()
+                self._wake()
+            if has_turn and self._later:
+                self._tidy()
+
+    def _wait(self, is_done: Callable[[], bool]) -> bool:
+        """Wait for the lock; True when this thread has it, False when its work is done."""
+        gate: Any = Lock()
+        gate.acquire()
+        is_held, opened = False, 0
+        try:
+            try:
+                self._waiting[gate] = is_done  # before the next try
+                while not is_held:
+                    if opened >= TRIES:
+                        is_held = self._lock.acquire(True, LOOK_AGAIN_S)
+                    else:
+                        is_held = self._lock.acquire(False)
+                        if not is_held:
+                            opened += gate.acquire(True, LOOK_AGAIN_S)
+                    if not is_held:
+                        if self._pid() != self._owner:
+                            self._refuse_child()
+                        if is_done():
+                            break
+            finally:
+                self._waiting.pop(gate, None)
+        finally:
+            self._waiting.pop(gate, None)
+        return is_held
+
+    def _wake(self) -> None:
+        """Open the gate of each waiter whose work is done, and of the first other waiter."""
+        has_next = False
+        # list() allocates before it copies, so no finalizer can change the row meanwhile
+        for gate in list(self._waiting):
+            is_done = self._waiting.get(gate)
+            if is_done is None or not gate.locked() or (has_next and not is_done()):
+                continue
+            has_next = has_next or not is_done()
+            with suppress(RuntimeError):  # another thread was faster
+                gate.release()
+
+    def held(self) -> AbstractContextManager[object]:
+        """Return the lock for `with`; its thread may enter again: for turns whose steps are calls.
+
+        Python takes and frees it in one C step each, which no signal can interrupt.
+        """
+        if self._pid() != self._owner:
+            self._refuse_child()
+        lock: AbstractContextManager[object] = self._lock
+        return lock
+
+    def is_inside(self) -> bool:
+        """True inside a call of this thread: we are in `__del__` or a signal handler."""
+        return self._lock._is_owned() and is_called(_RUN, self, sys._getframe(1))
+
+    def put_off(self, act: Callable[[], object]) -> bool:
+        """Inside a call: run an act when that call has ended, and return True; otherwise return
+        False.
+
+        An error of the act goes to the report, as no caller waits for it.
+        """
+        if not self.is_inside():
+            return False
+        self._later.append(act)
+        return True
+
+    def _refuse_child(self) -> None:
+        raise AlreadyClosed(
+            "the store was opened by another process, and this one is its child",
+            hint="open it again, after the fork",
+        )
+
+    def _refuse_or_free(self) -> None:
+        if self.is_inside():
+            self.has_refused = True
+            raise NotAllowed(
+                "called from within another call on this store, from __del__ or a signal handler",
+                hint="call it after that call has returned",
+            )
+        while self._lock._is_owned():  # left by two interrupts in a row
+            self._lock.release()
+
+    def _tidy(self) -> None:
+        while self._later:
+            try:
+                act = self._later.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                act()
+            except Exception as error:  # the call that put it off is over
+                if may_be_of_handler(error):
+                    raise
+                if self._report is not None:
+                    self._report(f"an act put off until another call ended failed: {error}")
+
+
+_RUN = frozenset([Mutex.run.__code__])
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
 MAINTENANCE_PATH = "maintenance.lock"
 
 
 class Upkeep(Protocol):
-    """What maintains a store as its own calls make the journal long."""
+    """Maintenance of a store as its own calls make the journal long."""
 
     def look(self, store: Store) -> None:
         """Called after a write that found the journal long, outside every lock; raises nothing."""
@@ -97,11 +291,11 @@ class Store:
         "_appender",
         "_asked_durability",
         "_closed",
+        "_file_lock",
         "_is_void",
         "_leading",
         "_mutex",
         "_queue",
-        "_section",
         "_settings_changes",
         "_sweeper",
         "_view",
@@ -145,32 +339,32 @@ class Store:
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
-        self.bucket_ops = BucketOps()
-        self.has_changed = False  # by a call; a sweep that a look began does not count
+        self.bucket_ops = BucketCounters()
+        self.has_changed = False  # by a call; a sweep before a reading call does not count
         self.upkeep: Upkeep | None = None
-        # the consumers of this handle by number, as long as anybody has them
+        # the consumers of this handle by number, as long as any code refers to them
         self.members: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._queue: deque[list[Call]] = deque()
-        self._leading: list[list[Call]] = []  # what the leader took, or is about to take
-        self._section = Section(disk, liveness.WRITE_LOCK, self.note)
+        self._leading: list[list[Call]] = []  # calls that the leader took, or is about to take
+        self._file_lock = FileLock(disk, liveness.WRITE_LOCK, self.note)
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
-        self.tally = Tally()
-        self._wakeups: dict[None, Wakeups] = {}  # one, once somebody waits
+        self.tally = ReadCounters()
+        self._wakeups: dict[None, Wakeups] = {}  # one entry, once a call waits
         try:
             self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
             self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
             self._adopt_settings()
-        except TxlogError:  # whatever it did not find, in a store that is not there any more
+        except TxlogError:  # a deleted store explains any missing file better
             self.need_there()
             raise
 
     @property
     def lock_timeout_ms(self) -> int:
-        """How long to wait for a lock: as asked for, else the setting of the store."""
-        asked = self.lock_timeout_asked_ms
-        return self.settings.lock_timeout_ms if asked is None else asked
+        """How long to wait for a lock: the caller's time-out, else the setting of the store."""
+        timeout_ms = self.lock_timeout_asked_ms
+        return self.settings.lock_timeout_ms if timeout_ms is None else timeout_ms
 
     def release_reserve(self) -> bool:
         """Give the blocks of the reserve back to a full disk; False when it has none (R30)."""
@@ -184,7 +378,7 @@ class Store:
     # --- following and reading --------------------------------------------------------------------
 
     def _load(self) -> View:
-        """A fresh view at the visible end; tried again if a checkpoint overtakes it."""
+        """A fresh view at the visible end; loads again if a checkpoint overtakes it."""
         while True:
             view = View.open(
                 self.disk, self.identity.salt, self.clock.now().boot_id, up_to_damage=True
@@ -209,7 +403,7 @@ class Store:
     def has_delays_to_look_at(self) -> bool:
         """True when this process changed a delayed index that has had no upkeep since.
 
-        Needs no mutex: a thread asks after its own change.
+        Needs no mutex: a thread reads it after its own change.
         """
         return self._view.has_delays_to_look_at
 
@@ -222,13 +416,13 @@ class Store:
         need_there(self.disk, self.identity)
 
     def _need_witness(self) -> None:
-        """As need_there, within a call, at the cost of a look at one name."""
+        """As need_there, within a call, at the cost of one stat."""
         need_there(self.disk, self.identity, file=self._view.journal.witness.file)
 
     def _need_journal(self) -> None:
-        """The same for a writer, of the file it stands in."""
+        """As need_there for a writer, with the journal file that it appends to."""
         journal = self._view.journal
-        if journal.witness.file is None:  # it is gone, or the view was closed and none came after
+        if journal.witness.file is None:  # missing, or the view was closed and not reloaded
             self.need_there()
         else:
             file = journal.current
@@ -236,19 +430,19 @@ class Store:
 
     @property
     def wakeups(self) -> Wakeups:
-        """What ends the waits of this handle; made by the first."""
-        made = self._wakeups.get(None)
-        if made is None:  # one step of C: two threads get the same
+        """The events that end the waits of this handle; the first wait makes it."""
+        wakeups = self._wakeups.get(None)
+        if wakeups is None:  # setdefault is one step of C: two threads get the same object
             new = Wakeups(self.disk, self.clock, self.identity.salt)
-            made = self._wakeups.setdefault(None, new)
-        return made
+            wakeups = self._wakeups.setdefault(None, new)
+        return wakeups
 
     def _need_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
 
     def close(self) -> None:
-        """Close every descriptor; inside another call, once that has ended."""
+        """Close every descriptor; inside another call, once that call has ended."""
         if not self.put_off(self.close):
             self._mutex.run(self._close)
 
@@ -258,7 +452,7 @@ class Store:
             for wakeups in self._wakeups.values():
                 wakeups.close()
             self._view.close()
-            self._section.close()
+            self._file_lock.close()
 
     def put_off(self, act: Callable[[], object]) -> bool:
         """Within a call of this thread (`__del__`, a signal handler): run an act after it.
@@ -272,13 +466,14 @@ class Store:
     ) -> T:
         """Run a reading function over the newest durable state, while no other thread is in a call.
 
-        fresh: False for one that is about what this process has seen already
-        up_to_damage: if the journal is damaged, read what comes before the damage. Only for callers
-        that raise the view's `damage` in the end; what is not found raises it here, as it may come
-        after it It may run again if files that it needs were replaced, so it must have no effect
+        The function may run again if files that it needs were replaced, so it must have no effect
         until it returns.
-        raises: NotAllowed inside another call of this thread, as every call here; what look raises;
-                Corruption (602): the journal is damaged
+        fresh: False for a function that needs only the state that this process has seen already
+        up_to_damage: if the journal is damaged, read the frames before the damage. Only for callers
+                      that raise the view's `damage` in the end. If the function does not find
+                      something, this raises the damage, as the thing may lie after it
+        raises: NotAllowed inside another call of this thread, as every call here; errors of the
+                function; Corruption (602): the journal is damaged
         """
         return self._mutex.run(partial(self._look, look, fresh, up_to_damage))
 
@@ -292,7 +487,7 @@ class Store:
             if damage is not None and not up_to_damage:
                 raise damage
             at = (self._view.lsn, self._view.manifest.generation)
-            self._is_void = True  # may be half changed, unless the error says how it ended
+            self._is_void = True  # an interrupt may leave the view half changed
             try:
                 answer = look(self._view)
             except MissingFile:
@@ -310,16 +505,16 @@ class Store:
                 return answer
 
     def _keep_view(self) -> None:
-        """One of our errors ended a step that may refuse, and the view is as it was.
+        """A TxlogError ended a step that may refuse, so the view is as it was before.
 
-        An error of a call refused inside this one may have come up anywhere.
+        The exception: an error of a call refused inside this one may have come up anywhere.
         """
         self._is_void = self._mutex.has_refused
 
     def refresh(self) -> int:
         """Follow the journal up to the witness; returns the LSN of the view.
 
-        raises: Corruption (602): it is damaged
+        raises: Corruption (602): the journal is damaged
         """
         return self._mutex.run(self._refreshed)
 
@@ -334,13 +529,13 @@ class Store:
             self._need_witness()
         if not self._is_whole():
             self._reload()
-        if not self.dry_run:  # what it decided so far is nowhere else
+        if not self.dry_run:  # the frames of a dry run exist only in its view
             self._is_void = True
             try:
-                journal, known = self._view.journal, self._view.damage
+                journal, old_damage = self._view.journal, self._view.damage
                 self._view.take(journal.read_durable(up_to_damage=True))
                 self._view.adopt_manifest()
-                if journal.damage is not None and (known is None or self._view.is_outdated):
+                if journal.damage is not None and (old_damage is None or self._view.is_outdated):
                     self._reload()  # there may be a checkpoint after the damage
                     journal = self._view.journal
                 if journal.reports:
@@ -376,14 +571,14 @@ class Store:
             self._settings_changes = catalog.settings_changes
 
     def _is_whole(self) -> bool:
-        """Whether the view can be shown: nothing broke off, and it has no frame in doubt."""
+        """Whether calls may use the view: no change was cut short, and no frame is in doubt."""
         return not (self._is_void or self._view.journal.is_unsure)
 
     def _whole_view(self) -> View:
         return self._view if self._is_whole() else self._made_anew()
 
     def has_unflushed(self, *, unseen: bool = False) -> bool:
-        """True when frames lie after the witness; unseen: when there are more than it holds."""
+        """True when frames lie after the witness; unseen: when any lie after the view."""
 
         def look() -> bool:
             view = self._whole_view()
@@ -395,7 +590,7 @@ class Store:
         return self._mutex.run(look)
 
     def tail_bytes(self) -> tuple[int, int]:
-        """(frames, bytes) after the newest checkpoint, to decide about the next one."""
+        """(frames, bytes) after the newest checkpoint, for the decision about the next one."""
 
         def look() -> tuple[int, int]:
             view = self._whole_view()
@@ -416,10 +611,9 @@ class Store:
         )
 
     def replayed(self, look: Callable[[View], T]) -> T:
-        """Run a reading function over a fresh view, in which the ops since the checkpoint are not
-        applied.
+        """Run a function over a fresh view, in which the ops since the checkpoint are not applied.
 
-        The view is its own, so this may be called inside another reading function.
+        The view is its own, so a reading function may call this.
         """
         self._need_open()
         view = self._load()
@@ -442,13 +636,14 @@ class Store:
         """Run a decision under the write lock, and make its outcome as durable as it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
-        uses:         what else the call works with; the sweep ends what is overdue there
-        tells:        consumers that wait for messages hear of it although nothing is flushed
+        uses:         the cursors and other state that the call uses; the sweep ends what is overdue
+                      there
+        tells:        wake waiting consumers, although nothing is flushed
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
                  nothing was done; NotAllowed inside another call of this thread; OutcomeUnknown;
-                 Corruption. What a signal handler raises passes through, with a note if the call
-                 may have been done
+                 Corruption. An exception of a signal handler passes through, with a note if the
+                 call may have been done
         """
         answer: T = self._submit(Call(decide, coordinators, uses))
         if tells:
@@ -456,7 +651,7 @@ class Store:
         return answer
 
     def expire(self) -> Swept:
-        """Sweep every coordinator without a bound; returns what was done, durable."""
+        """Sweep every coordinator without a bound; returns the sweep's result, durable."""
         swept = Swept()
 
         def decide(view: View, now: Instant) -> Decision[None]:
@@ -476,9 +671,9 @@ class Store:
     def submit(self, calls: list[Call]) -> None:
         """Run decisions one after another, in one frame where their rows allow it.
 
-        Each sees what those before it did; one that is refused fails alone, with the reason in its
+        Each sees the effect of its predecessors. A refused call fails alone, with the reason in its
         `error`.
-        raises: as write, but for the errors of decisions
+        raises: as write, except for the errors of decisions
         """
         if self.dry_run:
             self._mutex.run(partial(self._rehearse, calls))
@@ -492,7 +687,7 @@ class Store:
                     self._queue.append(calls)
                     while not calls[-1].done:
                         self._mutex.run(partial(self._lead, calls), is_done)
-                finally:  # in any case they leave the queue; twice: the first may be cut short
+                finally:  # always leave the queue; twice: an interrupt may cut the first short
                     if not calls[-1].done:
                         self._withdraw(calls)
             finally:
@@ -500,7 +695,7 @@ class Store:
                     self._withdraw(calls)
             if self.upkeep is not None and self.length >= 1:
                 self.upkeep.look(self)
-        except BaseException as error:  # what a handler raises, too
+        except BaseException as error:  # also of a signal handler
             if in_doubt(calls):
                 if isinstance(error, TxlogError):
                     raise interrupted(error) from error
@@ -508,12 +703,12 @@ class Store:
             raise
 
     def _withdraw(self, calls: list[Call]) -> None:
-        """Take calls whose caller leaves out of the queue; waits for those that a leader has."""
-        if not self._claim(calls) and any(one is calls for one in self._leading):
+        """Take calls of a leaving caller out of the queue; if a leader has them, wait for it."""
+        if not self._claim(calls) and any(group is calls for group in self._leading):
             self._mutex.run(self._pass)
 
     def _pass(self) -> None:
-        """Wait until whoever holds the mutex is done."""
+        """Wait until the holder of the mutex is done."""
 
     def _claim(self, calls: list[Call]) -> bool:
         """Take calls out of the queue, in one step; False when another thread was faster."""
@@ -569,73 +764,73 @@ class Store:
         """Make everything written so far durable and visible."""
         self.write(lambda view, now: Decision([], None, True))
 
-    def _lead(self, own: list[Call]) -> None:
+    def _lead(self, own_calls: list[Call]) -> None:
         """Group commit (R12): one lock, every queued decision, one flush, all answers."""
-        if own[-1].done or (own not in self._queue and self._is_settled(own)):
+        if own_calls[-1].done or (own_calls not in self._queue and self._is_settled(own_calls)):
             return
         waiting = list(self._queue)
         try:
             try:
-                self._conclude(self._under_lock(partial(self._decide_queued, own)))
+                self._conclude(self._under_lock(partial(self._decide_queued, own_calls)))
             finally:
                 self._leading = []
-        except TxlogError as error:  # the lock was not had: those who came meanwhile try themselves
-            if in_doubt(own):
+        except TxlogError as error:  # no lock: calls that came meanwhile try themselves
+            if in_doubt(own_calls):
                 raise
             for calls in waiting:
-                if self._claim(calls) or calls is own:
+                if self._claim(calls) or calls is own_calls:
                     for call in calls:
                         call.end(error)
-            if not own[-1].done:
+            if not own_calls[-1].done:
                 raise
 
-    def _is_settled(self, own: list[Call]) -> bool:
+    def _is_settled(self, own_calls: list[Call]) -> bool:
         """End a call whose leader was interrupted; False when its own thread must decide it.
 
         Calls that share the frame of a transaction cannot be decided again.
         """
         error: TxlogError
-        if in_doubt(own):
+        if in_doubt(own_calls):
             error = interrupted(InterruptedError("another thread was interrupted"))
-        elif len(own) > 1:
+        elif len(own_calls) > 1:
             error = TryAgain("another thread was interrupted; nothing was written")
         else:
-            own[0].renew()
+            own_calls[0].renew()
             return False
-        for call in own:
+        for call in own_calls:
             call.end(error)
         return True
 
-    def _decide_queued(self, own: list[Call]) -> tuple[list[Call], bool] | None:
+    def _decide_queued(self, own_calls: list[Call]) -> tuple[list[Call], bool] | None:
         self._leading = list(self._queue)
-        taken = [*filter(self._claim, self._leading)]
-        if own not in taken:  # a leader took it and was interrupted
-            taken.insert(0, own)
-        return self._run(taken, own)
+        claimed = [*filter(self._claim, self._leading)]
+        if own_calls not in claimed:  # a leader took it and was interrupted
+            claimed.insert(0, own_calls)
+        return self._run(claimed, own_calls)
 
     def _under_lock(self, act: Callable[[], T]) -> T:
         if self._closed:
             self._need_open()
         self._view.journal.lock_timeout_ms = timeout_ms = self.lock_timeout_ms
-        return self._section.run(act, timeout_ms, self._follow_ahead)
+        return self._file_lock.run(act, timeout_ms, self._follow_ahead)
 
     def _follow_ahead(self) -> bool:
-        """While waiting for the lock: take what others have appended, so that less is left then."""
+        """While waiting for the lock: take frames of other writers, so that fewer remain then."""
         if not self._is_void:
             self._is_void = True
             try:
                 self._view.take(self._view.journal.follow())
             except (JournalMoved, TxlogError):
-                return False  # the view is void, and whoever has the lock sees why
+                return False  # the view is void; under the lock the cause shows again
             self._is_void = False
         return False
 
     def _run(
-        self, groups: list[list[Call]], own: list[Call], *, sync: bool = False
+        self, groups: list[list[Call]], own_calls: list[Call], *, sync: bool = False
     ) -> tuple[list[Call], bool] | None:
-        """Follow, then decide and write; a failure of ours is the outcome of calls it concerns.
+        """Follow, then decide and write; a TxlogError becomes the outcome of the calls it concerns.
 
-        returns: the calls that were decided, and whether one must be durable; None: all have ended
+        returns: the decided calls, and whether one must be durable; None: all calls have ended
         """
         is_following = True
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
@@ -645,16 +840,16 @@ class Store:
             is_following = False
             for group in groups:
                 if len(group) == 1:
-                    sync = self._run_one(group[0], now, is_own=group is own) or sync
+                    sync = self._run_one(group[0], now, is_own=group is own_calls) or sync
                 else:
-                    sync = self._run_joined(group, now, is_own=group is own) or sync
+                    sync = self._run_joined(group, now, is_own=group is own_calls) or sync
         except TxlogError as error:
             self._fail(calls, error, is_following=is_following)
             return None
         return calls, sync
 
     def _conclude(self, done: tuple[list[Call], bool] | None) -> None:
-        """Without the write lock: make durable what has to be, then the outcomes stand."""
+        """Without the write lock: flush if a call needs it; then the outcomes are final."""
         if done is None:
             return
         calls, sync = done
@@ -662,12 +857,12 @@ class Store:
         try:
             if sync:
                 self._make_durable(journal.last_lsn)
-            elif journal.owes:  # what others wait for was seen, and may be in an answer
+            elif journal.owes:  # an answer may show a frame whose durability others await
                 self._make_durable(journal.awaited_lsn)
         except TxlogError as error:
             for call in calls:
                 if not call.is_in_doubt and isinstance(call.error, TxlogError):
-                    call.error = again(error)  # it was refused because of what may be lost
+                    call.error = again(error)  # the refusal rests on frames that may be lost
             self._fail(calls, error, is_following=False)
             return
         self._is_void = False
@@ -677,18 +872,18 @@ class Store:
     def _make_durable(self, lsn: int) -> None:
         """Flush up to an LSN, unless another process has done it; the view is void meanwhile.
 
-        raises: OutcomeUnknown; StoreLocked: a process holds the flush lock and does not go on
+        raises: OutcomeUnknown; StoreLocked: a process holds the flush lock and makes no progress
         """
         was_void, self._is_void = self._is_void, True
         sync = self.durability == "sync"
         journal = self._view.journal
-        place = journal.place
+        start = journal.place
         while (ahead := journal.flush(lsn, sync=sync, is_writer=False)) is None:
             # R13: with the write lock the frames go to a new file, and are durable there
             self._under_lock(partial(self._catch_up, self.clock.now()))
             journal = self._view.journal  # it may have been loaded anew
-        journal.check_kept(place)
-        if sync:  # it took long enough for the store to go meanwhile
+        journal.check_kept(start)
+        if sync:  # a flush takes long enough for the store to be deleted meanwhile
             self._need_witness()
         if ahead:
             self._view.take(ahead)
@@ -703,10 +898,10 @@ class Store:
                 call.end(error if is_unknown else interrupted(error))
             elif is_following or not is_unknown or call.stage == NO_FRAME or call.error is not None:
                 call.end(error)
-            # else it is undecided: its thread leads next
+            # an undecided call remains: its thread leads next
 
     def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
-        """Run a call in a frame of its own; returns whether it must be durable."""
+        """Run a call in a frame of its own; returns whether the frame must be durable."""
         view = self._view
         try:
             decision = self._noted(call.decide(view, now), now)
@@ -743,7 +938,8 @@ class Store:
     def _is_stray(self, error: Exception) -> bool:
         """True for an error that no decision raises: a signal handler of this thread may have.
 
-        This thread raises it; a call of another thread is left to that thread, to decide it again.
+        This thread raises it; a call of another thread goes back to that thread, which decides it
+        again.
         """
         return not isinstance(error, TxlogError) or self._mutex.has_refused
 
@@ -756,7 +952,7 @@ class Store:
             for at, call in enumerate(calls):
                 try:
                     decided = self._decide_joined(call, now, is_final=not joined)
-                except Corruption:  # it may want rows of the frame that is not written yet
+                except Corruption:  # it may need rows of the frame that is not written yet
                     self._close_frame(joined)
                     joined, written = [], at
                     decided = self._decide_joined(call, now, is_final=True)
@@ -788,7 +984,8 @@ class Store:
     def _decide_joined(
         self, call: Call, now: Instant, *, is_final: bool
     ) -> tuple[Decision[Any], Encoded] | None:
-        """Decide a call that may share a frame; None: it was refused, which it is alone (R12).
+        """Decide a call that may share a frame; None: the decision refused, and only this call
+        (R12).
 
         raises: Corruption, unless is_final
         """
@@ -818,7 +1015,7 @@ class Store:
         self._renew(now)
 
     def _renew(self, now: Instant) -> None:
-        """Continue on a fresh view that has what was written before."""
+        """Continue on a fresh view with the frames written so far."""
         self._appender.forget()
         self._reload()
         self._catch_up(now)
@@ -832,10 +1029,10 @@ class Store:
         return self._sweep(self._view, now, calls)
 
     def _catch_up(self, now: Instant) -> None:
-        """Read what comes after the view, and bring the journal in order; the view is invalid
+        """Read the frames after the view, and repair the journal's end; the view is invalid
         meanwhile.
 
-        It stays so until the caller is done. That may need room, for a new journal file.
+        It stays invalid until the caller is done. The repair may need room, for a new journal file.
         """
         try:
             self._set_in_order(now)
@@ -844,7 +1041,7 @@ class Store:
                 raise
             self._set_in_order(now)
         except TxlogError:
-            self.need_there()  # of a store that is gone, no more is to be said
+            self.need_there()  # the store was deleted: StoreNotFound replaces this error
             raise
 
     def _set_in_order(self, now: Instant) -> None:
@@ -922,7 +1119,7 @@ class Store:
         self._adopt_settings()
 
     def _noted(self, decision: Decision[Any], now: Instant) -> Decision[None]:
-        """The decision with the state of the clocks added, if it writes a frame and that is due."""
+        """The decision, with the state of the clocks added if it writes a frame and that is due."""
         noted = clock_trust.note(self._view, self.settings, now) if decision.ops else None
         if noted is None:
             return decision
@@ -931,10 +1128,10 @@ class Store:
         )
 
     def settle(self) -> None:
-        """Make visible what is written but not flushed, if the lock is free at once (R22).
+        """Make written frames durable and visible, if the lock is free at once (R22).
 
-        A writer that died between its append and its flush left such frames; a reader that followed
-        only the witness would miss them until the next write.
+        A writer that died between its append and its flush leaves such frames; a reader that
+        followed only the witness would miss them until the next write.
         """
         if self.disk.read_only or self._closed or self._view.damage is not None:
             return
@@ -944,7 +1141,7 @@ class Store:
     def ask(self, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
         """The answer of a reading function over the newest state; does not wait for a lock.
 
-        What a dead writer left is settled first. up_to_damage: as for read
+        First makes visible what a dead writer left unflushed. up_to_damage: as for read
         """
         self.settle()
         return self.read(question, up_to_damage=up_to_damage)
@@ -952,7 +1149,7 @@ class Store:
     def sweep_if_due(self, uses: Uses | None = None) -> None:
         """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
 
-        A process that cannot write, or not now, shows what is overdue as it is recorded.
+        A process that cannot write now, or at all, shows overdue transactions as recorded.
         """
         now = self.clock.now()
         if not self.disk.read_only and self.read(
@@ -967,9 +1164,9 @@ class Store:
     def _run_at_once(self, calls: list[Call]) -> None:
         self._need_open()
         if self._view.journal.is_flushing():
-            return  # whoever does says so in the witness; one that is stopped would hold us up
+            return  # that process will raise the witness; a stopped one would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
-        self._conclude(self._section.run(run, None, otherwise=None))
+        self._conclude(self._file_lock.run(run, None, otherwise=None))
 
     # --- for maintenance ---------------------------------------------------------------------
 
@@ -990,7 +1187,7 @@ class Store:
         """Start a new journal file, and run an act on the state at that cut (R14).
 
         Other processes may append as soon as the file exists; the view stays at the cut until the
-        act returns. Returns (last LSN of the old file, its CRC, what the act returned).
+        act returns. Returns (last LSN of the old file, its CRC, the act's result).
         """
         return self._mutex.run(partial(self._cut, act))
 

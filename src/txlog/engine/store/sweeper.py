@@ -1,9 +1,9 @@
-"""When the sweep before a call has something to look for; transactions/sweep decides what it does.
+"""When the sweep before a call can find anything due; transactions/sweep defines what it does.
 
-Looking is not free, so it waits: for the first time-out of the loaded coordinators, for something
-decided that may be driven on, for the first producer that may have been silent for too long, and
-for some frames or some time before ended transactions are looked through again. A call that names a
-transaction which is due itself waits for none of these.
+A search is not free, so the sweeper waits for a reason. Reasons are the first time-out of the
+loaded coordinators, a decided transaction that it can drive on, the first producer that may have
+been silent for too long, and a number of frames or a time since it last looked through ended
+transactions. A call that names a transaction which is due waits for no other reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORGET_MS_MIN, FORGET_MS_MAX = 1_000, 60_000
 
 
 class Sweeper:
-    """Decides whether a sweep is due, and drafts its frame; `swept`: what the last sweep did."""
+    """Decides whether a sweep is due, and drafts its frame; `swept`: the last sweep's result."""
 
     __slots__ = ("_forget_lsn", "_forget_ms", "swept")
 
@@ -51,8 +51,8 @@ class Sweeper:
         if not is_as_expected(view, settings, now):
             in_doubt, sure = wants_frame(view, settings, now), trusted(view, settings, now)
         forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
-        for one in uses:
-            if load_used(view, settings, sure, one):
+        for call_uses in uses:
+            if load_used(view, settings, sure, call_uses):
                 forget = True
         if thorough:
             view.load_coordinators()
@@ -62,7 +62,7 @@ class Sweeper:
             return None
         self.swept = Swept()
         draft = Draft(view, settings, now.wall_ms)
-        first = {pair for one in uses for pair in concerned(view, one)}
+        first = {pair for call_uses in uses for pair in concerned(view, call_uses)}
         if due:
             self.swept = sweep(draft, now, first, bounded=not thorough)
             draft.sync = bool(draft.ops)  # an end must be durable before anyone sees it
@@ -80,12 +80,12 @@ class Sweeper:
     @staticmethod
     def _look_for_silence(draft: Draft, now: Instant, *, thorough: bool) -> None:
         view = draft.view
-        found = silent_producers(view, draft.settings, now.wall_ms, bounded=not thorough)
-        if found.silent:
-            declare_idle(draft, found.silent)
+        silence = silent_producers(view, draft.settings, now.wall_ms, bounded=not thorough)
+        if silence.silent:
+            declare_idle(draft, silence.silent)
             draft.sync = True  # consumers in other processes wait for it
         else:
-            view.note_silence(now, found.again_ms)
+            view.note_silence(now, silence.again_ms)
 
 
 def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:

@@ -1,43 +1,50 @@
-"""Owns Wakeups: what ends the waits of a store handle before their time.
+"""Owns Wakeups: the events that end the waits of a store handle early.
 
-A call that waits looks, waits here, and looks again. It wakes when something has become durable,
-which every flush says in the witness with its last write; when a consumer has left or died, which
-closes its lock file; or when another thread of the handle rings. One watch with one descriptor
-serves all threads: whoever holds the gate polls it, and each of the others waits for a bell of its
-own, hung up before it tries the gate. Whoever leaves rings the bell of the one that has waited
-longest: if it was told of something it leaves as well, and else takes the gate, if that is free. So
-all who know less are rung for before one who knows as much. (If they waited for the gate itself,
-one that looks and waits again would be there before them, and keep it until more is told.) A signal
-handler may wait inside a wait of its thread, and so may `__del__`: the inner one polls if the outer
-one did, and has it look when it comes to. If it forks, the wait of the child is over, where nothing
-is told and nobody rings. The watch is made by the first wait. There is never a thread.
+A waiting call looks for news, waits here, and looks again. Three events wake it: something became
+durable, because each flush ends by writing the witness; a consumer left or died, which closes its
+lock file; another thread of this handle rings.
 
-Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
-something behind that is not flushed has written it before it tells. So whoever asks the journal and
-the catalog knows whom it concerns (client/aio/waits); threads look for themselves.
+One watch with one descriptor serves all threads. The thread that holds the gate polls it. Each
+other thread waits for a bell of its own, which it registers before it tries the gate. A thread that
+leaves rings the bell of the thread that has waited longest. If the count has changed for that
+thread, it leaves as well; otherwise it takes the gate, if the gate is free. So threads that have
+not seen the news are rung before a thread that has. (If they waited for the gate itself, a thread
+that looks and waits again would get there first, and keep the gate until the next event.)
 
-What is appended and not flushed matters to few: to who previews open transactions, to who waits for
-what others hold in hand. Only while such a call waits are the journal's appends watched, too
-(`heed_appends`). They raise `count` as well, since whoever holds the gate must let the others look,
-but those who heed no appends rest on.
+A signal handler or `__del__` may wait inside a wait of its own thread. If the outer wait was
+polling, the inner one polls, and rings so that the outer one looks when it resumes. If the handler
+forks, the child's wait ends: in the child no event arrives and no thread rings. The first wait
+makes the watch. Nothing here starts a thread.
 
-Where nobody tells of changes (`is_told` is False) a wait ends only when its time is up, so callers
-keep it short. A clock that is moved by hand has no part in this: its users look as often as before.
+When a consumer leaves or dies, the event names its lock file, so its number is known. A consumer
+that leaves unflushed frames behind has written them before that event. So a caller can ask the
+journal and the catalog which waiters an event concerns (client/aio/waits); threads simply look
+again.
 
-    tally              copied before a look; whatever happens after that raises its count
-    wait(count, …)     True once the count is another one
-    fileno(), drain()  the same for an event loop: the descriptor can be read, then drain
-    pass_on            called by a thread that was told: the loop may find nothing to read any more
+Only two kinds of callers care about unflushed appends: readers that preview open transactions, and
+consumers waiting for messages that a peer has leased. The journal's appends are watched only while
+such a call waits (`heed_appends`). They raise `count` as well, since the thread with the gate must
+let the others look; threads that ignore appends go back to sleep.
+
+Where the system cannot watch files (`is_told` is False), a wait ends only when its time is up, so
+callers keep it short. A clock that is moved by hand has no part in this: its users look as often as
+before.
+
+    tally              copied before a look; every event after that raises its count
+    wait(count, …)     True once the count has changed
+    fileno(), drain()  the same for an event loop: once the descriptor is readable, call drain
+    pass_on            called by a thread that got an event: the loop may find nothing left to read
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import takewhile
 from threading import Lock, RLock, get_ident, main_thread
+from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -45,44 +52,43 @@ import msgspec
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.handle import call_in_child
-from txlog.engine.storage.disk.protocol import Disk, Told, Watch
+from txlog.engine.storage.disk.protocol import Disk, Watch, WatchEvent
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
+from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord
 from txlog.engine.store.liveness import CONSUMERS_DIR
-from txlog.engine.store.mutex import is_called
 from txlog.errors import MissingFile, TxlogError
 
 STALL_SECONDS: Final = 0.25
-"""A flush that takes longer may be one whose process has died: then whoever waits looks."""
+"""If a flush takes longer, its process may have died: then the waiters look again."""
 WAIT_SECONDS_MAX: Final = 3600.0
 SIGNAL_SECONDS: Final = STALL_SECONDS
-"""The main thread waits in turns of this length. Python runs signal handlers there between two of
-its steps, and a signal that reaches another thread, or `_thread.interrupt_main`, ends no wait. Not
+"""The main thread waits in turns of this length. Python runs signal handlers there, between two of
+its steps. A signal that reaches another thread, or `_thread.interrupt_main`, ends no wait. Not
 shorter than STALL_SECONDS, or no turn would notice that a flush stalls.
 """
 HEED_SECONDS: Final = 1.0
-"""How long appends are told after the last wait for one: the next wait often comes soon."""
+"""Appends stay watched for so long after the last wait for one: the next often comes soon."""
 GONE_MAX: Final = 1000
-"""Of so many that left it is known who they were; with more since a look, everybody looks."""
+"""The tally remembers so many closed lock files; after more than that, all waiters look."""
 UNTOLD_SECONDS_MAX: Final = 0.05
-"""Where nothing is told a wait is over so soon, whatever its caller had hoped for."""
+"""The longest wait where files cannot be watched, even if the caller asked for a longer one."""
 UNKNOWN: Final = ""
 _ANYBODY: Final = frozenset([UNKNOWN])
 GOING_SECONDS: Final = 10.0
-"""A lock that is held so long after its file has closed belongs to somebody else who lives."""
+"""If a lock is still held so long after its file was closed, another live process holds it."""
 
 
-class Tally:
-    """What a handle was told so far.
+class EventCounts:
+    """The events that a handle has got so far.
 
-    count:      all of it
+    count:      all events
     news:       all but appends
-    known:      of the news those of which can be asked whom they concern: they say no more than
-                that something became durable, or who has left
-    gone:       how often a consumer has left or died, and of the last ones the lock file and when,
-                on the monotonic clock; CONSUMERS_DIR: one has given messages back, UNKNOWN: it was
-                not told who
-    beginnings: how often something began to be told; who looked before that must look again
+    known:      the news for which a caller can find out which waiters they concern: they only say
+                that something became durable, or which consumer left
+    gone:       how often a consumer has left or died; and for the newest of these, lock file and
+                time on the monotonic clock. CONSUMERS_DIR: a consumer gave messages back, UNKNOWN:
+                the kernel did not name the file
+    beginnings: how often watching something began; a caller that looked before must look again
     """
 
     __slots__ = ("appends", "beginnings", "count", "gone", "known", "news")
@@ -91,18 +97,18 @@ class Tally:
         self.count = self.news = self.appends = self.known = self.beginnings = 0
         self.gone: tuple[int, tuple[tuple[str, float], ...]] = (0, ())
 
-    def copy(self) -> Tally:
-        """As it is now; what is told meanwhile raises the count once more."""
-        made = Tally()
-        made.count = self.count  # first, as it rises last
-        made.known = self.known  # before the news, which rise after it
-        made.news, made.appends = self.news, self.appends
-        made.gone, made.beginnings = self.gone, self.beginnings
-        return made
+    def copy(self) -> EventCounts:
+        """A copy of the present state; an event during the copying raises the count once more."""
+        tally = EventCounts()
+        tally.count = self.count  # first, as it rises last
+        tally.known = self.known  # before the news, which rise after it
+        tally.news, tally.appends = self.news, self.appends
+        tally.gone, tally.beginnings = self.gone, self.beginnings
+        return tally
 
     @property
     def others(self) -> int:
-        """How much was told that may concern anybody."""
+        """How many events may concern any waiter."""
         return self.news - self.known
 
     @property
@@ -111,7 +117,7 @@ class Tally:
         return self.gone[0]
 
     def gone_since(self, departures: int) -> frozenset[str]:
-        """Whose lock files have closed since there were so many departures; as of gone."""
+        """The lock files that closed since there were so many departures; values as in `gone`."""
         count, last = self.gone
         new = count - departures
         if new <= 0:
@@ -119,41 +125,41 @@ class Tally:
         return frozenset(path for path, _ in last[-new:]) if new <= len(last) else _ANYBODY
 
     def going(self) -> frozenset[str]:
-        """Lock files that closed lately: it is told a moment before the kernel frees the lock."""
+        """Lock files that closed lately: the event comes just before the kernel frees the lock."""
         since = time.monotonic() - GOING_SECONDS
-        last = takewhile(lambda one: one[1] >= since, reversed(self.gone[1]))
+        last = takewhile(lambda departure: departure[1] >= since, reversed(self.gone[1]))
         return frozenset(path for path, _ in last)
 
     def depart(self, paths: Iterable[str]) -> None:
-        """Lock files have closed; whoever notes it adds it, too."""
+        """Note that lock files have closed; the caller then calls `add`."""
         (count, last), now = self.gone, time.monotonic()
         new = [(path, now) for path in paths]
         self.gone = (count + len(new), (*last, *new)[-GONE_MAX:])
 
     def add(self, *, is_append: bool = False, is_known: bool = False) -> None:
-        """Something was told."""
+        """Count an event."""
         if is_append:
             self.appends += 1
         else:
             self.known += is_known
             self.news += 1
-        self.count += 1  # last: whoever sees it sees what has raised it
+        self.count += 1  # last: a reader of the new count also sees the fields above
 
 
-class Appends:
-    """The journal file whose appends are told, while a call waits that heeds them."""
+class AppendWatch:
+    """The journal file whose appends are watched while a waiting call needs them."""
 
     __slots__ = ("_heeded_at", "_is_heeded", "_lock", "_tally", "disk", "path")
 
-    def __init__(self, disk: Disk, tally: Tally) -> None:
+    def __init__(self, disk: Disk, tally: EventCounts) -> None:
         self.disk, self._tally = disk, tally
-        self._lock: Any = RLock()  # its own: whoever polls may have the gate for long
-        self._is_heeded = False  # somebody has asked for them since the last one
+        self._lock: Any = RLock()  # not the gate: the polling thread may hold that for long
+        self._is_heeded = False  # a caller has asked for them since the last append
         self._heeded_at = 0.0
         self.path: str | None = None
 
     def heed(self, watch: Watch) -> bool:
-        """Have the next append told, too; False if it cannot be."""
+        """Make the next append an event, too; False if that is impossible."""
         with self._lock:
             self._is_heeded, self._heeded_at = True, time.monotonic()
             if self.path is None or not watch.has(self.path):
@@ -163,7 +169,7 @@ class Appends:
             return self.path is not None
 
     def came(self, watch: Watch | None) -> None:
-        """Something was appended: if nobody has asked for a while, tell of the next no more."""
+        """Note an append; stop watching appends if no caller has asked for them for a while."""
         with self._lock:
             if self._is_heeded:
                 self._is_heeded, self._heeded_at = False, time.monotonic()
@@ -172,12 +178,12 @@ class Appends:
                 self.path = None
 
     def renew(self, watch: Watch) -> bool:
-        """Whether there was a newer journal file, of which nobody has told yet."""
+        """True if a newer journal file has appeared, or the file is no longer watched."""
         with self._lock:
-            before = self.path
-            if before is not None:
+            old_path = self.path
+            if old_path is not None:
                 self._hear(watch)
-            return before != self.path
+            return old_path != self.path
 
     def _hear(self, watch: Watch) -> None:
         names = list_journals(self.disk)
@@ -211,28 +217,30 @@ class Wakeups:
         self._clock = clock
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
-        self._gate: Any = RLock()  # as in store/mutex: freed by what is held, not by what was noted
+        self._gate: Any = RLock()  # as in Mutex: freed if held, whatever a flag says
         self._bells: dict[int, Any] = {}  # by thread, in the order in which they came
-        self._making: Any = RLock()  # before the gate, which whoever polls keeps for long
-        self._seen: Witnessed | None = None
+        self._making: Any = (
+            RLock()
+        )  # taken before the gate, which the polling thread holds for long
+        self._seen: WitnessRecord | None = None
         self._stalled = -1  # the record of a flush that took too long
         self._is_closed = False
-        self.tally = Tally()
-        self._heard = Appends(disk, self.tally)
+        self.tally = EventCounts()
+        self._heard = AppendWatch(disk, self.tally)
         self.is_told = False
         self.pass_on: Callable[[], object] | None = None
         _made.add(self)
 
     @property
     def count(self) -> int:
-        """What `wait` compares; taken before a look."""
+        """The number that `wait` compares; the caller takes it before it looks."""
         return self.tally.count
 
     def begin(self) -> None:
         """Make the watch if there is none."""
         if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
             return
-        if self._is_inside():  # another thread may be making it, and wait for what this one has
+        if self._is_inside():  # another thread may be making it, and wait for a lock of this one
             return
         with self._making:
             if not self.is_told:  # else another thread was first, and may poll for hours
@@ -247,48 +255,50 @@ class Wakeups:
                     self._arm()
             finally:
                 self._ring_next()
-        except BaseException:  # an interrupt, which may have kept it from ringing
+        except BaseException:  # an interrupt, which may have prevented the ring
             self._ring_next()
             raise
 
     def _arm(self) -> None:
-        """Watch what there is, as the witness and the journal may be new files."""
+        """Watch all files again, as the witness and the journal may be new files."""
         watch = self._watch
         if watch is None:
             return
         if self._heard.renew(watch):
-            self.tally.add(is_append=True)  # those that came before it was watched
-        wanted: tuple[tuple[str, Told], ...] = (
+            self.tally.add(is_append=True)  # for the appends before it was watched
+        watches: tuple[tuple[str, WatchEvent], ...] = (
             (JOURNAL_DIR, "names"),  # the witness may come back
             (CONSUMERS_DIR, "closings"),
             (WITNESS_PATH, "writes"),
             (".", "moves"),  # the store may be moved away
         )
         self._witness.close()
-        is_told = all([watch.add(path, what) for path, what in wanted])
+        is_told = all([watch.add(path, event) for path, event in watches])
         self._seen = self._look()
         if is_told and not self.is_told:
             self.tally.beginnings += 1
-        self.is_told = is_told  # last: whoever sees this sees that it has just begun
+        self.is_told = is_told  # last: a thread that sees it also sees the new beginning
 
     def heed_appends(self) -> bool:
-        """Have the next append told, too; False if it cannot be."""
+        """Make the next append an event, too; False if that is impossible."""
         watch = self._watch
         return self.is_told and watch is not None and self._heard.heed(watch)
 
-    def _look(self) -> Witnessed | None:
+    def _look(self) -> WitnessRecord | None:
         try:
             return self._witness.read()
-        except (MissingFile, TxlogError):  # whoever looks again hears of it
+        except (MissingFile, TxlogError):  # the next look of a caller raises it
             return None
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until `count` is no longer what it was, at most so many seconds; whether it is not.
+        """Wait until `count` differs from SEEN, at most so many seconds; returns whether it does.
 
         seen: taken before the caller looked
         """
         watch, is_inside = self._watch, self._is_inside()
-        if watch is None or not self.is_told:  # maybe only since the caller knew how long
+        if (
+            watch is None or not self.is_told
+        ):  # watching may have ended after the caller chose the time
             time.sleep(min(seconds, UNTOLD_SECONDS_MAX))
             return self.count != seen
         bell: Any = Lock()
@@ -300,12 +310,12 @@ class Wakeups:
                 self._leave(is_inside)
             if self._is_closed:
                 self._let_go()
-            # of a flush that has begun, too: the loop is to look after it
+            # also when a flush has begun: the loop must watch for its end
             pass_on = self.pass_on
             if pass_on is not None and (self.count != seen or self.flushing):
                 pass_on()
             return self.count != seen
-        except BaseException:  # an interrupt: what was told may be lost, and whoever was to ring
+        except BaseException:  # an interrupt: an event, or a thread's ring, may be lost
             self._cut_short(is_inside)
             raise
 
@@ -315,27 +325,29 @@ class Wakeups:
         if (outer := self._bells.pop(me, None)) is not None:  # its wait goes on after this one
             with suppress(RuntimeError):
                 outer.release()
-        if outer is not None or is_inside:  # whom it may have been about to ring
+        if outer is not None or is_inside:  # the outer wait may have been about to ring
             self._ring_next()
-        while self.count == seen and (left := deadline - time.monotonic()) > 0:
+        while self.count == seen and (seconds_left := deadline - time.monotonic()) > 0:
             self._bells[me] = bell  # again, if a wait inside this one took it away
             if not (is_inside or self._gate.acquire(blocking=False)):
-                bell.acquire(timeout=min(left, turn))
+                bell.acquire(timeout=min(seconds_left, turn))
                 continue
-            while self.count == seen and (left := deadline - time.monotonic()) > 0:
-                patience, left = self._patience(), min(left, turn)
-                self._note(watch.wait(min(left, patience)), has_waited=patience <= left)
+            while self.count == seen and (seconds_left := deadline - time.monotonic()) > 0:
+                patience, seconds_left = self._patience(), min(seconds_left, turn)
+                self._note(
+                    watch.wait(min(seconds_left, patience)), has_waited=patience <= seconds_left
+                )
 
     def _leave(self, is_inside: bool) -> None:
         self._bells.pop(get_ident(), None)
         if is_inside:
-            self.ring()  # the outer one polls what this one has read
+            self.ring()  # the events are read already; the outer wait must look again
         else:
             self._free()
         self._ring_next()
 
     def _cut_short(self, is_inside: bool = False) -> None:
-        """After an interrupt: have everybody look, as what was told may be lost."""
+        """After an interrupt: make all waiters look, as events may be lost."""
         self.tally.add()
         self._leave(is_inside)
         pass_on = self.pass_on
@@ -347,7 +359,7 @@ class Wakeups:
             self._gate.release()
 
     def _pass_gate(self) -> None:
-        """Free the gate if this thread has it; one of those who wait may want it."""
+        """Free the gate if this thread has it, and ring a thread that may want it."""
         if self._gate._is_owned():
             self._free()
             self._ring_next()
@@ -356,7 +368,7 @@ class Wakeups:
         """True inside a call of this thread that has the gate: in `__del__` or a signal handler."""
         if not self._gate._is_owned():
             return False
-        if is_called(_HOLDERS, self, sys._getframe(2)):  # not the one that asks
+        if is_called(_HOLDERS, self, sys._getframe(2)):  # not the caller itself
             return True
         self._free()  # left by two interrupts in a row
         return False
@@ -366,11 +378,11 @@ class Wakeups:
             main = main_thread().ident
             for thread in list(self._bells):
                 bell = self._bells.get(thread)
-                if bell is None:  # it came meanwhile, and rings as well
+                if bell is None:  # that thread has left meanwhile, and rings as well
                     return
-                with suppress(RuntimeError):  # it was rung, and its owner is about to come
+                with suppress(RuntimeError):  # already rung, and its thread is about to run
                     bell.release()
-                if thread != main:  # which may be in a signal handler for long
+                if thread != main:  # the main thread may be busy in a signal handler
                     return
 
     def _patience(self) -> float:
@@ -381,25 +393,25 @@ class Wakeups:
         return STALL_SECONDS if record.flushing_lsn > record.durable_lsn else WAIT_SECONDS_MAX
 
     def fileno(self) -> int | None:
-        """The descriptor an event loop can watch for reading; None where nobody tells."""
+        """The descriptor for an event loop to watch; None where files cannot be watched."""
         watch = self._watch
         return watch.fileno() if watch is not None and self.is_told else None
 
     @property
     def flushing(self) -> int:
-        """The number of the record that says that a flush is under way; 0: none is, or it stalls.
+        """The number of the record that marks a flush under way; 0: there is none, or it stalls.
 
-        Who finds the same one STALL_SECONDS later says so to `drain`.
+        A loop that still finds the same number STALL_SECONDS later passes `has_waited` to `drain`.
         """
         record = self._seen
         return 0 if record is None or self._patience() == WAIT_SECONDS_MAX else record.seq
 
     def drain(self, *, has_waited: bool = False) -> bool:
-        """Take what the descriptor has to say, without waiting; whether `count` has risen.
+        """Read the events of the descriptor without waiting; returns whether `count` has risen.
 
-        has_waited: for the end of a flush, long enough
+        has_waited: the caller has waited long enough for the end of a flush
         """
-        before, watch = self.count, self._watch
+        old_count, watch = self.count, self._watch
         if watch is None or self._is_inside():
             return False
         try:
@@ -408,57 +420,57 @@ class Wakeups:
                     self._note(watch.take(), has_waited=has_waited)
             finally:
                 self._pass_gate()
-        except BaseException:  # an interrupt, as of wait
+        except BaseException:  # an interrupt, as in wait
             self._cut_short()
             raise
-        return self.count != before
+        return self.count != old_count
 
-    def _note(self, told: frozenset[str], *, has_waited: bool) -> None:
-        before, self._seen = self._seen, self._look()
+    def _note(self, paths: frozenset[str], *, has_waited: bool) -> None:
+        old_record, self._seen = self._seen, self._look()
         watch, heard = self._watch, self._heard.path
-        has_appended = heard is not None and heard in told
+        has_appended = heard is not None and heard in paths
         if has_appended:
-            told -= {heard}
+            paths -= {heard}
             self.tally.add(is_append=True)
             self._heard.came(watch)
-        left = {one for one in told if one.startswith(CONSUMERS_DIR)}
-        if told - left - {WITNESS_PATH} or not self._has_all(watch):
-            if left:
+        closed = {path for path in paths if path.startswith(CONSUMERS_DIR)}
+        if paths - closed - {WITNESS_PATH} or not self._has_all(watch):
+            if closed:
                 self.tally.depart([UNKNOWN])
             self._arm()
             self.tally.add()
-        elif left:
-            self.tally.depart(left)
-            # what became durable with it is in the journal, where whoever asks looks anyway
-            is_known = _is_same(before, self._seen) or _is_further(before, self._seen)
+        elif closed:
+            self.tally.depart(closed)
+            # frames that became durable with it are in the journal, where callers look anyway
+            is_known = _is_same(old_record, self._seen) or _is_further(old_record, self._seen)
             self.tally.add(is_known=is_known)
-        elif told and not _is_same(before, self._seen):
-            self.tally.add(is_known=_is_further(before, self._seen))
-        elif has_waited and not (told or has_appended) and self.flushing:
+        elif paths and not _is_same(old_record, self._seen):
+            self.tally.add(is_known=_is_further(old_record, self._seen))
+        elif has_waited and not (paths or has_appended) and self.flushing:
             self._stalled = self.flushing
             self.tally.add()
 
     @staticmethod
     def _has_all(watch: Watch | None) -> bool:
-        """Whether all is still watched of which whoever waits has to hear."""
+        """Whether the files that every waiter depends on are still watched."""
         return watch is None or (watch.has(WITNESS_PATH) and watch.has(CONSUMERS_DIR))
 
     def ring(self) -> None:
-        """Have every waiting thread of this handle look again."""
+        """Make every waiting thread of this handle look again."""
         watch = self._watch
         if watch is not None:
             watch.ring()
 
     def close(self) -> None:
-        """End all waits; the descriptors go with the last."""
+        """End all waits; the last wait closes the descriptors."""
         self._is_closed = True
         self.tally.add()
         self.ring()
         self._let_go()
 
     def end_in_child(self) -> None:
-        """In a forked child: the wait that its thread forked in, from a signal handler, is over."""
-        self._is_closed, self.pass_on = True, None  # the loop is the parent's, and so is its pipe
+        """In a forked child: end the wait in which its thread forked, from a signal handler."""
+        self._is_closed, self.pass_on = True, None  # the loop and its pipe belong to the parent
         self.tally.add()
         for bell in self._bells.values():
             with suppress(RuntimeError):
@@ -469,14 +481,16 @@ class Wakeups:
             return
         try:
             try:
-                if self._gate.acquire(blocking=False):  # else somebody polls it, and does this then
+                if self._gate.acquire(
+                    blocking=False
+                ):  # else the polling thread does this when it ends
                     if self._watch is not None:
                         self._watch.close()
                     self._watch, self.is_told, self._heard.path = None, False, None
                     self._witness.close()
             finally:
                 self._pass_gate()
-        except BaseException:  # an interrupt, as of wait
+        except BaseException:  # an interrupt, as in wait
             self._cut_short()
             raise
 
@@ -485,28 +499,37 @@ _made: WeakSet[Wakeups] = WeakSet()
 
 
 def _end_all_in_child() -> None:
-    for one in list(_made):
-        one.end_in_child()
+    for wakeups in list(_made):
+        wakeups.end_in_child()
 
 
 call_in_child(_end_all_in_child)
 _HOLDERS: Final = frozenset(
-    one.__code__ for one in (Wakeups._make, Wakeups.wait, Wakeups.drain, Wakeups._let_go)
+    method.__code__ for method in (Wakeups._make, Wakeups.wait, Wakeups.drain, Wakeups._let_go)
 )
 
 
-def _is_same(one: Witnessed | None, other: Witnessed | None) -> bool:
-    """Whether a record says no more than the one before, but that a flush has begun."""
+def _is_same(old: WitnessRecord | None, new: WitnessRecord | None) -> bool:
+    """True if the new record differs from the old one at most in the mark of a flush."""
     return (
-        one is not None
-        and other is not None
-        and (one.durable_lsn, one.boot, one.journal, one.rewrite, one.poisoned)
-        == (other.durable_lsn, other.boot, other.journal, other.rewrite, other.poisoned)
+        old is not None
+        and new is not None
+        and (old.durable_lsn, old.boot, old.journal, old.rewrite, old.poisoned)
+        == (new.durable_lsn, new.boot, new.journal, new.rewrite, new.poisoned)
     )
 
 
-def _is_further(one: Witnessed | None, other: Witnessed | None) -> bool:
-    """Whether a record says no more than the one before, but that more is durable."""
-    if one is None or other is None or other.durable_lsn <= one.durable_lsn:
+def _is_further(old: WitnessRecord | None, new: WitnessRecord | None) -> bool:
+    """True if, apart from the mark of a flush, the records differ in a higher durable LSN only."""
+    if old is None or new is None or new.durable_lsn <= old.durable_lsn:
         return False
-    return _is_same(msgspec.structs.replace(one, durable_lsn=other.durable_lsn), other)
+    return _is_same(msgspec.structs.replace(old, durable_lsn=new.durable_lsn), new)
+
+
+def is_called(functions: Collection[CodeType], of: object, frame: FrameType | None) -> bool:
+    """True if a frame or one of its callers runs such a method of this object."""
+    while frame is not None:
+        if frame.f_code in functions and frame.f_locals.get("self") is of:
+            return True
+        frame = frame.f_back
+    return False

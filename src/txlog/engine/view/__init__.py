@@ -1,11 +1,11 @@
-"""What a store holds at one LSN.
+"""The state of a store at one LSN.
 
-The newest checkpoint, the frames since, and the files of its ledgers. Every question and every
-decision is asked of a view.
+A view consists of the newest checkpoint, the frames after it, and the files of its ledgers. Every
+question and every decision reads a view.
 
 Contents:
 
     files   which files the ledgers have, their open readers, their rows
-    paths   where the files of a ledger lie
-    view    View: the loaded folds, and ops that wait for folds nobody has used yet
+    paths   the paths of the files of a ledger
+    view    View: the loaded folds, and ops that wait for folds no call has used yet
 """

@@ -1,9 +1,9 @@
 """Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
 
-A manifest names files; the frames after it name more and let some go. Files stay open after use, as
-many as the disk allows (OpenFiles). One that was closed to make room and has been unlinked since is
-MissingFile, like one that was never opened: the view follows, and tries again with the newest files
-(R21). The rows are the same, or trimmed, and then the caller is told so.
+A manifest names files; the frames after it add some and remove others. Files stay open after use,
+as many as the disk allows (OpenFiles). If a file was closed to make room and unlinked since,
+opening it raises MissingFile, as for a file that was never open: the view follows, and tries again
+with the newest files (R21). The rows are then the same, or trimmed; trimmed rows raise an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.engine.model import ops
+from txlog.engine.model.counters import ReadCounters
 from txlog.engine.model.ops import (
     Adopted,
     ChunksAppended,
@@ -29,7 +30,6 @@ from txlog.engine.model.ops import (
     TopicDeleted,
 )
 from txlog.engine.model.tail import Slice, Tail
-from txlog.engine.model.tally import Tally
 from txlog.engine.storage import remote, segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk, File
@@ -40,13 +40,14 @@ from txlog.errors import Corruption, NoResources
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import SegmentReader, Span
 
-# What the open files keep decoded together, unless their user wants less. Whoever reads several
-# partitions in turn needs two files of each, and must not decode a row group of them for every
-# batch.
+# The limit of decoded bytes over all open files, unless their user sets a lower one. A consumer
+# that reads several partitions in turn needs two files of each, and must not decode a row group
+# anew for every batch.
 KEPT_BYTES_MAX = 256 << 20
-SCAN_ROWS = 64  # who reads fewer may want the same row group again
-# Whoever takes one batch after another gets it cut from a table of so many, which is made at once:
-# a table of twenty columns takes longer than a slice of it, however few rows it has.
+SCAN_ROWS = 64  # a caller that reads fewer may need the same row group again
+# For a caller that takes one batch after another, one table is built for so many batches, and each
+# batch is a slice: building a table of twenty columns takes longer than slicing one, however few
+# rows it has.
 BATCHES_AHEAD, ROWS_AHEAD_MAX = 16, 16_384
 CUTS_MAX, CUT_BYTES_MAX = 8, 32 << 20
 Request = tuple[int, int, int]  # ledger, first row, row after the last
@@ -67,9 +68,9 @@ def _going(op: LedgerTrimmed | Compacted | PartitionCompacted | TopicDeleted) ->
 
 
 class OpenFiles:
-    """Which files stay open: those that were used last. For one thread at a time.
+    """The open files: those used last stay open. For one thread at a time.
 
-    Its owner says by a key how it is closed, and opens it again when needed.
+    The owner of a file gives a key and a function that closes it, and opens it again when needed.
     """
 
     __slots__ = ("_closes", "_disk")
@@ -84,67 +85,68 @@ class OpenFiles:
     def open(self, key: object, path: str, close: Callable[[], None]) -> File:
         """Open a file in the store or outside, and close the least recently used.
 
-        raises: MissingFile, DiskFailed, ...; NoResources when closing all of them does not help
+        raises: MissingFile, DiskFailed, ...; NoResources when closing all files does not help
         """
-        kept = self._disk.files_kept()
-        while len(self._closes) >= kept:
+        limit = self._disk.files_kept()
+        while len(self._closes) >= limit:
             self._closes.popitem(last=False)[1]()
         try:
             file = remote.open_file(self._disk, path)
-        except NoResources:  # the program has files of its own: make room for what is read now
+        except NoResources:  # the program has other files open: make room for this file
             self.close()
             file = remote.open_file(self._disk, path)
         self._closes[key] = close
         return file
 
     def used(self, key: object) -> None:
-        """A file that is open is used again."""
+        """Note that an open file is used again."""
         self._closes.move_to_end(key)
 
     def closed(self, key: object) -> None:
-        """A file was closed by its owner; harmless when repeated."""
+        """Note that its owner has closed a file; harmless when repeated."""
         self._closes.pop(key, None)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         while self._closes:
             self._closes.popitem()[1]()
 
 
-class Cuts:
-    """Tables of some rows of a ledger, for who reads on: the next rows are cut from them."""
+class SliceCache:
+    """Tables of some rows of a ledger, for callers that read on: their next rows are slices."""
 
     __slots__ = ("_bytes", "_known")
 
     def __init__(self) -> None:
-        # what decides their shape -> first row, row after the last, the rows, their bytes
+        # ledger and shape -> first row, row after the last, the rows, their bytes
         self._known: OrderedDict[object, tuple[int, int, pa.Table | None, int]] = OrderedDict()
         self._bytes = 0
 
     def find(self, key: object, start: int, stop: int) -> pa.Table | None:
-        """These rows, if they lie in the table that was made last; it goes with its last row."""
-        known = self._known.get(key)
-        if known is None or known[2] is None or start < known[0] or stop > known[1]:
+        """These rows, if the newest table of the key has them; it is dropped with its last row."""
+        cut = self._known.get(key)
+        if cut is None or cut[2] is None or start < cut[0] or stop > cut[1]:
             return None
-        found = known[2].slice(start - known[0], stop - start)
-        if stop == known[1]:
+        rows = cut[2].slice(start - cut[0], stop - start)
+        if stop == cut[1]:
             self.keep(key, stop, stop, None)
         else:
             self._known.move_to_end(key)
-        return found
+        return rows
 
     def ahead(self, key: object, start: int, stop: int) -> int:
-        """How far to read: to `stop`, or beyond if it is near behind what was asked for last."""
-        known, rows = self._known.get(key), stop - start
+        """How far to read: to `stop`, or further if `start` is at or soon after the last end."""
+        cut, rows = self._known.get(key), stop - start
         far = min(BATCHES_AHEAD * rows, ROWS_AHEAD_MAX)
-        if known is None or far < 2 * rows or not 0 <= start - known[1] <= far:
+        if cut is None or far < 2 * rows or not 0 <= start - cut[1] <= far:
             return stop
         return start + far
 
     def keep(self, key: object, start: int, end: int, table: pa.Table | None) -> None:
-        """Rows were made, up to the one before `end`; table: them, if some are not asked for yet.
+        """Note that rows were built, up to the one before `end`.
 
-        What a slice of them keeps in memory, and how many there are, is bounded.
+        The number of tables and the memory that their slices keep are bounded.
+        table: the rows, if callers have not got all of them yet
         """
         size = 0 if table is None else table.get_total_buffer_size()
         if size > CUT_BYTES_MAX:
@@ -156,12 +158,12 @@ class Cuts:
             self._drop(next(iter(self._known)))
 
     def _drop(self, key: object) -> None:
-        known = self._known.pop(key, None)
-        if known is not None:
-            self._bytes -= known[3]
+        cut = self._known.pop(key, None)
+        if cut is not None:
+            self._bytes -= cut[3]
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drop all tables."""
         self._known.clear()
         self._bytes = 0
 
@@ -169,11 +171,11 @@ class Cuts:
 class Files:
     """The live files of one view.
 
-    opened: which of its files are open, and those of its timetables
-    kept_bytes_max: what the open files keep decoded, if not KEPT_BYTES_MAX; who reads each row
-                    group once needs little
-    lost:  files that no manifest names, removed until this LSN
-    tally: what was read through it
+    opened: the open files of the view, and of its timetables
+    kept_bytes_max: limit of the decoded bytes of the open files, if not KEPT_BYTES_MAX; a caller
+                    that reads each row group once needs little
+    lost:  files that no manifest names -> the LSN that removed them
+    tally: counts of the rows and row groups read
     """
 
     __slots__ = (
@@ -196,23 +198,23 @@ class Files:
         self._tail = tail
         self.manifest: Manifest = EMPTY
         self._sealed: dict[int, FileRef] = {}
-        self._gone: set[int] = set()  # ledgers that the manifest may still name
+        self._gone: set[int] = set()  # removed ledgers; the manifest may still name them
         self.lost: dict[str, int] = {}
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
-        self._kept: OrderedDict[str, int] = OrderedDict()  # bytes that a file keeps decoded
+        self._kept: OrderedDict[str, int] = OrderedDict()  # decoded bytes of each file
         self._kept_bytes = 0
         self.kept_bytes_max: int | None = None
-        self._cuts = Cuts()
-        self.tally = Tally()
+        self._cuts = SliceCache()
+        self.tally = ReadCounters()
 
     def adopt(self, newer: Manifest) -> None:
-        """Take a newer manifest: what it names needs no frame any more."""
+        """Take a newer manifest: ledgers that it names need no frame any more."""
         self.manifest = newer
         self._cuts.clear()
         self._sealed = {
             ledger: ref
             for ledger, ref in self._sealed.items()
-            if not any(known.path == ref.path for known in newer.files.get(ledger, []))
+            if not any(named_ref.path == ref.path for named_ref in newer.files.get(ledger, []))
         }
         self._gone &= newer.files.keys()
         self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
@@ -221,7 +223,7 @@ class Files:
                 self._close(path)
 
     def name(self, lsn: int, op: Op) -> None:
-        """Which files the ledgers have from this op on; a ledger that is gone has none."""
+        """Note which files the ledgers have from this op on; a removed ledger has none."""
         if isinstance(op, ops.BucketsMerged | ops.BucketDeleted):
             for path in op.paths:
                 self.lost[path] = lsn
@@ -229,7 +231,7 @@ class Files:
         if isinstance(op, Offloaded):
             self._move(lsn, op.file)
             return
-        if isinstance(op, Adopted):  # its rows have none of their own
+        if isinstance(op, Adopted):  # its rows have no LSN of their own
             ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
             self._sealed[ref.ledger] = ref
             return
@@ -248,11 +250,11 @@ class Files:
                 self._tail.runs.pop(ledger, None)
 
     def _move(self, lsn: int, ref: FileRef) -> None:
-        """The file of a ledger is at another place; the one before goes with the next manifest."""
+        """The file of a ledger is at another place; the old file goes with the next manifest."""
         for old in self.of(ref.ledger):
             self._close(old.path)
-        if (old_one := self._sealed.get(ref.ledger)) is not None:
-            self.lost[old_one.path] = lsn
+        if (replaced := self._sealed.get(ref.ledger)) is not None:
+            self.lost[replaced.path] = lsn
         self._sealed[ref.ledger] = ref
 
     def close(self) -> None:
@@ -260,7 +262,7 @@ class Files:
         self.opened.close()
 
     def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
-        """Files of a partition may be replaced before it comes back: open them again."""
+        """Close the files of a partition: they may be replaced before it is available again."""
         self._cuts.clear()
         for path, (_, reader) in list(self._readers.items()):
             owner = owners.get(reader.ref.ledger)
@@ -288,32 +290,33 @@ class Files:
         return set(self._gone)
 
     def reader(self, ref: FileRef) -> SegmentReader:
-        """The open reader of a file, to be used before another one is asked for."""
-        found = self._readers.get(ref.path)
-        if found is None:
+        """The open reader of a file; use it before you ask for another reader."""
+        entry = self._readers.get(ref.path)
+        if entry is None:
             file = self.opened.open(ref.path, ref.path, partial(self._close, ref.path))
-            found = self._readers[ref.path] = (file, segment_reader.SegmentReader(file, ref))
+            entry = self._readers[ref.path] = (file, segment_reader.SegmentReader(file, ref))
         else:
             self.opened.used(ref.path)
-        return found[1]
+        return entry[1]
 
     def _close(self, path: str) -> None:
-        found = self._readers.pop(path, None)
+        entry = self._readers.pop(path, None)
         self._kept_bytes -= self._kept.pop(path, 0)
-        if found is not None:
+        if entry is not None:
             self.opened.closed(path)
-            found[0].close()
+            entry[0].close()
 
     def rows(
         self, requests: Sequence[Request], names: Sequence[str], large: Large
     ) -> list[pa.Table]:
-        """Rows of ledgers, in the order of the requests, as few tables as their places allow.
+        """Rows of ledgers, in the order of the requests, in as few tables as their places allow.
 
-        What follows each other in one file, or in frames, is read together: a row group or frame
-        once, however many requests lie in it, if they rise.
+        Adjacent requests in one file, or in frames, are read together. If they rise, each row group
+        or frame is read once, however many requests need it.
         requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
-        names:    the columns of MESSAGE that are wanted
-        large:    reads a large message; kept here, it and its view would hold each other
+        names:    the columns of MESSAGE to return
+        large:    reads a large message; not stored here, since it and its view would hold each
+                  other
         """
         out = _Gathering(self, names, large)
         for ledger, start, stop in requests:
@@ -332,9 +335,9 @@ class Files:
                     if at == stop:
                         break
             if at < stop:
-                found = self._tail.slices(ledger, at, stop)
-                out.add_slices(found)
-                at += sum(high - low for _, low, high in found)
+                slices = self._tail.slices(ledger, at, stop)
+                out.add_slices(slices)
+                at += sum(high - low for _, low, high in slices)
             if at != stop:
                 raise Corruption(
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
@@ -352,14 +355,15 @@ class Files:
         shape: object,
         make: Callable[[int, int], pa.Table],
     ) -> pa.Table:
-        """Rows of a ledger as `make` shapes them; those of who reads on are made together.
+        """Rows of a ledger as `make` shapes them; built for several batches at once.
 
-        shape: what else than the ledger decides what `make` makes, row by row
+        The next rows come from the same table, if the caller reads on.
+        shape: everything besides the ledger that determines, row by row, the result of `make`
         """
         key = (ledger, shape)
-        found = self._cuts.find(key, start, stop)
-        if found is not None:
-            return found
+        rows = self._cuts.find(key, start, stop)
+        if rows is not None:
+            return rows
         end = self._cuts.ahead(key, start, stop)
         if end > stop:
             end = max(stop, min(end, self._end_beside(ledger, start)))
@@ -376,8 +380,9 @@ class Files:
         return self._tail.end_beside(ledger, row)
 
     def beside(self, ledger: int, row: int) -> tuple[int, int, int]:
-        """What is decoded together with a row: the first, the one after the last, and the bytes of
-        one, about.
+        """The rows decoded together with a row.
+
+        returns: the first, the one after the last, and the approximate bytes of one
         """
         for ref in self.of(ledger):
             if ref.form == "chunks":
@@ -391,37 +396,37 @@ class Files:
     def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:
         """Rows of one file, in the order of the spans."""
         reader = self.reader(ref)
-        before = reader.groups_decoded
+        decoded_before = reader.groups_decoded
         table = reader.pick(spans, names)
         if table.num_rows >= SCAN_ROWS and spans[-1][1] == ref.rows:
-            self._forget(ref.path)  # a scan has passed
-        elif reader.groups_decoded != before:
+            self._forget(ref.path)  # a scan has reached the end of the file
+        elif reader.groups_decoded != decoded_before:
             self._keep(ref.path, reader)
-        self.tally.groups_decoded += reader.groups_decoded - before
+        self.tally.groups_decoded += reader.groups_decoded - decoded_before
         return self._noted(table)
 
     def _keep(self, path: str, reader: SegmentReader) -> None:
-        """Note what a file keeps decoded, and let those go that were decoded longest ago."""
+        """Note the decoded bytes of a file; above the limit, drop those decoded longest ago."""
         self._kept_bytes += reader.cached_bytes - self._kept.pop(path, 0)
         self._kept[path] = reader.cached_bytes
-        most = KEPT_BYTES_MAX if self.kept_bytes_max is None else self.kept_bytes_max
-        while self._kept_bytes > most and len(self._kept) > 1:
+        limit = KEPT_BYTES_MAX if self.kept_bytes_max is None else self.kept_bytes_max
+        while self._kept_bytes > limit and len(self._kept) > 1:
             self._forget(next(iter(self._kept)))
 
     def forget_but(self, ledgers: Collection[int]) -> None:
-        """Keep nothing decoded of the files of other ledgers."""
+        """Drop the decoded rows of the files of all other ledgers."""
         for path in [*self._kept]:
             if self._readers[path][1].ref.ledger not in ledgers:
                 self._forget(path)
 
     def _forget(self, path: str) -> None:
         self._kept_bytes -= self._kept.pop(path, 0)
-        found = self._readers.get(path)
-        if found is not None:
-            found[1].forget()
+        entry = self._readers.get(path)
+        if entry is not None:
+            entry[1].forget()
 
     def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
-        """Rows that lie in frames, in the order of the slices."""
+        """Rows that frames hold, in the order of the slices."""
         return self._noted(self._tail.message_table(slices, names))
 
     def large(self, ref: FileRef, names: Sequence[str], read: Large) -> pa.Table:
@@ -434,7 +439,7 @@ class Files:
 
 
 class _Gathering:
-    """The tables of one call: what follows each other in one place is one read."""
+    """The tables of one call: adjacent rows in one place are one read."""
 
     __slots__ = ("_files", "_large", "_names", "_out", "_ref", "_slices", "_spans")
 
@@ -448,25 +453,25 @@ class _Gathering:
         self._spans: list[Span] = []
 
     def add_rows(self, ref: FileRef, start: int, stop: int) -> None:
-        """Rows start to stop of a file are next."""
+        """Add rows start to stop of a file."""
         if self._ref is not ref:
             self._drain()
             self._ref = ref
         self._spans.append((start, stop))
 
     def add_slices(self, slices: list[Slice]) -> None:
-        """Rows in frames are next."""
+        """Add rows in frames."""
         if self._ref is not None:
             self._drain()
         self._slices += slices
 
     def add_large(self, ref: FileRef) -> None:
-        """A large message is next."""
+        """Add a large message."""
         self._drain()
         self._out.append(self._files.large(ref, self._names, self._large))
 
     def finish(self) -> list[pa.Table]:
-        """All of it."""
+        """Return all tables."""
         self._drain()
         return self._out
 

@@ -1,4 +1,4 @@
-"""Where the files of a ledger lie: names of topics as directories, percent-encoded."""
+"""The paths of the files of a ledger: names of topics as directories, percent-encoded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def topic_dir(full_name: str) -> str:
 _BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_DIR}"}
 
 
-class Place(NamedTuple):
-    """Where files lie, before it is spelled out: topic, partition in it, role.
+class FilePlace(NamedTuple):
+    """The parts of a directory's path: topic, partition in it, role.
 
-    role: p of its ledgers, s of its sidecar's, d of the buckets of its delayed index, c of its
-          compacted rows
+    role: p of the partition's ledgers, s of its sidecar's, d of the buckets of its delayed index, c
+          of its compacted rows
     """
 
     topic: str
@@ -34,20 +34,20 @@ class Place(NamedTuple):
     role: str
 
 
-def place_of(catalog: Catalog, partition: int, role: str) -> Place:
-    """The place of what a partition has in this role."""
+def place_of(catalog: Catalog, partition: int, role: str) -> FilePlace:
+    """The place of a partition's files in this role."""
     topic = topic_of(catalog, partition)
-    return Place(topic.name, index_of(topic, partition), role)
+    return FilePlace(topic.name, index_of(topic, partition), role)
 
 
-def place_dir(place: Place) -> str:
+def place_dir(place: FilePlace) -> str:
     """The directory of a place."""
     base = f"{topic_dir(place.topic)}/partition={place.partition}"
     return base + _BELOW[place.role]
 
 
 def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:
-    """The directory of what a partition has in this role."""
+    """The directory of a partition's files in this role."""
     return place_dir(place_of(catalog, partition, role))
 
 

@@ -1,12 +1,12 @@
-"""The view: what a store holds at one LSN, over the newest checkpoint and the frames after it.
+"""The view: the state of a store at one LSN, over the newest checkpoint and the frames after it.
 
-Owns the loaded folds, the ops that wait for folds nobody has used yet, the tail and the open
-segment files. `apply` is the only thing that changes a fold (Law 3). A component is loaded when it
-is first asked for: its dump, if the manifest names one, then the ops that waited. So opening a
-store costs the catalog and the journal's tail, and never the number of topics.
+Owns the loaded folds, the ops that wait for folds no call has used yet, the tail and the open
+segment files. Only `apply` changes a fold (Law 3). A component is loaded at its first use: its
+dump, if the manifest names one, then the ops that waited. So opening a store costs the catalog and
+the journal's tail, whatever the number of topics.
 
-Dumps lie one after another in a state file, after its head. The manifest has the place and checksum
-of each (DumpRef), so a component is loaded without the others.
+Dumps lie one after another in a state file, after its head. The manifest has the offset and
+checksum of each (DumpRef), so a component is loaded without the others.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
-from txlog.engine.model import large_row
-from txlog.engine.model.fold import Fold, Take
 from txlog.engine.model.ops import (
+    CATALOG,
+    FILES,
+    RETURNS,
     BufferAppended,
     BufferCommitted,
     CommitMarker,
+    Component,
+    Fold,
     NamespacePolicySet,
+    OfCatalog,
     Op,
     PartitionAvailable,
     PartitionOffline,
@@ -45,14 +49,15 @@ from txlog.engine.model.ops import (
     SettingSet,
     StatusUpdated,
     SubscriptionDeleted,
+    Take,
     TopicDeleted,
     TxnOpened,
     decode_ops,
+    returns,
 )
-from txlog.engine.model.routes import CATALOG, FILES, RETURNS, Component, OfCatalog, returns
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
-from txlog.engine.storage import remote
+from txlog.engine.storage import chunks, remote
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, list_journals
@@ -75,11 +80,11 @@ HOMES: dict[str, ModuleType] = {
     "buffer": buffers, "cursor": cursors, "delayed": delays, "watermark": watermarks,
 }  # fmt: skip
 
-OF_PARTITION = ("topic", "buffer", "delayed", "watermark")  # they go with their partition
+OF_PARTITION = ("topic", "buffer", "delayed", "watermark")  # deleting a partition deletes these
 
 
 class _Folds(Mapping[str, Fold]):
-    """The folds by kind; the module of one runs when a component of that kind is loaded."""
+    """The folds by kind; a fold's module runs when a component of that kind is loaded."""
 
     def __getitem__(self, kind: str) -> Fold:
         fold: Fold = HOMES[kind].FOLD
@@ -99,12 +104,12 @@ FOLDS = _Folds()
 
 
 class _Takes(dict[str, Take]):
-    """What applies an op of one type, by kind of fold; looked up when it is first needed.
+    """The functions that apply an op of one type, by kind of fold; looked up at first use.
 
-    is_rule:    its home is the catalog, and it is not of a facet
-    is_special: the view itself takes something of it, or it has no home
-    has_others: it may have other folds than its home
-    has_facet:  it may be of a facet of its home
+    is_rule:    its home is the catalog, and it belongs to no facet
+    is_special: the view itself takes a part of it, or it has no home
+    has_others: it may concern other folds than its home
+    has_facet:  it may belong to a facet of its home
     """
 
     __slots__ = ("_op", "has_facet", "has_home", "has_others", "is_rule", "is_special")
@@ -127,19 +132,19 @@ STATE_MAGIC = b"TXLOGSTA"
 
 
 def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
-    """The state that a dump holds; raises Corruption."""
+    """The state in a dump; raises Corruption."""
     return fold.load(dump_bytes(disk, ref))
 
 
-class Origin(NamedTuple):
-    """What the state of a component is made from: its dump, and (LSN, time, op) after that."""
+class StateSources(NamedTuple):
+    """The sources of a component's state: its dump, and (LSN, time, op) after that."""
 
     ref: DumpRef | None
     ops: Sequence[tuple[int, int, Op]]
 
 
-def made(disk: Disk, key: Component, origin: Origin) -> object:
-    """The state of a component; nothing of the origin changes. Raises Corruption."""
+def made(disk: Disk, key: Component, origin: StateSources) -> object:
+    """Build the state of a component; leaves the origin unchanged. Raises Corruption."""
     fold = FOLDS[key[0]]
     state: object = fold.new() if origin.ref is None else load_dump(disk, fold, origin.ref)
     for lsn, time_ms, op in origin.ops:
@@ -148,7 +153,7 @@ def made(disk: Disk, key: Component, origin: Origin) -> object:
 
 
 def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
-    """A dump as it lies in its state file; raises Corruption."""
+    """The bytes of a dump in its state file; raises Corruption."""
     try:
         file = disk.open(ref.path)
     except MissingFile as error:
@@ -177,7 +182,7 @@ NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
     TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
 ])  # fmt: skip
-# With nothing else of the sidecars in a frame, an append and a commit there may be taken together.
+# If a frame has no other ops for sidecars, a sidecar may take its append and commit in one step.
 _PLAIN = frozenset([BufferAppended, CommitMarker, BufferCommitted, PendingAcked, PendingCommitted])
 _TAKES = {op: _Takes(op) for op in get_args(Op)}
 
@@ -223,43 +228,44 @@ class View:
         self.reports: list[str] = []
         self._dumps: dict[Component, DumpRef] = {}
         self._loaded: dict[Component, Any] = {}
-        # the same by number, for the many looks of a decision
+        # the same by number, as a decision reads them often
         self._catalog: catalogs.Catalog | None = None
         self._coordinators: dict[int, coordinators.Coordinator] = {}
         self._topics: dict[int, topics.Topic] = {}
         self._buffers: dict[int, buffers.Buffer] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
-        self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
+        # the LSN that deleted each component: a manifest may still name them
+        self._forgotten: dict[Component, int] = {}
         # by partition; plan fills it, and it goes with the view
         self.timetables: dict[int, Any] = {}
         # by topic; plan fills it, and a change of any policy or setting empties it
         self.policies: dict[int, Any] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._silence: tuple[str, int] = ("", 0)
-        self._delays: set[int] = set()  # partitions whose delayed index changed since asked
-        # the LSN of the last op since the manifest, what changed last behind the others
+        self._delays: set[int] = set()  # partitions whose delayed index changed since delays_seen
+        # the LSN of the last op since the manifest; the last component to change comes last
         self._changed: dict[Component, int] = {}
-        self._facets: dict[Component, int] = {}  # the same of facets
-        # the same of the catalog, but for its facets and for what only counts transactions
+        self._facets: dict[Component, int] = {}  # the same for facets
+        # the same for the catalog, without its facets and ops that only count transactions
         self._ruled = 0
 
     # --- loading -----------------------------------------------------------------------------
 
     @property
     def manifest(self) -> Manifest:
-        """The checkpoint that this view stands on."""
+        """The checkpoint below this view."""
         return self.files.manifest
 
     @property
     def damage(self) -> Corruption | None:
-        """Why the journal could not be read to its end, to be raised; None: it could.
+        """An error to raise if the journal could not be read to its end; otherwise None.
 
-        The view shows what comes before.
+        The view shows the state before the damage.
         """
-        found = self.journal.damage
-        if found is None:
+        damage = self.journal.damage
+        if damage is None:
             return None
-        return Corruption(found.message, hint=found.hint, code=found.code, **found.fields)
+        return Corruption(damage.message, hint=damage.hint, code=damage.code, **damage.fields)
 
     @property
     def is_outdated(self) -> bool:
@@ -277,10 +283,10 @@ class View:
         generation: int | None = None,
         up_to_damage: bool = False,
     ) -> View:
-        """A view at the newest checkpoint, or a named one; frames are not read yet.
+        """A view at the newest checkpoint, or a given one; it has read no frames yet.
 
         generation: 0: before the first checkpoint
-        up_to_damage: as of Journal.open_at
+        up_to_damage: as for Journal.open_at
         raises: Corruption, SnapshotExpired when checkpoints overtook every try
         """
         for _ in range(RELOADS_MAX):
@@ -303,8 +309,8 @@ class View:
     def _stand(self, generation: int | None, *, up_to_damage: bool) -> None:
         witnessed = self.journal.witness.read()
         if generation is None:
-            known = 0 if witnessed is None else witnessed.generation
-            self.files.manifest, reports = newest_manifest(self.disk, self.salt, known)
+            generation_min = 0 if witnessed is None else witnessed.generation
+            self.files.manifest, reports = newest_manifest(self.disk, self.salt, generation_min)
             self.reports.extend(reports)
         elif generation:
             self.files.manifest = read_manifest(self.disk, generation, self.salt)
@@ -316,7 +322,7 @@ class View:
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
 
     def adopt_manifest(self) -> None:
-        """Adopt a newer manifest: what it moved into files leaves the tail and the waiting ops."""
+        """Adopt a newer manifest: drop the rows and waiting ops that it has in files."""
         witnessed = self.journal.witness.last
         if witnessed is None or witnessed.generation <= self.files.manifest.generation:
             return
@@ -327,11 +333,11 @@ class View:
         if newer.cut_lsn > self.lsn:
             return
         for key, items in list(self._waiting.items()):
-            gone = bisect_right(items, newer.cut_lsn, key=lambda item: item[0])
-            if gone == len(items):
+            covered = bisect_right(items, newer.cut_lsn, key=lambda item: item[0])
+            if covered == len(items):
                 del self._waiting[key]
             else:
-                del items[:gone]
+                del items[:covered]
         self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
         self._facets = {k: lsn for k, lsn in self._facets.items() if lsn > newer.cut_lsn}
         self.files.adopt(newer)
@@ -346,7 +352,7 @@ class View:
         """Close every descriptor."""
         for timetable in self.timetables.values():
             timetable.close()
-        self.timetables.clear()  # each holds the view
+        self.timetables.clear()  # each refers to the view
         self.files.close()
         self.journal.close()
 
@@ -363,14 +369,14 @@ class View:
         self.take_ops(raw.lsn, raw.time_ms, ops)
 
     def take_frame(self, raw: RawFrame, ops: list[Op]) -> None:
-        """Stand after a frame, and index its rows."""
+        """Advance to a frame, and index its rows."""
         assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
         self.lsn = raw.lsn
         self.time_ms = raw.time_ms
         self.tail.note(raw, ops)
 
     def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
-        """Let the folds take ops of a frame."""
+        """Apply the ops of a frame to the folds."""
         if ops and type(ops[0]) is TxnOpened:
             ops = self._take_whole(lsn, time_ms, ops)
         waiting = 0  # transactions that this frame decides and does not complete
@@ -403,10 +409,10 @@ class View:
             if takes.has_others and (others := op.others()):  # type: ignore[union-attr]
                 self._take_in(others, lsn, time_ms, op)
         if waiting > 0:
-            self._deadline = ("", 0)  # what waits may continue: the next sweep looks
+            self._deadline = ("", 0)  # the next sweep looks, as it may complete them
 
     def _take_in(self, keys: tuple[Component, ...], lsn: int, time_ms: int, op: Op) -> None:
-        """Let some of the folds of an op take it."""
+        """Apply an op to some of its folds."""
         for key in keys:
             if key is FILES:
                 self.files.name(lsn, op)
@@ -424,9 +430,9 @@ class View:
                 self._delays.add(key[1])
 
     def _take_whole(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
-        """Let the coordinator take a transaction that a frame opens and ends, if it is one.
+        """Let the coordinator take in one step a transaction that this frame opens and ends.
 
-        Its time-out is of no interest any more. returns: the ops that were not taken
+        Its time-out no longer matters. returns: the ops that remain to be taken
         """
         opened = ops[0]
         assert type(opened) is TxnOpened
@@ -434,28 +440,29 @@ class View:
         state, catalog = self._loaded.get(key), self._loaded.get(CATALOG)
         if state is None or catalog is None:
             return ops
-        rest = coordinators.take_whole(state, lsn, time_ms, ops)
-        if rest is None:
+        remaining = coordinators.take_whole(state, lsn, time_ms, ops)
+        if remaining is None:
             return ops
-        for one in (key, CATALOG):
-            self._changed.pop(one, None)
-            self._changed[one] = lsn
+        for component in (key, CATALOG):
+            self._changed.pop(component, None)
+            self._changed[component] = lsn
         catalogs.apply(catalog, lsn, time_ms, opened)
-        return self._take_sidecars(lsn, time_ms, rest)
+        return self._take_sidecars(lsn, time_ms, remaining)
 
     def _take_sidecars(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
-        """Let each sidecar take at once what a transaction does there; returns the other ops."""
+        """Let each sidecar take a transaction's ops there in one step; returns the other ops."""
         if not _PLAIN.issuperset(map(type, ops)):
             return ops
-        rest: list[Op] = []
-        begun: dict[int, BufferAppended | None] = {}  # None: one by one, there is more of it
+        remaining: list[Op] = []
+        # by sidecar; None: it has more ops, to be taken one by one
+        begun: dict[int, BufferAppended | None] = {}
         for op in ops:
             if type(op) is BufferAppended:
                 number = op.partition
                 if op.times or number in begun:
                     if (first := begun.get(number)) is not None:
-                        rest.append(first)
-                    rest.append(op)
+                        remaining.append(first)
+                    remaining.append(op)
                     begun[number] = None
                 else:
                     begun[number] = op
@@ -463,16 +470,16 @@ class View:
                 key = op.home()
                 state = self._loaded.get(key)
                 if state is None or not buffers.take_whole(state, lsn, time_ms, first, op):
-                    rest += (first, op)
+                    remaining += (first, op)
                 else:
                     self._changed.pop(key, None)
                     self._changed[key] = lsn
             else:
-                rest.append(op)
-        return [*rest, *filter(None, begun.values())] if begun else rest
+                remaining.append(op)
+        return [*remaining, *filter(None, begun.values())] if begun else remaining
 
     def _keep(self, key: Component, lsn: int, time_ms: int, op: Op) -> None:
-        """Keep an op for a fold that nobody has used yet."""
+        """Keep an op for a fold that no call has used yet."""
         items = self._waiting.get(key)
         if items is None:
             self._waiting[key] = [(lsn, time_ms, op)]
@@ -480,7 +487,7 @@ class View:
             items.append((lsn, time_ms, op))
 
     def _note(self, op: Op) -> None:
-        """Take from an op what is the view's own."""
+        """Take from an op the changes that concern the view itself."""
         if isinstance(op, TxnOpened):
             self._deadline = (
                 (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
@@ -499,7 +506,7 @@ class View:
             self._forget(op)
 
     def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
-        """What was deleted no longer has state or a dump."""
+        """Drop state and dumps of a deleted subscription or topic."""
         for number in op.partitions:
             keys: list[Component] = [(kind, number, 0) for kind in OF_PARTITION]
             if isinstance(op, SubscriptionDeleted):
@@ -511,8 +518,8 @@ class View:
                     timetable.close()
             for key in keys:
                 self._forgotten[key] = self.lsn
-                for known in (self._dumps, self._loaded, self._waiting, self._changed):
-                    known.pop(key, None)
+                for components in (self._dumps, self._loaded, self._waiting, self._changed):
+                    components.pop(key, None)
 
     # --- components --------------------------------------------------------------------------
 
@@ -526,36 +533,37 @@ class View:
             state = self._loaded[key] = self._made(key)
             self._waiting.pop(key, None)
             if key[0] == "coordinator":
-                self._deadline = ("", 0)  # its transactions may be due: the next sweep looks
+                self._deadline = ("", 0)  # the next sweep looks, as its transactions may be due
         return state
 
     def _made(self, key: Component) -> Any:
-        return made(self.disk, key, Origin(self._dumps.get(key), self._waiting.get(key, ())))
+        return made(self.disk, key, StateSources(self._dumps.get(key), self._waiting.get(key, ())))
 
-    def origin(self, key: Component) -> Origin | None:
-        """What a component that is not loaded is made from, as it is now; None: it is loaded."""
+    def origin(self, key: Component) -> StateSources | None:
+        """The sources of the state of a component that is not loaded; None: it is loaded."""
         if key in self._loaded:
             return None
-        return Origin(self._dumps.get(key), tuple(self._waiting.get(key, ())))
+        return StateSources(self._dumps.get(key), tuple(self._waiting.get(key, ())))
 
     def dump(self, key: Component) -> bytes:
-        """The state of a component as a dump has it; one that is not loaded is not kept."""
+        """The state of a component as the bytes of a dump; does not keep it loaded."""
         state = self._loaded.get(key)
         return FOLDS[key[0]].dump(self._made(key) if state is None else state)
 
     def dumped(self) -> dict[Component, DumpRef]:
-        """Where the manifest has the dumps of what was not deleted since."""
+        """The manifest's references to dumps, without components deleted since."""
         return dict(self._dumps)
 
     def changed(self) -> list[Component]:
-        """Components that have a state other than their dump, loaded here or not."""
+        """Components whose state differs from their dump, loaded here or not."""
         return sorted(self._changed)
 
     def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
         """The LSN of the last op of each component or facet, 0 for one before the checkpoint.
 
-        While they are the same, and no checkpoint was adopted, so are these; but the catalog counts
-        transactions meanwhile, and has consumers come and go, which is a facet of its own.
+        While the stamps are the same, and no checkpoint was adopted, so are the components. Two
+        changes do not raise the stamp of the catalog: transactions counted, and consumers that come
+        or leave; the latter have a facet of their own.
         """
         changed, facets, out = self._changed, self._facets, [self.manifest.generation]
         for key in keys:
@@ -568,21 +576,21 @@ class View:
         return tuple(out)
 
     def _may_return(self, cursor: Component) -> bool:
-        """Whether an open transaction holds something of a cursor, which may come back by time."""
+        """Whether an open transaction, which may time out, has messages of a cursor pending."""
         state = self._loaded.get(cursor)
         return state is None or bool(state.pending)
 
     def changed_since(self, lsn: int) -> set[Component] | None:
         """Components and facets with an op after an LSN; None: a checkpoint hides some.
 
-        cost: that of what it returns
+        cost: proportional to the size of the result
         """
         if lsn < self.manifest.cut_lsn:
             return None
         out = {CATALOG} if self._ruled > lsn else set[Component]()
-        for known in (self._changed, self._facets):
-            for key in reversed(known):
-                if known[key] <= lsn:
+        for stamps in (self._changed, self._facets):
+            for key in reversed(stamps):
+                if stamps[key] <= lsn:
                     break
                 if key != CATALOG:
                     out.add(key)
@@ -591,7 +599,7 @@ class View:
         return out
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
-        """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
+        """(LSN, time, op) since the checkpoint, for components of a kind that are not loaded."""
         return [(key, items) for key, items in sorted(self._waiting.items()) if key[0] == kind]
 
     def exists(self, key: Component) -> bool:
@@ -641,13 +649,13 @@ class View:
         return boot != "" and boot == now.boot_id and now.boot_ms <= due_ms
 
     def next_deadline_ms(self, now: Instant) -> int | None:
-        """When, on the clock since boot, a sweep has something to do; None: at no known time."""
-        known = (self._deadline, self._silence)
-        dues = [due_ms for boot, due_ms in known if boot == now.boot_id and due_ms < 1 << 62]
+        """The time, on the clock since boot, when a sweep is due next; None: no known time."""
+        deadlines = (self._deadline, self._silence)
+        dues = [due_ms for boot, due_ms in deadlines if boot == now.boot_id and due_ms < 1 << 62]
         return min(dues, default=None)
 
     def note_deadlines(self, now: Instant) -> None:
-        """After a sweep: when the next one of the loaded coordinators has something to do."""
+        """After a sweep: note when the next time-out of the loaded coordinators is due."""
         dues = [
             txn.boot_ms + txn.timeout_ms if txn.boot_id == now.boot_id else 0
             for _, state in self.loaded_coordinators()
@@ -662,7 +670,7 @@ class View:
         return boot == now.boot_id and now.boot_ms < due_ms
 
     def note_silence(self, now: Instant, again_ms: int) -> None:
-        """After a look that found none: in how many ms there may be one."""
+        """After a look that found no silent producer: note in how many ms there may be one."""
         self._silence = (now.boot_id, now.boot_ms + again_ms)
 
     def topic(self, partition: int) -> topics.Topic:
@@ -680,7 +688,7 @@ class View:
         return state
 
     def buffer_in_use(self, partition: int) -> buffers.Buffer | None:
-        """The sidecar, if this view has used it: nothing it holds is of a deleted partition."""
+        """The sidecar, if this view has used it; those of deleted partitions are forgotten."""
         return self._buffers.get(partition)
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
@@ -706,11 +714,11 @@ class View:
         return sorted({key[1] for key in self._loaded if key[0] == "delayed"} | self._delays)
 
     def delays_seen(self) -> None:
-        """The caller has looked at them."""
+        """Note that the caller has looked at these partitions."""
         self._delays.clear()
 
     def watermark(self, partition: int) -> watermarks.Watermark:
-        """How far the producers of a partition have come in event time."""
+        """How far the producers of a partition have got in event time."""
         key = ("watermark", partition, 0)
         state: watermarks.Watermark | None = self._loaded.get(key)
         return self._state(key) if state is None else state
@@ -720,15 +728,15 @@ class View:
     def rows(
         self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> list[pa.Table]:
-        """Rows of ledgers; as Files.rows."""
+        """Rows of ledgers; see Files.rows."""
         return self.files.rows(requests, names, self._large)
 
     def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
-        """The large message of a ledger as its row; its file is not kept open, nor what it held."""
-        known = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
+        """The large message of a ledger as its row; neither its file nor its bytes are kept."""
+        chunked = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
         file = remote.open_file(self.disk, ref.path)
         try:
-            return large_row.large_row(file, ref, known, names)
+            return chunks.large_row(file, ref, chunked, names)
         finally:
             file.close()
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from txlog.base.ids import SEQUENCE_STOP
 from txlog.base.startup import compute as pc
 from txlog.engine.model import sequences
-from txlog.engine.model.one_row import OneRow
+from txlog.engine.model.schema import OneRow
 from txlog.engine.model.sequences import GAPS_MAX, Sequences
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
 from txlog.errors import InvalidMessage, LimitExceeded

@@ -29,7 +29,6 @@ from txlog.engine.decide.sending.deliver_at import Delays, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import (
     NO_TIME,
     Appended,
@@ -40,6 +39,7 @@ from txlog.engine.model.ops import (
     SchemaMismatched,
     SequencesStored,
 )
+from txlog.engine.model.schema import OneRow
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch

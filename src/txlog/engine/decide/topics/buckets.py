@@ -28,7 +28,7 @@ from txlog.engine.model.idset import covers
 from txlog.engine.model.ops import NO_TIME, Bucket, BucketDeleted, BucketSealed, BucketsMerged, Id
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.policies import delay_policy
-from txlog.engine.storage.bucket.file import Head
+from txlog.engine.storage.bucket import Head
 from txlog.engine.view.view import View
 
 

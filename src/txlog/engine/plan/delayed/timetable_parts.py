@@ -32,9 +32,15 @@ from txlog.engine.folds.cursor import covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import NO_TIME, Bucket, Id, Mark
 from txlog.engine.model.schedule import Schedule
-from txlog.engine.storage.bucket.bitmaps import joined, memory_of, one_array, pack_segments
-from txlog.engine.storage.bucket.file import IDS
-from txlog.engine.storage.bucket.reader import BucketFile, Columns
+from txlog.engine.storage.bucket import (
+    IDS,
+    BucketFile,
+    Columns,
+    joined,
+    memory_of,
+    one_array,
+    pack_segments,
+)
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.view.view import View
 from txlog.errors import DiskFailed, IntegrityError, NoResources

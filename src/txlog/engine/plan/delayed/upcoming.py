@@ -30,9 +30,7 @@ from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.plan.reading.fetch import pieces_of
 from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.storage.bucket.bitmaps import memory_of, one_array
-from txlog.engine.storage.bucket.file import IDS, Key
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage.bucket import IDS, BucketFile, Key, memory_of, one_array
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError
 

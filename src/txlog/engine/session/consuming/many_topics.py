@@ -37,8 +37,7 @@ from txlog.engine.session.reading.pause import REST_SECONDS_MAX, Quiet, least
 from txlog.engine.session.reading.watermark_ground import Subscribed
 from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.session.transactions.transaction import Later, Transaction
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
+from txlog.engine.store.store import Mutex, Store
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,

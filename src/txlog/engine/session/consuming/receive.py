@@ -34,8 +34,7 @@ from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.leases import Leases
-from txlog.engine.model.ops import Due, Mark, Op, Run
-from txlog.engine.model.routes import CATALOG, Component, members, peers, returns
+from txlog.engine.model.ops import CATALOG, Component, Due, Mark, Op, Run, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import Unindexed

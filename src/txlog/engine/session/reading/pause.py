@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.store.store import Store
-from txlog.engine.store.wakeups import Tally
+from txlog.engine.store.wakeups import EventCounts
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class Waiting:
         self.concern: Concern | None = None  # of the rest that has begun
 
     @property
-    def seen(self) -> Tally:
+    def seen(self) -> EventCounts:
         """What was told before the last look: when it is more by now, look again."""
         return self._tally
 

@@ -38,7 +38,7 @@ from txlog.engine.session.sending.receipt import LargeReceipt
 from txlog.engine.session.transactions.transaction import Transaction, in_transaction
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
-from txlog.engine.store.space import Space
+from txlog.engine.store.appender import DiskSpace
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import sweep
 from txlog.engine.view.paths import ledger_dir, sealed_path
@@ -312,7 +312,7 @@ def _too_large(size: int, most: int) -> LimitExceeded:
 
 def _with_room(store: Store, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
     """The chunks as long as there is room on the disk; raises StoreFull (R30)."""
-    space = Space(store.disk)
+    space = DiskSpace(store.disk)
     for chunk in chunks:
         space.check(chunk.nbytes, store.settings.free_bytes_min)
         yield chunk

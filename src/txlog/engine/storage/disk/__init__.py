@@ -3,10 +3,9 @@
 Contents:
 
     handle       a descriptor of this process, which a forked child closes
-    libc         what the C library can do and Python's `os` cannot
-    locks        how a lock is waited for, and who holds it
-    pid_file     the file of a server outside any store, held while the server runs
+    libc         functions of the C library that Python's `os` lacks
+    locks        waiting for a lock, its holder, acts under it, the pid file of a server
     posix        every file effect: descriptors, flushes, publication, locks, free space
-    protocol     what a disk is: its protocols, the rule for paths, OSError as our errors
-    watch        the kernel tells when files of a store change
+    protocol     the protocols of a disk, the rule for paths, OSError as our errors
+    watch        notifications by the kernel when files of a store change
 """

@@ -15,7 +15,7 @@ _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 class Handle:
-    """A descriptor that a forked child closes; one that nobody holds any more is closed, too."""
+    """A descriptor that a forked child closes, as does the collector if no code refers to it."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
@@ -26,7 +26,7 @@ class Handle:
 
     def close(self) -> None:
         fd, self.fd = self.fd, _CLOSED  # a later use gets EBADF, never someone else's descriptor
-        try:  # no call in between, where an interrupt could lose what holds a lock
+        try:  # no call in between: an interrupt there could leave a lock's descriptor open
             os.close(fd)
         except OSError as error:  # close promises nothing (R33)
             if error.errno is None:
@@ -53,7 +53,7 @@ def call_in_child(act: Callable[[], None]) -> None:
 
 
 def _close_inherited() -> None:
-    """In a forked child, close what belongs to the parent. Never LOCK_UN: R27."""
+    """In a forked child, close the descriptors of the parent. Never LOCK_UN: R27."""
     for handle in list(_handles):
         handle.close()
 

@@ -1,7 +1,7 @@
-"""What the C library can do and Python's `os` cannot: flush whole disks, statx, inotify, one heap.
+"""Functions of the C library that Python's `os` lacks: syncfs, statx, inotify, one heap.
 
-ctypes takes 2 ms to import, so it is imported by the first call here; most processes make none.
-Where the library lacks something, the answers say so, and callers have another way.
+ctypes takes 2 ms to import, so the first call here imports it; most processes make none. Where the
+library lacks a function, the results say so, and callers use another way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(
 _M_ARENA_MAX = -8
 _STATX = struct.Struct("=32xQ96xII")  # stx_ino, stx_dev_major, stx_dev_minor
 
-# The first field of struct statfs. Of these, syncfs reports every failed write:
+# The first field of struct statfs. On these file systems, syncfs reports every failed write:
 _EXT4, _XFS, _BTRFS = 0xEF53, 0x58465342, 0x9123683E
 _SYNCED_WHOLE = frozenset((_EXT4, _XFS, _BTRFS))
-# And on these nobody can write without this kernel, so inotify tells of every write. (Others
-# belong to a server or a host, which may write for others.) In order: tmpfs, ramfs, overlay, ZFS,
+# On these, every write passes through this kernel, so inotify reports every write. (On other file
+# systems a server or host may write for other machines.) In order: tmpfs, ramfs, overlay, ZFS,
 # F2FS, bcachefs, JFS.
 _TELLING = _SYNCED_WHOLE | {
     0x01021994, 0x858458F6, 0x794C7630, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E, 0x3153464A,
@@ -42,11 +42,11 @@ def _has(*names: str) -> bool:
 
 def _kind(fd: int) -> int:
     """The kind of file system a descriptor is on, 0 if unknown."""
-    found = bytearray(512)  # struct statfs
-    statfs = (importlib.import_module("ctypes").c_char * len(found)).from_buffer(found)
+    fields = bytearray(512)  # struct statfs
+    statfs = (importlib.import_module("ctypes").c_char * len(fields)).from_buffer(fields)
     if _library().fstatfs(fd, statfs):
         return 0
-    return int.from_bytes(found[:8], sys.byteorder)
+    return int.from_bytes(fields[:8], sys.byteorder)
 
 
 def sync_file_system(fd: int) -> bool:
@@ -65,43 +65,43 @@ def sync_file_system(fd: int) -> bool:
 
 
 def inode_of(path: str) -> tuple[int, int]:
-    """Device and inode of what a name leads to, links not followed, without asking for times.
+    """Device and inode of a name, links not followed, without asking for times.
 
-    Since Linux 6.13 whoever asks for the times of a file makes its next write stamp it anew; ext4
-    then waits for its journal. statx says what it wants to know.
+    Since Linux 6.13, a process that asks for the times of a file makes the next write stamp it
+    anew; ext4 then waits for its journal. A statx call names the fields that it needs.
 
-    raises: OSError: as of lstat; NotImplementedError: there is no statx
+    raises: OSError: as lstat does; NotImplementedError: there is no statx
     """
     call, buffer = _statx()
-    found = bytearray(_STATX_BYTES)
-    at = buffer.from_buffer(found)
+    fields = bytearray(_STATX_BYTES)
+    buffer_at = buffer.from_buffer(fields)
     name = path.encode(_ENCODING, _ERRORS)
-    if call(_AT_FDCWD, name, _AT_SYMLINK_NOFOLLOW, _STATX_INO, at) < 0:
+    if call(_AT_FDCWD, name, _AT_SYMLINK_NOFOLLOW, _STATX_INO, buffer_at) < 0:
         raise _failed()
-    inode, major, minor = _STATX.unpack_from(found)
+    inode, major, minor = _STATX.unpack_from(fields)
     return os.makedev(major, minor), inode
 
 
 @cache
 def _statx() -> Any:
-    """The function statx, and the type of what it fills in."""
+    """The function statx, and the type of the buffer that it fills."""
     if not _has("statx"):
         raise NotImplementedError("no statx")
     return _library().statx, importlib.import_module("ctypes").c_char * _STATX_BYTES
 
 
 def share_heap() -> None:
-    """Have all threads allocate from one heap; to be called before there are others.
+    """Make all threads allocate from one heap; call this before there are other threads.
 
-    glibc gives back to a heap what was freed of it, so a stream whose threads each have their own
-    grows by as much as each has ever needed.
+    glibc returns freed memory to its heap only. If each thread of a stream has its own heap, the
+    process grows by as much as each has ever needed.
     """
     if _has("mallopt"):
         _library().mallopt(_M_ARENA_MAX, 1)
 
 
 def open_inotify(fd: int) -> int:
-    """A new inotify descriptor, if it would tell of all that happens on the file system of fd.
+    """A new inotify descriptor, if inotify reports every change on the file system of fd.
 
     raises: OSError: there is none, or there are too many
     """
@@ -113,12 +113,12 @@ def open_inotify(fd: int) -> int:
 
 
 def add_watch(fd: int, path: str, mask: int) -> int:
-    """The number of the watch on a path; the same again for the same file. Raises OSError."""
+    """The number of the watch on a path; the same number for the same file. Raises OSError."""
     return _checked(_library().inotify_add_watch(fd, os.fsencode(path), mask))
 
 
 def remove_watch(fd: int, number: int) -> None:
-    """End a watch; the descriptor tells of that, too. Raises OSError."""
+    """End a watch; the descriptor reports that, too. Raises OSError."""
     _checked(_library().inotify_rm_watch(fd, number))
 
 

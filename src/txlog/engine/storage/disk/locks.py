@@ -1,34 +1,47 @@
-"""How a lock is waited for, and who holds it.
+"""Locks of processes: how a caller waits for one, which process holds it, and acts under it.
 
 flock belongs to the open file description (R24): the descriptor is the holder. A waiting caller
-tries, naps and tries again. A thread that blocks in flock would be woken a little sooner, but it
-has to be started, cannot be called back, and costs more than the work it waits for: locks here are
-held for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes
-just too late, and they grow with the time waited. Whoever has waited clearly longer than waits for
-this lock usually take naps briefly for a while, and so comes before the others. A lock file that
-was unlinked or replaced is not a lock: after a first lock, and after each wait, the name must still
-lead to the file that was locked (R26).
+tries, naps and tries again. A thread blocked in flock would wake a little sooner. But it has to be
+started, cannot be cancelled, and costs more than the work it waits for: processes hold these locks
+for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes just too
+late, and they grow with the time waited. A caller that has waited clearly longer than usual for
+this lock naps briefly for a while, and so gets the lock before other waiters. A lock file that was
+unlinked or replaced is not a lock: after a first lock, and after each wait, the name must still
+lead to the locked file (R26).
 
-An interrupt may end any step here. `release` asks nobody what was taken: after it, no descriptor
-that this handle ever had holds the lock.
+An interrupt may end any step here. `release` does not trust bookkeeping: after it, no descriptor
+that this handle has ever opened holds the lock.
+
+FileLock runs acts under a lock file of the store, one process at a time. It frees the lock twice,
+as an interrupt may end the first attempt anywhere, and whenever it may hold it: an interrupt can
+come between taking it and setting a flag. `release` does no harm where the handle holds nothing.
+
+PidFile is a file outside any store with the id of the server that holds its flock. The lock shows
+whether that server runs; the number does not: in two containers that share a volume, both servers
+are process 1. A killed server leaves an unlocked file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from contextlib import suppress
+from typing import Protocol, TypeVar, overload
 
-from txlog.engine.storage.disk.protocol import IgnoringFailure
-from txlog.errors import AlreadyClosed, StoreLocked
+from txlog.engine.storage.disk.protocol import Disk, IgnoringFailure, LockFile, number_of
+from txlog.errors import AlreadyClosed, AlreadyExists, InvalidArgument, StoreLocked, TxlogError
+
+# --- waiting for a lock --------------------------------------------------------------------------
+
 
 Identity = tuple[str, int]
 """Device, as /proc/locks writes it, and inode."""
 
 
 class Descriptor(Protocol):
-    """What a lock needs of an open file."""
+    """The operations of an open file that a lock needs."""
 
     def lock(self) -> bool:
         """Take the flock; False when it is held."""
@@ -44,7 +57,7 @@ class Descriptor(Protocol):
 
 
 class LockSite(Protocol):
-    """Where a lock lives: its name in the store, and the process that asks."""
+    """Where a lock lives: its name in the store, and the process that uses it."""
 
     path: str
 
@@ -61,9 +74,10 @@ class LockSite(Protocol):
 NAP_S = 50e-6  # the first; no shorter one is kept to by Linux
 NAP_MAX_S, NAP_LONG_S = 1e-3, 20e-3
 NAP_SHARE = 50  # after a long wait a nap is this part of it
-# Whoever has waited for so many usual waits, and at least so long, naps like this until twice that.
+# A caller that has waited this many usual waits, and at least so long, naps like this until twice
+# that time.
 NAP_NEXT_S, USUAL_WAITS, USUAL_MIN_S = 150e-6, 2.0, 3e-3
-USUAL_OF = 8  # waits that are averaged, about
+USUAL_OF = 8  # about so many waits are averaged
 
 
 def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
@@ -86,7 +100,7 @@ def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
 
 
 class PosixLock:
-    """`LockFile` by flock; one system call for a free lock that was taken before."""
+    """`LockFile` by flock; one system call for a free lock that this handle took before."""
 
     __slots__ = (
         "_descriptor",
@@ -158,10 +172,10 @@ _WHAT = {
 def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
     """The error for a lock not acquired in time; it names the holder, if known."""
     pid, command = holder or (None, "")
-    what = _WHAT.get(path, f"{path} is locked")
+    problem = _WHAT.get(path, f"{path} is locked")
     who = f"process {pid or 'unknown'}" + (f" ({command})" if command else "")
     return StoreLocked(
-        f"{what} by {who}",
+        f"{problem} by {who}",
         hint="it ends with that process; --lock-timeout waits longer, txlog admin locks shows all",
         path=path,
         pid=pid,
@@ -171,13 +185,13 @@ def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreL
 
 
 def find_holder(table: str, identity: Identity) -> int | None:
-    """Return the pid that holds a file's flock according to /proc/locks, None when nobody does.
+    """Return the pid that holds a file's flock according to /proc/locks, None without a holder.
 
     A line is `1: FLOCK ADVISORY WRITE 4242 fe:00:1311 0 EOF`; `->` after the number is a waiter.
     Layered file systems show a different device there than fstat, so the inode alone may match.
     """
     device, inode = identity
-    found: int | None = None
+    pid: int | None = None
     for line in table.splitlines():
         field = line.split()
         if len(field) < 6 or field[1] != "FLOCK":
@@ -186,8 +200,8 @@ def find_holder(table: str, identity: Identity) -> int | None:
         if number == str(inode):
             if where == device:
                 return int(field[4])
-            found = int(field[4])
-    return found
+            pid = int(field[4])
+    return pid
 
 
 def identity_of(at: os.stat_result) -> Identity:
@@ -204,3 +218,199 @@ def read_proc(path: str) -> bytes:
         finally:
             os.close(descriptor)
     return b""
+
+
+# --- acts under a lock file ----------------------------------------------------------------------
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class FileLock:
+    """Acts under one lock of the store, for one thread at a time.
+
+    may_hold: set before the lock is taken, cleared when it is certainly free
+    """
+
+    __slots__ = ("_disk", "_lock", "_name", "_note", "may_hold")
+
+    def __init__(self, disk: Disk, name: str, note: Callable[[str], object]) -> None:
+        """note: takes a report that concerns no caller."""
+        self._disk = disk
+        self._name = name
+        self._note = note
+        self._lock: LockFile | None = None
+        self.may_hold = False
+
+    @overload
+    def run(
+        self, act: Callable[[], T], timeout_ms: int, meanwhile: Callable[[], bool] | None = None
+    ) -> T: ...
+
+    @overload
+    def run(
+        self,
+        act: Callable[[], T],
+        timeout_ms: int | None,
+        meanwhile: Callable[[], bool] | None = None,
+        *,
+        otherwise: U,
+    ) -> T | U: ...
+
+    def run(
+        self,
+        act: Callable[[], T],
+        timeout_ms: int | None,
+        meanwhile: Callable[[], bool] | None = None,
+        *,
+        otherwise: object = None,
+    ) -> object:
+        """Run an act under the lock.
+
+        timeout_ms: how long to wait for the lock; None: not at all
+        meanwhile:  called before each further try; True: the act is no longer needed
+        returns:    the result of the act; `otherwise` if it did not run
+        raises:     StoreLocked; errors of the act
+        """
+        if self._lock is None:
+            self._lock = self._disk.lock_file(self._name)
+        lock = self._lock
+        try:
+            try:
+                self.may_hold = True
+                if timeout_ms is None:
+                    is_held = lock.try_acquire()
+                else:
+                    is_held = lock.acquire(timeout_ms, meanwhile)
+                if not is_held:
+                    self.may_hold = False
+                    return otherwise
+                return act()
+            finally:
+                if self.may_hold:
+                    self._free(lock)
+        finally:
+            if self.may_hold:
+                self._free(lock)
+
+    def _free(self, lock: LockFile) -> None:
+        """Free the lock; the act is done by now, so a failure here must not become its outcome."""
+        try:
+            lock.release()
+        except TxlogError as error:
+            self._note(f"{self._name} was freed by closing it: {error}")
+            lock.close()
+            self._lock = None
+        self.may_hold = False
+
+    def close(self) -> None:
+        """Let go of the descriptor, and with it of the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+# --- the file of a server ------------------------------------------------------------------------
+
+
+_DIGITS_MAX = 10
+
+
+class PidFile:
+    """The file of one server: `begin` before it opens anything, `write` once it serves, `end`."""
+
+    __slots__ = ("_descriptor", "_path", "_shown")
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        self._shown = path
+        self._descriptor = -1
+
+    def begin(self) -> None:
+        """Take the lock of an existing file.
+
+        raises: AlreadyExists: a server holds it, or it has no process id; InvalidArgument: it
+                cannot be read
+        """
+        while self._descriptor < 0:
+            try:
+                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                number_of(error)
+                raise InvalidArgument(
+                    f"--pidfile {self._shown} cannot be read: {error.strerror}"
+                ) from error
+            try:
+                self._take(descriptor)
+            finally:
+                if self._descriptor != descriptor:
+                    os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        """Keep the descriptor if it holds the lock of the file that the path leads to."""
+        text = os.read(descriptor, 32).strip()
+        if not text.isdigit() or len(text) > _DIGITS_MAX:
+            raise AlreadyExists(f"{self._shown} is there, and has no process id", path=self._shown)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyExists(
+                f"{self._shown} is of process {int(text)}, which serves",
+                hint="stop it, or name another file",
+            ) from None
+        if self._is_at_path(descriptor):  # else its owner has just removed or replaced it
+            self._descriptor = descriptor
+
+    def write(self) -> None:
+        """Put a locked file with our process id at the path.
+
+        raises: as begin: another server was faster; OSError
+        """
+        temporary = f"{self._path}.{os.getpid()}.{id(self):x}.tmp"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        ours = os.open(temporary, flags, 0o644)
+        try:
+            fcntl.flock(ours, fcntl.LOCK_EX)
+            os.write(ours, f"{os.getpid()}\n".encode())
+            while True:
+                if self._descriptor >= 0:  # another server finds one of our two locks at the path
+                    os.replace(temporary, self._path)
+                    os.close(self._descriptor)
+                    break
+                try:
+                    os.link(temporary, self._path)
+                    break
+                except FileExistsError:
+                    self.begin()
+            self._descriptor = ours
+        except BaseException:  # no other code can close it
+            os.close(ours)
+            raise
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def end(self) -> None:
+        """Remove the file if this process still owns it, and free the lock."""
+        if self._descriptor < 0:
+            return
+        try:
+            with suppress(OSError):
+                if self._is_at_path(self._descriptor) and self._says() == os.getpid():
+                    os.unlink(self._path)
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _says(self) -> int:
+        text = os.pread(self._descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else -1
+
+    def _is_at_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False

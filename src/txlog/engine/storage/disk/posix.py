@@ -3,12 +3,11 @@
 The real `Disk`. In the engine only this module, `locks` and `user_files` (for files outside any
 store) call `os` or `fcntl` (spec/reliability R1).
 
-1. The root is opened once; everything else goes by a directory descriptor and one name, and no
-   link is ever followed. What is not a regular file, or has another owner than expected, is
-   Corruption.
-2. No bare OSError leaves: `failure` says which of our errors it is. Reads and writes have every
-   byte or fail. A write that failed may have left a part of its bytes; the caller zeroes it (R30).
-   A failed flush is never repeated (R13).
+1. The root is opened once; every other call uses a directory descriptor and one name, and never
+   follows a link. Anything but a regular file, and a file with an unexpected owner, is Corruption.
+2. No bare OSError leaves: `failure` maps it to one of our errors. Reads and writes handle every
+   byte or fail. A failed write may have written a part of its bytes; the caller zeroes it (R30). A
+   failed flush is never repeated (R13).
 3. A published name was never used before and holds exactly the bytes given (R3). When the last
    flush of its directory fails, the outcome is unknown (R31).
 4. Locks are flock, on descriptors of their own (R24). A forked child closes every inherited
@@ -39,9 +38,9 @@ from txlog.engine.storage.disk.protocol import (
     ACTING,
     GROUP_FILES,
     TEMPORARY_PREFIX,
-    Fate,
     File,
     IgnoringFailure,
+    RootFate,
     Stream,
     as_views,
     compare,
@@ -78,7 +77,7 @@ class PosixFile(Handle):
     __slots__ = ("_inode",)
 
     def inode(self) -> tuple[int, int]:
-        """Return device and inode, which no other file has while this one is open."""
+        """Return device and inode; no other file has the same while this one is open."""
         try:
             return self._inode
         except AttributeError:
@@ -101,7 +100,7 @@ class PosixFile(Handle):
     def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
         try:
             if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
-                write_all(self.fd, offset, data)  # a short write: all of it again, to learn why
+                write_all(self.fd, offset, data)  # again after a short write, to get the error
         except OSError as error:
             raise failure(error, "write", self.path) from error
 
@@ -134,14 +133,14 @@ def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
 # --- locks -----------------------------------------------------------------------------------
 
 KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by one view
-KEPT_SHARE = 8  # and this share of the soft limit: a process has other files and views
-COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
+KEPT_SHARE = 8  # and at most this share of the soft limit: a process has other files and views
+COMMAND_CHARS_MAX = 200  # of the lock holder's command line, shown in an error
 
-LOOKS_BY_LSTAT = 32  # where a path leads; then statx is cheaper
-NO_STATX = -(1 << 62)  # a number of looks that never grows to that
+LOOKS_BY_LSTAT = 32  # so many looks use lstat; after that, statx is cheaper
+NO_STATX = -(1 << 62)  # a count of looks that never reaches that
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: opening a FIFO must not block
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
@@ -190,8 +189,8 @@ class _LockSite:
         pid = find_holder(read_proc("/proc/locks").decode(errors="replace"), identity)
         if pid is None:
             return None
-        words = read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
-        return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
+        arguments = read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
+        return pid, b" ".join(arguments).decode(errors="replace")[:COMMAND_CHARS_MAX]
 
 
 # --- the disk --------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ class PosixDisk:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 implies it
-        allow_unsafe: may write to one that another user owns or anybody can write
+        allow_unsafe: may write to a root that another user owns or every user can write
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
         fd = open_root(root)
@@ -233,7 +232,7 @@ class PosixDisk:
         self._directories: dict[str, Handle] = {"": self._root}
         self._durable = {""}  # directories whose names are known to be on disk
         self._owner: tuple[int, str] | None = None  # the lookup costs 16 us
-        self._mutex = threading.RLock()  # its thread may enter again: `__del__` runs anywhere
+        self._mutex = threading.RLock()  # reentrant, as `__del__` runs anywhere
         is_foreign = at.st_uid != os.geteuid() and not self._is_shared
         if not (self.read_only or allow_unsafe) and (is_foreign or at.st_mode & 0o002):
             self._root.close()
@@ -246,39 +245,39 @@ class PosixDisk:
         assert isinstance(file, PosixFile)
         name = f"{self._name}/{path}"
         try:
-            found = inode_of(name) if self._looks > LOOKS_BY_LSTAT else self._inode_of(name)
+            inode = inode_of(name) if self._looks > LOOKS_BY_LSTAT else self._inode_of(name)
         except NotImplementedError:
             self._looks = NO_STATX
             return self.leads_to(path, file)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError as error:  # for instance, a directory above may not be searched any more
+        except OSError as error:  # for instance, a parent directory is no longer searchable
             number_of(error)
             return True
-        return found == file.inode()
+        return inode == file.inode()
 
     def _inode_of(self, path: str) -> tuple[int, int]:
-        """Device and inode of what a path leads to, by the first looks; raises OSError.
+        """Device and inode of the file at a path, for the first looks; raises OSError.
 
-        lstat makes the next write to a journal file slow, ctypes takes 2 ms to import: a short
-        command does the one, a long run the other.
+        lstat makes the next write to a journal file slow, and ctypes takes 2 ms to import: a short
+        command uses lstat, a long run statx.
         """
         self._looks += 1
         at = os.lstat(path)
         return at.st_dev, at.st_ino
 
-    def fate(self) -> Fate:
-        own = self._root.stat()
+    def fate(self) -> RootFate:
+        root_stat = self._root.stat()
         if self._name is None:
-            return "there" if own.st_nlink else "removed"
+            return "there" if root_stat.st_nlink else "removed"
         try:
             at = os.stat(self._name)
         except (FileNotFoundError, NotADirectoryError):
-            return "moved" if own.st_nlink else "removed"
+            return "moved" if root_stat.st_nlink else "removed"
         except OSError as error:
             number_of(error)
-            return "there" if own.st_nlink else "removed"
-        return "there" if os.path.samestat(at, own) else "replaced"
+            return "there" if root_stat.st_nlink else "removed"
+        return "there" if os.path.samestat(at, root_stat) else "replaced"
 
     def files_kept(self) -> int:
         return _kept_max()
@@ -301,16 +300,16 @@ class PosixDisk:
         return False
 
     def stat(self, path: str) -> os.stat_result:
-        """Return what the name leads to, links not followed (for this module)."""
+        """Return the stat of a name, links not followed (for this module)."""
         parent, name = split(path)
         with self._directory(parent, "look at", path) as fd:
             return os.stat(name, dir_fd=fd, follow_symlinks=False)
 
     def listdir(self, path: str) -> list[str]:
         with suppress(MissingFile), self._directory(path, "list", path) as fd:
-            own = os.open(".", DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
-            with closing(Handle(own, path)):
-                return sorted(os.listdir(own))
+            own_fd = os.open(".", DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
+            with closing(Handle(own_fd, path)):
+                return sorted(os.listdir(own_fd))
         return []
 
     def make_dirs(self, path: str) -> None:
@@ -355,7 +354,7 @@ class PosixDisk:
                 raise failure(error, "make", "a temporary file") from error
         name = TEMPORARY_PREFIX + os.urandom(8).hex()
         file = PosixFile(self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), name)
-        self._discard(name)  # if that fails, or nobody is left to do it, the sweeper does
+        self._discard(name)  # if that fails, or this process dies first, the sweeper removes it
         return file
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
@@ -370,17 +369,17 @@ class PosixDisk:
             raise OutcomeUnknown("files were written, their directories not") from error
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """Give files their names: all are written, flushed, read back, then linked.
+        """Give files their names: write all of them, flush, read back, then link.
 
         The caller flushes the names.
         """
-        made, holders = self._make_group({split(path)[0] for path, _ in group})
+        new_directories, holders = self._make_group({split(path)[0] for path, _ in group})
         with ExitStack() as stack:
             temporaries: list[tuple[Handle, str]] = []
             for path, parts in group:
                 parent = split(path)[0]
-                own = TEMPORARY_PREFIX + os.urandom(8).hex()
-                temporary = f"{parent}/{own}" if parent else own
+                own_name = TEMPORARY_PREFIX + os.urandom(8).hex()
+                temporary = f"{parent}/{own_name}" if parent else own_name
                 file = Handle(self._open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL), path)
                 stack.callback(file.close)
                 stack.callback(self._discard, temporary)
@@ -390,37 +389,38 @@ class PosixDisk:
                 temporaries.append((file, temporary))
             try:
                 self._flush_many([file for file, _ in temporaries], holders)
-            except BaseException:  # Ctrl-C too leaves no temporaries
+            except BaseException:  # Ctrl-C, too, leaves no temporaries
                 for _, temporary in temporaries:
                     self._discard(temporary)
-                for path in reversed(made):  # no second flush of the same name (R13)
+                for path in reversed(new_directories):  # no second flush of the same name (R13)
                     with suppress(TxlogError):
                         self.remove_dir(path)
                 raise
-            self._durable.update(made)
+            self._durable.update(new_directories)
             for (_, parts), (_, temporary) in zip(group, temporaries, strict=True):
                 with closing(self.open(temporary)) as fresh:
                     compare(fresh, parts, temporary)
             for (path, _), (_, temporary) in zip(group, temporaries, strict=True):
-                (parent, name), own = split(path), split(temporary)[1]
+                (parent, name), own_name = split(path), split(temporary)[1]
                 with self._directory(parent, "publish", path) as fd:
-                    os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+                    os.link(own_name, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
 
     def _make_group(self, paths: Iterable[str]) -> tuple[list[str], set[str]]:
         """Make directories without a flush; returns them and their parents."""
-        made: list[str] = []
+        created: list[str] = []
         for path in sorted(paths):
             above: list[str] = []
-            while path not in self._durable and path not in made:
+            while path not in self._durable and path not in created:
                 above.append(path)
                 path = split(path)[0]
-            for one in reversed(above):
-                parent, name = split(one)
-                with self._directory(parent, "make", one) as fd, suppress(FileExistsError):
+            for directory in reversed(above):
+                parent, name = split(directory)
+                with self._directory(parent, "make", directory) as fd, suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=fd)
                     os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)
-                made.append(one)  # also when it existed: its maker may have died before this
-        return made, {split(path)[0] for path in made}
+                # also when it existed: its maker may have died before this
+                created.append(directory)
+        return created, {split(path)[0] for path in created}
 
     def _flush_many(self, files: Sequence[Handle], directories: Collection[str]) -> None:
         """Flush files, and the names in directories; by one call if there are many."""
@@ -454,13 +454,13 @@ class PosixDisk:
                 raise
 
     def link(self, source: str, path: str) -> None:
-        (above, own), (parent, name) = split(source), split(path)
+        (above, own_name), (parent, name) = split(source), split(path)
         self.make_dirs(parent)
         with (
             self._directory(above, "publish", source) as of,
             self._directory(parent, "publish", path) as fd,
         ):
-            os.link(own, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
+            os.link(own_name, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
 
     def kind(self, path: str) -> str:
         try:
@@ -475,13 +475,13 @@ class PosixDisk:
         return "file" if may else "unreadable"
 
     def move(self, source: str, path: str) -> None:
-        (above, own), (parent, name) = split(source), split(path)
+        (above, own_name), (parent, name) = split(source), split(path)
         self.make_dirs(parent)
         with (
             self._directory(above, "move", source) as of,
             self._directory(parent, "move", path) as fd,
         ):
-            os.rename(own, name, src_dir_fd=of, dst_dir_fd=fd)
+            os.rename(own_name, name, src_dir_fd=of, dst_dir_fd=fd)
 
     def remove_dir(self, path: str) -> bool:
         self._need_writable(path)
@@ -495,8 +495,8 @@ class PosixDisk:
             return False
         with self._mutex:
             self._durable.discard(path)
-            if (kept := self._directories.pop(path, None)) is not None:
-                kept.close()
+            if (handle := self._directories.pop(path, None)) is not None:
+                handle.close()
         return True
 
     def sync_dir(self, path: str) -> None:
@@ -510,16 +510,17 @@ class PosixDisk:
 
     def open_lock(self, path: str, create: bool) -> int:
         """Return a new descriptor of a lock file (for this module)."""
-        if self.read_only:  # to ask for the holder; R23: leave not even a lock file
+        if self.read_only:  # only to find the holder; R23: leave not even a lock file
             return self._open(path, os.O_RDONLY)
-        if not create:  # only to ask: a watch is told when a file that was open for writing closes
+        # only to test it: closing a file that was open for writing is an event for watches
+        if not create:
             return self._open(path, os.O_RDWR if self._is_on_network else os.O_RDONLY)
         self.make_dirs(split(path)[0])
         return self._open(path, os.O_RDWR | os.O_CREAT)
 
     @cached_property
     def _is_on_network(self) -> bool:
-        """There flock wants a descriptor that can write."""
+        """Whether this is a network file system, where flock needs a descriptor that can write."""
         return filesystem(f"/proc/self/fd/{self._root.fd}") in _NETWORK
 
     def watch(self) -> PosixWatch | None:
@@ -551,13 +552,13 @@ class PosixDisk:
         owner = None if acting is None else acting()
         if owner is not None:
             return owner
-        uid, known = os.geteuid(), self._owner
-        if known is None or known[0] != uid:
+        uid, effective = os.geteuid(), self._owner
+        if effective is None or effective[0] != uid:
             name = str(uid)
             with suppress(KeyError):
                 name = pwd.getpwuid(uid).pw_name
-            known = self._owner = (uid, name)
-        return known
+            effective = self._owner = (uid, name)
+        return effective
 
     def close(self) -> None:
         with self._mutex:
@@ -581,10 +582,10 @@ class PosixDisk:
                 if at.st_uid not in self._owners and not self._is_shared:
                     raise Corruption(f"cannot open {path}: belongs to another user", path=path)
                 mode = 0o660 if self._is_shared else 0o600  # whatever the umask
-                # else it has it: of a change whoever watches a directory is told
+                # no needless chmod: it would be an event for watches of the directory
                 if flags & os.O_CREAT and at.st_uid == os.geteuid() and at.st_mode & 0o777 != mode:
                     os.fchmod(fd, mode)
-            except BaseException:  # nobody else can close it yet
+            except BaseException:  # no other code can close it yet
                 os.close(fd)
                 raise
         return fd
@@ -592,30 +593,30 @@ class PosixDisk:
     @contextmanager
     def _directory(self, path: str, action: str, subject: str) -> Iterator[int]:
         """Yield a descriptor of a directory, reached one name at a time; map errors of the body."""
-        own = -1
+        new_fd = -1
         try:
-            kept = self._directories.get(path)
-            if kept is None:
+            handle = self._directories.get(path)
+            if handle is None:
                 parent, name = split(path)
                 with self._directory(parent, action, subject) as above:
-                    own = os.open(name, DIRECTORY, dir_fd=above)
+                    new_fd = os.open(name, DIRECTORY, dir_fd=above)
                 room = _kept_max()
                 with self._mutex:
                     if path not in self._directories and len(self._directories) < room:
-                        kept = self._directories[path] = Handle(own, path)
-                        own = -1
-            yield own if kept is None else kept.fd
+                        handle = self._directories[path] = Handle(new_fd, path)
+                        new_fd = -1
+            yield new_fd if handle is None else handle.fd
         except OSError as error:
             raise failure(error, action, subject) from error
         finally:
-            if own >= 0:
-                os.close(own)
+            if new_fd >= 0:
+                os.close(new_fd)
 
 
 class PosixDraft:
     """`Draft`: begun, written, flushed, read back, linked; unlinked if anything fails.
 
-    own: its path until it has its name; left out: a temporary's
+    own: its path until it has its name; by default a temporary's
     """
 
     __slots__ = ("_directory", "_disk", "_file", "_is_left", "_own", "_what", "path")
@@ -627,13 +628,13 @@ class PosixDraft:
             own = f"{self._directory}/{name}" if self._directory else name
         self._disk, self.path, self._own = disk, path, own
         self._what: Sequence[Buffer] | Stream = Stream()
-        self._is_left = False  # what has its own path stays there, or the sweeper removes it
+        self._is_left = False  # True: its own path stays, or is the sweeper's to remove
         disk.make_dirs(self._directory)
         self._file = Handle(disk._open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL), own)
         try:
             with self._open_directory("write"):
                 fcntl.flock(self._file.fd, _TRY)
-        except BaseException:  # nobody else can remove it
+        except BaseException:  # no other code can remove it
             self.close()
             raise
 
@@ -643,7 +644,7 @@ class PosixDraft:
             self._what.push(part, self._put)
 
     def fill(self, parts: Sequence[Buffer] | Stream) -> None:
-        """Write all that there is; what is no Stream is kept, and compared byte by byte."""
+        """Write all bytes; parts that are no Stream are kept, and compared byte by byte."""
         self._what = parts
         with self._open_directory("write"):
             if isinstance(parts, Stream):
@@ -656,10 +657,14 @@ class PosixDraft:
             os.fsync(self._file.fd)
             with closing(self._disk.open(self._own)) as fresh:
                 compare(fresh, self._what, self._own)
-            own, name = split(self._own)[1], split(self.path)[1]
+            own_name, name = split(self._own)[1], split(self.path)[1]
             try:
                 os.link(
-                    own, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False
+                    own_name,
+                    name,
+                    src_dir_fd=directory,
+                    dst_dir_fd=directory,
+                    follow_symlinks=False,
                 )
             except OSError as error:
                 raise failure(error, "publish", self.path) from error
@@ -667,7 +672,7 @@ class PosixDraft:
             self._discard(directory)
 
     def keep(self) -> None:
-        """Flush what was written, and its own path, which is its name."""
+        """Flush the file and its own path, which is its name."""
         with self._open_directory("write") as directory:
             os.fsync(self._file.fd)
             self._sync_name(directory)
@@ -675,7 +680,7 @@ class PosixDraft:
 
     def close(self) -> None:
         try:
-            if not self._is_left:  # Ctrl-C too leaves no half-made file
+            if not self._is_left:  # Ctrl-C, too, leaves no half-made file
                 with suppress(TxlogError), self._open_directory("remove") as directory:
                     self._discard(directory)
         finally:
@@ -687,7 +692,7 @@ class PosixDraft:
     def _sync_name(self, directory: int) -> None:
         try:
             _sync_published(directory, self.path)
-        except OutcomeUnknown:  # it has its name
+        except OutcomeUnknown:  # the file has its name
             self._is_left = True
             raise
 
@@ -703,7 +708,7 @@ class PosixDraft:
 def open_root(path: str) -> int:
     """A descriptor of the directory of a store; links are followed, as `cd` does.
 
-    What matters is who owns the directory reached, and the caller checks that.
+    The owner of the resulting directory matters, and the caller checks it.
     raises: StoreNotFound, DiskFailed
     """
     try:
@@ -776,7 +781,7 @@ def create_root(
 ) -> None:
     """Make the directory of a store, private or shared with a group; it may exist if it is empty.
 
-    may_hold: names that it may hold, besides temporary ones
+    may_hold: names that it may hold, besides temporary names
     raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument;
               DiskFailed where no directory can be made, as in /proc
     """
@@ -793,20 +798,20 @@ def create_root(
             reason = f"{path} is on a network file system ({kind})"
             raise NotAllowed(reason, hint="--allow-unsafe-fs uses it, without promises", path=path)
         with closing(Handle(open_root(path), path)) as root:
-            held = [one for one in os.listdir(root.fd) if one not in may_hold]
-            if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
+            others = [name for name in os.listdir(root.fd) if name not in may_hold]
+            if not all(name.startswith(TEMPORARY_PREFIX) for name in others):
                 raise AlreadyExists(f"not an empty directory: {path}", path=path)
             if shared_group is not None:
                 os.fchown(root.fd, -1, group)
             os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
         for directory in above:
-            with suppress(PermissionError):  # one we may enter but not read
+            with suppress(PermissionError):  # a directory that this user may enter but not read
                 fd = os.open(directory, DIRECTORY & ~os.O_NOFOLLOW)
                 with closing(Handle(fd, directory)):
                     os.fsync(fd)
     except (FileExistsError, NotADirectoryError) as error:
         raise AlreadyExists(f"not a directory: {path}", path=path) from error
-    except FileNotFoundError as error:  # nothing that had to exist is missing: it was refused
+    except FileNotFoundError as error:  # every parent exists, so the file system refused
         raise DiskFailed(
             f"cannot create {path}: the file system takes no directory there",
             path=path,
@@ -817,7 +822,7 @@ def create_root(
 
 
 def _make(path: str, above: list[str]) -> None:
-    """Make a directory and those above it, the topmost last; those that exist are fine.
+    """Make a directory and its parents, the topmost last; existing ones are fine.
 
     os.makedirs calls itself for each level, and a name may have thousands.
     """
@@ -838,12 +843,12 @@ def filesystem(path: str) -> str:
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     for line in read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[2:3] == [number]:
-            return after.split()[0]
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2:3] == [number]:
+            return source.split()[0]
     return ""
 
 
 def is_there(path: str, name: str) -> bool:
-    """True when the directory has anything of that name."""
+    """True when the directory has a file of any kind with that name."""
     return os.path.exists(os.path.join(path, name))

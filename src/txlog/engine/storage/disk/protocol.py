@@ -1,11 +1,11 @@
-"""What a disk is: its protocols, the rule for paths, and OSError as our errors.
+"""The protocols of a disk, the rule for paths, and OSError as our errors.
 
-`posix` (the real one) and `memory` (with a model of power loss) implement it, and one suite runs
-over both. Paths are text relative to the root of the store, with parts separated by '/', never
-absolute and never with '.' or '..'.
+`posix` implements them; so does the disk in memory of the tests, with a model of power loss, and
+one suite runs over both. Paths are text relative to the root of the store, with parts separated by
+'/', never absolute and never with '.' or '..'.
 
 An OSError without a number comes from no system call: a signal handler raised it during one, as job
-runners do with TimeoutError when time is up. It says nothing about the disk and passes unchanged,
+runners do with TimeoutError when time is up. It does not concern the disk and passes unchanged,
 like KeyboardInterrupt (R28).
 """
 
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # Where one process serves many users: a function that returns the number and name of the user that
-# this thread or task calls for, who owns what the calls begin. Each call asks it anew, because a
-# user may lose a right while a connection is open. None: the user of the process.
+# this thread or task calls for. That user owns the transactions and keys that the calls begin. Each
+# call asks it anew, because a user may lose a right while a connection is open. None: the user of
+# the process.
 ACTING: ContextVar[Callable[[], tuple[int, str] | None] | None] = ContextVar("ACTING", default=None)
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of an unpublished name: readers of a directory ignore it, the sweeper removes it."""
 
-GROUP_FILES = 128  # published together: this many descriptors are open at once
+GROUP_FILES = 128  # files published together: so many descriptors are open at once
 READ_BACK_BYTES = 1 << 20  # compared at a time when reading back, to bound memory
 
 _ERRORS: dict[int, type[TxlogError]] = {
@@ -97,7 +98,7 @@ class LockFile(Protocol):
     One handle is one holder: two handles exclude each other, also within a process. A handle must
     not be acquired twice without a release between.
 
-    is_open: until `close`; a lock that was taken for good is held as long
+    is_open: until `close`; a lock taken for good is held until then
     """
 
     is_open: bool
@@ -105,8 +106,8 @@ class LockFile(Protocol):
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         """Take the lock, waiting up to timeout_ms; StoreLocked names the holder.
 
-        meanwhile: called before every further try; True: the lock is wanted no more, and this
-                   returns False
+        meanwhile: called before every further try; True: the caller no longer needs the lock, and
+                   this returns False
         """
 
     def try_acquire(self) -> bool:
@@ -122,39 +123,40 @@ class LockFile(Protocol):
         """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
 
 
-Told: TypeAlias = Literal["writes", "names", "closings", "moves"]
-Fate: TypeAlias = Literal["there", "removed", "moved", "replaced"]
+WatchEvent: TypeAlias = Literal["writes", "names", "closings", "moves"]
+RootFate: TypeAlias = Literal["there", "removed", "moved", "replaced"]
 
 
 class Watch(Protocol):
-    """Tells of changes to files of a store, made by whatever process; for one caller at a time."""
+    """Reports changes to files of a store, made by any process; for one caller at a time."""
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read once there is something to tell."""
+        """Return the descriptor that becomes readable with the next event."""
 
-    def add(self, path: str, what: Told) -> bool:
-        """Tell of a path from now on; False if that is impossible.
+    def add(self, path: str, what: WatchEvent) -> bool:
+        """Report events of a path from now on; False if that is impossible.
 
-        what: "writes" to a file, and its end; "names" that come to a directory; "closings": a file
-              in a directory was closed that was open for writing, or removed, which tells of that
-              file, or `announce`, which tells of the directory; "moves" of a directory, and its end
-        Needed again after what the name leads to was replaced, and harmless otherwise.
+        what: "writes" to a file, and its end; "names" that come to a directory; "closings" in a
+              directory: a file that was open for writing was closed, or a file was removed, which
+              reports that file, or `announce`, which reports the directory; "moves" of a directory,
+              and its end
+        Needed again after the file or directory of that name was replaced, and harmless otherwise.
         """
 
     def drop(self, path: str) -> None:
-        """Tell of a path no more; harmless for one it never told of."""
+        """Stop reporting a path; harmless for a path that was never added."""
 
     def has(self, path: str) -> bool:
-        """Whether it still tells of this path."""
+        """Whether this path is still watched."""
 
     def wait(self, seconds: float | None) -> frozenset[str]:
-        """Wait until there is something to tell, or time is up; then as take."""
+        """Wait for an event, or until time is up; then as take."""
 
     def take(self) -> frozenset[str]:
-        """Return the paths that changed since the last call; "" for a ring, or something ended."""
+        """Return the paths that changed since the last call; "" for a ring or an ended watch."""
 
     def ring(self) -> None:
-        """End the wait of whoever is waiting, or else the next one; from any thread."""
+        """End the wait of the waiting thread, or else the next wait; from any thread."""
 
     def close(self) -> None:
         """Let go of the descriptor; harmless when repeated."""
@@ -170,19 +172,19 @@ class Draft(Protocol):
     path: str
 
     def write(self, part: Buffer) -> None:
-        """Write the next bytes, which are not kept. After a failure it can only be closed.
+        """Write the next bytes, which are not kept. After a failure the draft can only be closed.
 
         raises: StoreFull (part may be written), DiskFailed
         """
 
     def publish(self) -> None:
-        """Flush what was written, read it back, and give it its name: as `Disk.publish`. Once.
+        """Flush the file, read it back, and give it its name: as `Disk.publish`. Once.
 
         raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
         """
 
     def close(self) -> None:
-        """Let go of the descriptor; remove what was not published. Harmless when repeated."""
+        """Let go of the descriptor; remove an unpublished file. Harmless when repeated."""
 
 
 class Disk(Protocol):
@@ -199,12 +201,13 @@ class Disk(Protocol):
     def leads_to(self, path: str, file: File) -> bool:
         """Whether a path leads to an open file, by the name that the store was opened with.
 
-        True where that cannot be told.
+        True where the disk cannot tell.
         """
 
-    def fate(self) -> Fate:
-        """Return what became of the store's directory: whether its name leads to it, and if not
-        why; "there" where that cannot be told.
+    def fate(self) -> RootFate:
+        """Return what happened to the store's directory, "there" if its name still leads to it.
+
+        Also "there" where the disk cannot tell.
         """
 
     def files_kept(self) -> int:
@@ -220,7 +223,7 @@ class Disk(Protocol):
         """Return the length of a file; MissingFile when it is absent."""
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists, whatever it leads to."""
+        """Whether the name exists, as a file of any kind."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted, temporaries included; [] when it is absent."""
@@ -240,7 +243,7 @@ class Disk(Protocol):
     ) -> AbstractContextManager[None]:
         """Publish, and hold the file's lock during the body, so that the sweeper leaves it (R19).
 
-        raises: as publish; what the body raises passes through, and the file stays
+        raises: as publish; an exception of the body passes through, and the file stays
         """
 
     def begin(self, path: str) -> Draft:
@@ -250,10 +253,10 @@ class Disk(Protocol):
         """
 
     def scratch(self) -> File:
-        """Make a file without a name for what is read again soon: it goes when it is closed.
+        """Make a file without a name for bytes that are read again soon: closing it removes it.
 
-        In the store, where there is room for what is made of it; where the store may only be read,
-        in the system's directory for temporary files.
+        It is in the store, which has room for the result; where the store is read-only, in the
+        system's directory for temporary files.
         raises: StoreFull, DiskFailed, NoResources
         """
 
@@ -280,16 +283,16 @@ class Disk(Protocol):
         """
 
     def kind(self, path: str) -> str:
-        """What a name leads to, links not followed; "" when it is absent.
+        """The kind of file that a name leads to, links not followed; "" when it is absent.
 
         file, directory, link, pipe, socket, device, or unreadable (a file without permission to
         read)
         """
 
     def move(self, source: str, path: str) -> None:
-        """Rename whatever a name leads to; durable with sync_dir of both directories.
+        """Rename a file of any kind; durable with sync_dir of both directories.
 
-        Only for what does not belong in a store: a published file is linked, never replaced.
+        Only for files that do not belong in a store: a published file is linked, never replaced.
         """
 
     def remove_dir(self, path: str) -> bool:
@@ -302,10 +305,10 @@ class Disk(Protocol):
         """Open a lock file, made if absent and create is set; taking it is a separate call."""
 
     def watch(self) -> Watch | None:
-        """Return something that tells of changes, None where that is impossible."""
+        """Return a watch of changes to files, None where that is impossible."""
 
     def announce(self, path: str) -> None:
-        """Have every watch of the closings in a directory tell; harmless where that fails."""
+        """Give an event to every watch of the closings in a directory; ignores failure."""
 
     def random_bytes(self, n: int) -> bytes:
         """Return n unpredictable bytes."""
@@ -317,7 +320,9 @@ class Disk(Protocol):
         """Return the id of this process."""
 
     def owner(self) -> tuple[int, str]:
-        """Return whom the caller acts for (`ACTING`), else id and name of the effective user."""
+        """Return the user that the caller acts for (`ACTING`), else id and name of the effective
+        user.
+        """
 
     def close(self) -> None:
         """Let go of cached descriptors; open files and locks stay."""
@@ -347,7 +352,7 @@ class Stream:
 
 
 def number_of(error: OSError) -> int:
-    """Return the errno of an error from the system; raises an error that has none."""
+    """Return the errno of an error of the system; raise an error that has none."""
     if error.errno is None:
         raise error
     return error.errno
@@ -359,7 +364,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 class IgnoringFailure:
-    """A block whose failure changes nothing; errors that are not the disk's pass through."""
+    """A block whose failure changes nothing; errors that do not come from the disk pass through."""
 
     __slots__ = ()
 
@@ -376,7 +381,7 @@ class IgnoringFailure:
 
 
 def failure(error: OSError, action: str, path: str) -> TxlogError:
-    """Return our error for an OSError of `action` on `path`; raises it if it is not the disk's."""
+    """Return our error for an OSError of `action` on `path`; raise it if it is not the disk's."""
     number = number_of(error)
     reason = error.strerror or str(error)
     name = errno.errorcode.get(number, "")

@@ -1,12 +1,12 @@
-"""Owns PosixWatch: the kernel tells when files of a store change (inotify).
+"""Owns PosixWatch: the kernel reports when files of a store change (inotify).
 
-One descriptor tells of all that is watched, to whoever polls it. It is asked for one wait at a time
-by the caller's lock (store/wakeups), may be polled by an event loop as well, and is closed in a
-forked child like any other. Where the kernel, the file system or a limit of the machine refuses,
-there is no watch, and the caller looks again from time to time.
+One descriptor reports all watched files, to the thread that polls it. The caller's lock
+(store/wakeups) allows one wait at a time; an event loop may poll it as well; a forked child closes
+it like any other. Where the kernel, the file system or a limit of the machine refuses, there is no
+watch, and the caller looks again from time to time.
 
-How a process dies does not matter: the kernel closes its files, and tells of it. It does so a
-moment before it frees their locks.
+How a process dies does not matter: the kernel closes its files, and reports that. The event comes a
+moment before the kernel frees their locks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import struct
 
 from txlog.engine.storage.disk.handle import Handle
 from txlog.engine.storage.disk.libc import add_watch, open_inotify, remove_watch
-from txlog.engine.storage.disk.protocol import Told, number_of
+from txlog.engine.storage.disk.protocol import WatchEvent, number_of
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_TO = 0x2, 0x4, 0x8, 0x80
 _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
 _NO_LINKS = 0x2000000
-_MASKS: dict[Told, int] = {
+_MASKS: dict[WatchEvent, int] = {
     "writes": _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _NO_LINKS,
     "names": _CREATE | _MOVED_TO | _DELETE_SELF | _NO_LINKS,
     "closings": _CLOSE_WRITE | _DELETE | _ATTRIB | _DELETE_SELF | _NO_LINKS,
@@ -40,18 +40,18 @@ class PosixWatch(Handle):
     __slots__ = ("_at", "_files", "_named", "_paths", "_root")
 
     def __init__(self, root: Handle) -> None:
-        """raises: OSError: this machine cannot tell"""
+        """raises: OSError: this machine cannot watch files"""
         super().__init__(open_inotify(root.fd), "inotify")
         self._root = root
         self._paths: dict[int, str] = {}  # by number of the watch
         self._at: dict[str, int] = {}
         self._files: set[str] = set()
-        self._named: set[int] = set()  # of which the names in them are told
+        self._named: set[int] = set()  # watches that report names in their directory
 
     def fileno(self) -> int:
         return self.fd
 
-    def add(self, path: str, what: Told) -> bool:
+    def add(self, path: str, what: WatchEvent) -> bool:
         try:
             # through the descriptor: the directory of the store may have been renamed
             number = add_watch(self.fd, f"/proc/self/fd/{self._root.fd}/{path}", _MASKS[what])
@@ -76,30 +76,30 @@ class PosixWatch(Handle):
         return self.take()
 
     def take(self) -> frozenset[str]:
-        told: set[str] = set()
+        changed: set[str] = set()
         try:
             while data := os.read(self.fd, _READ_BYTES):
                 at = 0
                 while at < len(data):
-                    number, what, _, length = _EVENT.unpack_from(data, at)
+                    number, mask, _, length = _EVENT.unpack_from(data, at)
                     at += _EVENT.size + length
-                    self._note(number, what, told, data[at - length : at])
+                    self._note(number, mask, changed, data[at - length : at])
         except OSError as error:  # nothing more; or it is closed
             number_of(error)
-        return frozenset(told)
+        return frozenset(changed)
 
-    def _note(self, number: int, what: int, told: set[str], name: bytes) -> None:
-        if what & _OVERFLOW:
-            told.update(self._at)
+    def _note(self, number: int, mask: int, changed: set[str], name: bytes) -> None:
+        if mask & _OVERFLOW:
+            changed.update(self._at)
         path = self._paths.get(number, "")
         if path and name and number in self._named:
-            if what & ~_ATTRIB:  # not that a file has got another mode
-                told.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
+            if mask & ~_ATTRIB:  # a new mode of a file is no event
+                changed.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
         else:
-            told.add(path)
-        if what & (_ATTRIB | _MOVE_SELF) and path in self._files:
-            told.add("")  # it may have lost its name, although somebody has it open
-        if what & _IGNORED and path:
+            changed.add(path)
+        if mask & (_ATTRIB | _MOVE_SELF) and path in self._files:
+            changed.add("")  # it may have lost its name, while a process has it open
+        if mask & _IGNORED and path:
             self._paths.pop(number, None)  # another thread may drop it at the same moment
             self._named.discard(number)
             if self._at.get(path) == number:
@@ -121,7 +121,7 @@ class PosixWatch(Handle):
         return path in self._at
 
     def ring(self) -> None:
-        try:  # a watch that ends tells of its end: no second descriptor is needed for this
+        try:  # the end of a watch is an event: no second descriptor is needed
             here = f"/proc/self/fd/{self._root.fd}"
             remove_watch(self.fd, add_watch(self.fd, here, _MOVE_SELF))
         except OSError as error:

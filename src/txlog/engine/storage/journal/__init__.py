@@ -1,11 +1,11 @@
 """The journal: the only file that is ever appended to.
 
-Beside it, the witness says how much of it is known to be durable.
+The witness next to it records how much of the journal is known to be durable.
 
 Contents:
 
     file      one journal file: its name, its header, its frames
     frame     the frame: the atomic unit, its layout and its checks
     journal   the chain of files: following, appending, flushing, recovering
-    witness   two checksummed records that say what is known to be durable
+    witness   two checksummed records of the newest LSN known to be durable
 """

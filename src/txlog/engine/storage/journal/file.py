@@ -1,7 +1,7 @@
 """One journal file: its name, its header, and reading frames out of it.
 
 Owns the names `journal/<first-lsn, 20 digits>[.r<n>].journal` and the 512-byte file header. The
-name is the cut: what an older file holds at or after the first LSN of a younger one is void.
+name is the cut: frames of an older file at or after the first LSN of a younger one are void.
 `.r<n>` is the n-th rewriting of an unwitnessed tail that begins at the same LSN (R13, R14).
 
     off size field
@@ -10,10 +10,10 @@ name is the cut: what an older file holds at or after the first LSN of a younger
      12    4  rewrite number          36    4  CRC32C of bytes 0..35
      16    8  store salt              40  472  zero
 
-Version 2 says that flushes are made under a lock of their own (`flush.lock`), and that frames say
-whether they are awaited. A program that knows only version 1 would flush and mark the witness
-beside us, so it must not get further than this header. A file of version 1 is read, and never
-appended to: the first writer moves on to a new file (journal/journal).
+Version 2 means that writers flush under a lock of its own (`flush.lock`), and that frames have the
+mark *awaited*. A program for version 1 would flush and mark the witness without that lock, so it
+must not get further than this header. This program reads a file of version 1, and never appends to
+it: the first writer moves on to a new file (journal/journal).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ FILE_VERSION = 2
 _HEADER = struct.Struct("<8sII8sQI")
 _MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
-_WINDOW_BYTES = 4 << 10, 1 << 20  # least, most
-_LARGE_BYTES = 128 << 10  # such a frame is read alone
+_WINDOW_BYTES = 4 << 10, 1 << 20  # from 4 KiB, growing to 1 MiB
+_LARGE_BYTES = 128 << 10  # a frame of this size is read alone
 _SCAN_BYTES = 4 << 20
 
 assert _HEADER.size == 36
 
 
 class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
-    """What a journal file's name says; ordered as the files follow each other."""
+    """The parts of a journal file's name; ordered as the files follow each other."""
 
     first_lsn: int
     rewrite: int = 0
@@ -68,8 +68,8 @@ class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
 
 def list_journals(disk: Disk) -> list[JournalName]:
     """Every journal file, in order."""
-    found = (_NAME.fullmatch(name) for name in disk.listdir(JOURNAL_DIR))
-    return sorted(JournalName(int(m[1]), int(m[2] or 0)) for m in found if m)
+    matches = (_NAME.fullmatch(name) for name in disk.listdir(JOURNAL_DIR))
+    return sorted(JournalName(int(m[1]), int(m[2] or 0)) for m in matches if m)
 
 
 def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
@@ -93,7 +93,7 @@ class RawFrame(msgspec.Struct, frozen=True, gc=False):
     rows_bytes: int
     crc: int
     is_awaited: bool = False
-    rows: memoryview | None = None  # only when they were asked for: JournalFile.keep_rows
+    rows: memoryview | None = None  # only within the budget of JournalFile.keep_rows
 
 
 def frame_nowhere(name: JournalName, lsn: int, time_ms: int) -> RawFrame:
@@ -139,7 +139,7 @@ class JournalFile:
             return
         try:
             self.chain_crc = self._check_header(self.file.pread(0, FILE_HEADER_BYTES))
-        except BaseException:  # nobody else can close it yet
+        except BaseException:  # no other code can close it yet
             self.file.close()
             raise
 
@@ -168,8 +168,8 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            # the first look mostly finds nothing, and what follows is mostly a frame or two
-            # of a window with large frames, the part of the last one would be read once more
+            # the first look mostly finds nothing, and then come mostly a frame or two; in a window
+            # with large frames, a part of the last frame would be read twice
             ahead = self._ahead if length < _LARGE_BYTES else length + HEADER_BYTES
             self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset
@@ -203,7 +203,7 @@ class JournalFile:
         return not any(self._bytes(offset, HEADER_BYTES))
 
     def written_until(self, start: int) -> int:
-        """The offset after the last byte from start on that is not zero; start, if all are zero."""
+        """The offset after the last non-zero byte from start on; start, if all bytes are zero."""
         self.size = self.file.size()
         stop = at = start
         while at < self.size:
@@ -232,7 +232,8 @@ class JournalFile:
             if len(self._bytes(offset, HEADER_BYTES)) < HEADER_BYTES:
                 return None
             at = 0
-        # runs for each frame, so decode_header and is_genuine in one: all but six fields are known
+        # runs for each frame, so decode_header and is_genuine in one; all but six fields have known
+        # values
         (
             magic,
             version,
@@ -241,7 +242,7 @@ class JournalFile:
             found_lsn,
             durable_lsn,
             time_ms,
-            place,
+            found_offset,
             ops_bytes,
             rows_bytes,
             salt,
@@ -252,7 +253,7 @@ class JournalFile:
         body = ops_end + rows_bytes
         if (
             (magic, version, header_bytes) != (MAGIC, VERSION, HEADER_BYTES)
-            or (found_lsn, previous, place) != (lsn, previous_crc, offset)
+            or (found_lsn, previous, found_offset) != (lsn, previous_crc, offset)
             or salt != self.salt
             or body > FRAME_BYTES_MAX
         ):

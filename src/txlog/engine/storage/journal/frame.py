@@ -7,10 +7,10 @@ to a multiple of eight. All integers are little-endian.
       0     4  magic "TXLF"
       4     1  version, 1
       5     1  columns: bits 0 to 6, which optional user columns the record batch holds
-                 (model/schema); bit 7, awaited: somebody hears of it only once it is durable
+                 (model/schema); bit 7, awaited: its writer answers only once it is durable
       6     2  header bytes, 64
       8     8  lsn, from 1, without gaps
-     16     8  durable_lsn: what the writer knew to be durable (spec/reliability R8)
+     16     8  durable_lsn: the newest LSN the writer knew to be durable (spec/reliability R8)
      24     8  time_ms, wall clock of the writer, signed
      32     8  offset of this frame in its journal file
      40     4  bytes of the ops
@@ -38,7 +38,7 @@ HEADER = struct.Struct("<4sBBHQQqQII8sII")
 HEADER_BYTES = HEADER.size
 _CHECKED = struct.Struct("<4sBBHQQqQII8sI")  # the header without its own CRC
 FRAME_BYTES_MAX = 1 << 30
-# Of what one decision may say; the rest is for the ops of others that join its frame.
+# The limit for one decision; other decisions that join its frame get the remaining bytes.
 DECISION_BYTES_MAX = FRAME_BYTES_MAX - (64 << 20)
 AWAITED = 0x80
 _ZEROS = bytes(8)
@@ -50,9 +50,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
-    """The decoded header of a frame that has not been checked yet.
+    """The decoded header of an unchecked frame.
 
-    One is made for each frame: a frozen dataclass would take 2 us to build.
+    Reading makes one for each frame: a frozen dataclass would take 2 us to build.
     """
 
     columns: int
@@ -161,7 +161,7 @@ def decode_header(data: Buffer, at: int = 0) -> FrameHeader | None:
 
 
 def is_genuine(header: FrameHeader, frame: memoryview, salt: bytes, offset: int) -> bool:
-    """True when this store wrote this frame at this place, whatever the chain says."""
+    """True when this store wrote this frame at this offset, whatever the chain."""
     total = (HEADER_BYTES + header.ops_bytes + header.rows_bytes + 7) & ~7
     return (
         header.salt == salt
@@ -190,5 +190,5 @@ def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
 
 
 def joined(parts: Sequence[Buffer]) -> bytes:
-    """The parts as one bytes object: small frames are written by one plain pwrite."""
+    """The parts as one bytes object: a small frame is written by one plain pwrite."""
     return b"".join(parts)

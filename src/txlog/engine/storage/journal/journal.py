@@ -1,9 +1,10 @@
 """The journal: the only file that is ever appended to; its end, its flush, and recovery.
 
-A handle is used by one thread at a time (the store's mutex), and appends only while its caller
-holds the write lock: catch_up, append (written). Then comes flush (mark, fdatasync, raise), under a
-lock of its own, so that others append meanwhile; one flush covers all that was appended before it.
-Only who holds the flush lock writes the witness. Whoever needs both takes the write lock first.
+One thread at a time uses a handle (the store's mutex). It appends only while its caller holds the
+write lock: catch_up, append (written). Then comes flush (mark, fdatasync, raise), under a lock of
+its own, so that other processes append meanwhile; one flush covers all frames appended before it.
+Only the holder of the flush lock writes the witness. A process that needs both locks takes the
+write lock first.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
@@ -11,7 +12,7 @@ Invariants
   3. The same bytes are never flushed twice after a failure (R13): a failed handle answers nothing
      more, and the next one rolls the frames forward, encoded anew, into another file.
   4. Bytes cut from the journal are in `quarantine/` first (R4).
-  5. A frame that a flush may have found whole is not taken back (cut_back asks under its lock).
+  5. A frame that a flush may have covered is not taken back (cut_back checks under its lock).
 Source: spec/reliability 2.2 and 2.3, Laws 2 and 3.
 """
 
@@ -25,6 +26,7 @@ from typing import TypeVar
 import msgspec
 
 from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
@@ -37,8 +39,7 @@ from txlog.engine.storage.journal.file import (
     publish_journal,
 )
 from txlog.engine.storage.journal.frame import FRAME_BYTES_MAX, Buffer, attested_lsn, encode, joined
-from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
-from txlog.engine.storage.section import Section
+from txlog.engine.storage.journal.witness import Witness, WitnessRecord, boot_bytes
 from txlog.errors import (
     Corruption,
     LimitExceeded,
@@ -115,35 +116,35 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
 
 FLUSH_LOCK = "flush.lock"
 LOCK_TIMEOUT_MS = 30_000  # until a store says otherwise
-# For the flush lock, once a frame is in the file: giving up then leaves its outcome unknown.
+# For the flush lock, once a frame is in the file: after that, a time-out is an unknown outcome.
 WRITTEN_TIMEOUT_MS = 5_000
-REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
+REWRITE_BYTES_MAX = 1 << 20  # bytes of frames rewritten by one call (R11)
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def is_flush_broken(witnessed: Witnessed) -> bool:
-    """True when a flush has failed, or nobody knows how it ended; of one under way, too."""
+def is_flush_broken(witnessed: WitnessRecord) -> bool:
+    """True when a flush has failed, or its end is unknown; also while a flush is under way."""
     return witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn
 
 
 class Flusher:
     """The flush of one handle: runs acts under the flush lock, with the witness as it is then.
 
-    Only who holds `flush.lock` writes the witness. A flush is the kernel's promise about one
-    descriptor of one file, so this remembers what that promise does not cover by itself: the name
-    of the file, until its directory was flushed (R14), and frames that are older than the
-    descriptor, whose write-back may have failed before it was there to be told (R11). Since Linux
-    4.13 each descriptor that was open hears of a failed write-back once, so frames that came later
-    need nothing.
+    Only the holder of `flush.lock` writes the witness. A flush is the kernel's promise about one
+    descriptor of one file. So this class remembers what that promise does not cover. One is the
+    name of the file, until its directory was flushed (R14). The others are frames older than the
+    descriptor: their write-back may have failed before this descriptor could get the error (R11).
+    Since Linux 4.13 each open descriptor gets the error of a failed write-back once, so later
+    frames need nothing.
 
-    boot: the boot of this process, as the witness writes it
+    boot: the boot of this process, in the bytes of the witness
     """
 
     __slots__ = (
         "_disk",
+        "_file_lock",
         "_foreign",
-        "_section",
         "_synced_dir",
         "boot",
         "lock_timeout_ms",
@@ -154,7 +155,7 @@ class Flusher:
         self, disk: Disk, salt: bytes, boot_id: str, note: Callable[[str], object]
     ) -> None:
         self._disk = disk
-        self._section = Section(disk, FLUSH_LOCK, note)
+        self._file_lock = FileLock(disk, FLUSH_LOCK, note)
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._synced_dir: JournalName | None = None
         self.boot = boot_bytes(boot_id)
@@ -165,34 +166,35 @@ class Flusher:
 
     @property
     def written_timeout_ms(self) -> int:
-        """How long whoever has a frame in the file waits for the lock."""
+        """How long a caller whose frame is in the file waits for the lock."""
         return max(self.lock_timeout_ms, WRITTEN_TIMEOUT_MS)
 
     def run(self, act: Callable[[], T], *, is_written: bool = False) -> T:
-        """Run an act under the flush lock; is_written: its frame is in the file.
+        """Run an act under the flush lock; is_written: the caller's frame is in the file.
 
-        raises: StoreLocked; what the act raises
+        raises: StoreLocked; errors of the act
         """
         timeout_ms = self.written_timeout_ms if is_written else self.lock_timeout_ms
-        return self._section.run(lambda: self._informed(act), timeout_ms)
+        return self._file_lock.run(lambda: self._informed(act), timeout_ms)
 
     def run_unless(self, act: Callable[[], T], otherwise: U, is_done: Callable[[], bool]) -> T | U:
-        """Run an act as for a frame in the file, unless it is done while the lock is waited for.
+        """Run an act as for a written frame, unless it is done before this gets the lock.
 
-        returns: what the act does, or `otherwise`
+        is_done: called while waiting
+        returns: the result of the act, or `otherwise`
         """
         timeout_ms = self.written_timeout_ms
-        return self._section.run(
+        return self._file_lock.run(
             lambda: self._informed(act), timeout_ms, is_done, otherwise=otherwise
         )
 
     def run_if_free(self, act: Callable[[], object]) -> None:
-        """Run an act under the flush lock if nobody has it now."""
-        self._section.run(lambda: self._informed(act), None, otherwise=None)
+        """Run an act under the flush lock if no process holds it now."""
+        self._file_lock.run(lambda: self._informed(act), None, otherwise=None)
 
     def is_held(self) -> bool:
-        """Whether a living process, which may be stopped, has the flush lock now."""
-        return self._section.run(lambda: False, None, otherwise=True)
+        """Whether a living process, which may be stopped, holds the flush lock now."""
+        return self._file_lock.run(lambda: False, None, otherwise=True)
 
     def _informed(self, act: Callable[[], T]) -> T:
         self.witness.read()
@@ -201,21 +203,21 @@ class Flusher:
     # --- before fdatasync --------------------------------------------------------------------
 
     def stand_at(self, name: JournalName, *, is_published: bool = False) -> None:
-        """The journal goes on in this file; is_published: its name is durable already."""
+        """Continue in this file; is_published: its name is durable already."""
         self._foreign.clear()
         if is_published:
             self._synced_dir = name
 
     def note_older(self, frame: RawFrame) -> None:
-        """A frame may be older than our descriptor of its file."""
+        """Note a frame that may be older than our descriptor of its file."""
         self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
 
     def forget_older(self) -> None:
-        """A flush of ours has covered what was noted."""
+        """Forget the noted frames: a flush of this handle has covered them."""
         self._foreign.clear()
 
     def prepare(self, opened: JournalFile, durable_lsn: int) -> None:
-        """Make what this descriptor's flush would not cover part of it (R11, R14)."""
+        """Make this descriptor's flush cover the file's name and older frames, too (R11, R14)."""
         if self._synced_dir != opened.name:
             self._disk.sync_dir("journal")
             self._synced_dir = opened.name
@@ -238,14 +240,14 @@ class Flusher:
 
     # --- the witness -------------------------------------------------------------------------
 
-    def is_of_boot(self, witnessed: Witnessed) -> bool:
+    def is_of_boot(self, witnessed: WitnessRecord) -> bool:
         """Whether a record was written since the machine was started."""
         return witnessed.boot == self.boot
 
     def close(self) -> None:
         """Close every descriptor."""
         self.witness.close()
-        self._section.close()
+        self._file_lock.close()
 
 
 # --- the journal -----------------------------------------------------------------------------
@@ -256,7 +258,7 @@ WITNESS_LOOKS_MAX = 5
 
 
 class JournalMoved(Exception):
-    """The journals this handle was reading are gone or rewritten: load the newest manifest."""
+    """The journals this handle was reading are deleted or rewritten: load the newest manifest."""
 
 
 class Journal:
@@ -298,14 +300,14 @@ class Journal:
         self._files: dict[JournalName, JournalFile] = {}
         self._is_first_pass = True  # frames may be older than our descriptor of their file
         self._unsure: tuple[int, int, int] | None = None  # (LSN, offset, CRC) read without a lock
-        self.awaited_lsn = 0  # the newest frame that somebody hears of only once it is durable
+        self.awaited_lsn = 0  # the newest frame whose writer answers only once it is durable
         self._attested = 0
-        self._ahead = 0  # what frames after the witness prove durable
+        self._ahead = 0  # the LSN that frames after the witness prove durable
         self._has_looked_ahead = False
-        self._is_barred = False  # the header after the checkpoint is bad: nothing is read
+        self._is_barred = False  # the header after the checkpoint is bad: reads return nothing
         self._cut = 0
         self._checked_tail = False
-        self._settled: Witnessed | None = None  # the record when the tail was last in order
+        self._settled: WitnessRecord | None = None  # the record when the tail was last in order
         self.chain_crc = 0
         self.damage: Corruption | None = None  # where reading stopped before the durable end
         self.durable_lsn = 0
@@ -316,10 +318,10 @@ class Journal:
         self.current: JournalFile
 
     def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
-        """Stand after frame cut_lsn, whose CRC the manifest gives.
+        """Continue after frame cut_lsn, whose CRC the manifest gives.
 
-        up_to_damage: if the header of the file that continues there is bad, stand before it: every
-                      read says so until it is repaired
+        up_to_damage: if the header of the next file is bad, stay before it: until a repair, every
+                      read reports the damage
         raises:       JournalMoved; Corruption, without up_to_damage
         """
         name = self._name_behind(cut_lsn)
@@ -359,9 +361,9 @@ class Journal:
         return opened
 
     def _barred(self) -> Corruption | None:
-        """What is wrong with the bad header that it stands before; None if there is none.
+        """The error of the bad header that this handle stays before; None without one.
 
-        raises: JournalMoved: it has been repaired since
+        raises: JournalMoved: the header has been repaired since
         """
         if not self._is_barred:
             return None
@@ -391,20 +393,20 @@ class Journal:
 
         raises: MissingFile: another process's checkpoint removed it; the view must follow (R21)
         """
-        found = self._files.get(name)
-        if found is None:
-            kept, current = self._disk.files_kept(), getattr(self, "current", None)
-            for other in list(self._files)[: max(0, len(self._files) + 1 - kept)]:
+        opened = self._files.get(name)
+        if opened is None:
+            limit, current = self._disk.files_kept(), getattr(self, "current", None)
+            for other in list(self._files)[: max(0, len(self._files) + 1 - limit)]:
                 if self._files[other] is not current:
                     self._files.pop(other).close()
-            found = self._files[name] = JournalFile(self._disk, name, self.salt)
-        return found
+            opened = self._files[name] = JournalFile(self._disk, name, self.salt)
+        return opened
 
     def forget_before(self, lsn: int) -> None:
         """Close files whose frames are all at or below lsn."""
         names = sorted(self._files)
-        for name, after in pairwise(names):
-            if after.first_lsn <= lsn + 1 and name != self.current.name:
+        for name, next_name in pairwise(names):
+            if next_name.first_lsn <= lsn + 1 and name != self.current.name:
                 self._files.pop(name).close()
 
     # --- reading -----------------------------------------------------------------------------
@@ -412,9 +414,9 @@ class Journal:
     def read_durable(self, *, up_to_damage: bool = False) -> list[RawFrame]:
         """Frames after the last one read, up to the witness; takes no lock, changes nothing.
 
-        After a reboot every valid frame came from the disk, so all are returned (R22).
-        up_to_damage: if durable frames cannot be read, return those before them, which were durable
-                      too, and say so in `damage`
+        After a reboot every valid frame came from the disk, so this returns all (R22).
+        up_to_damage: if durable frames cannot be read, return the frames before them, which were
+                      durable too, and set `damage`
         raises:       JournalMoved; Corruption, without up_to_damage
         """
         frames = self._read_durable()
@@ -447,26 +449,28 @@ class Journal:
                 if not more:
                     self._attested = max(self._attested, proven)
                     break
-        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
-        if not self._stops_before(known):
+        known_lsn = max(
+            self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn
+        )
+        if not self._stops_before(known_lsn):
             self.durable_lsn = self.last_lsn
         return frames
 
-    def _stops_before(self, known: int) -> bool:
-        """Whether a frame up to a known LSN is damaged; then what was read before it is durable."""
-        if self.damage is None and self.last_lsn < known:
+    def _stops_before(self, known_lsn: int) -> bool:
+        """Whether a frame up to a known durable LSN is damaged; frames before it are durable."""
+        if self.damage is None and self.last_lsn < known_lsn:
             self._check_moved()
-            self.damage = self._broken(known)
+            self.damage = self._broken(known_lsn)
         if self.damage is not None:
-            self.durable_lsn = max(self.durable_lsn, min(self.last_lsn, known))
+            self.durable_lsn = max(self.durable_lsn, min(self.last_lsn, known_lsn))
         return self.damage is not None
 
-    def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
-        """Frames after the witness that later ones prove durable; reports what is wrong with the
+    def _read_ahead(self, witnessed: WitnessRecord) -> list[RawFrame]:
+        """Frames after the witness that later frames prove durable; reports problems of the
         witness.
 
-        It may be an older copy, or its newest record may be damaged. This is checked when the
-        journal is opened, and while a record is damaged.
+        It may be an older copy, or its newest record may be damaged. The handle checks this at
+        opening, and while a record is damaged.
         """
         for _ in range(WITNESS_LOOKS_MAX):  # a record may be read while it is being written
             if not self.witness.is_damaged:
@@ -481,17 +485,17 @@ class Journal:
         self._ahead = self._proven()
         if self._ahead <= self.last_lsn:
             return []
-        again = self.witness.read()
-        known = witnessed.durable_lsn if again is None else again.durable_lsn
-        if known < self._ahead and not self.witness.is_damaged:
+        reread = self.witness.read()
+        known_lsn = witnessed.durable_lsn if reread is None else reread.durable_lsn
+        if known_lsn < self._ahead and not self.witness.is_damaged:
             self.reports.append(
-                f"journal/witness is older than the journal: it knows of LSN {known}, frames prove "
-                f"LSN {self._ahead}"
+                f"journal/witness is older than the journal: it knows of LSN {known_lsn}, frames "
+                f"prove LSN {self._ahead}"
             )
         return self._read_on(self._ahead, None)
 
     def _proven(self) -> int:
-        """The highest LSN that valid frames after the last one read say is durable (R8)."""
+        """The highest LSN that valid frames after the last one read declare durable (R8)."""
         file, at, lsn, crc = self.current, self.end, self.last_lsn, self.chain_crc
         file.forget_window()
         younger = [name for name in list_journals(self._disk) if name > file.name]
@@ -504,7 +508,7 @@ class Journal:
                     break  # the next read reports it
                 at, lsn, crc = FILE_HEADER_BYTES, file.name.first_lsn - 1, file.chain_crc
                 file.forget_window()
-                highest = max(highest, lsn)  # R14: the file before was flushed
+                highest = max(highest, lsn)  # R14: the previous file was flushed
                 continue
             frame = file.read_frame(at, lsn + 1, crc)
             if frame is None:
@@ -516,8 +520,8 @@ class Journal:
     def read_valid(self) -> list[RawFrame]:
         """Every valid frame after the last one read, flushed or not; changes nothing.
 
-        What a writer would find, for a dry run; `lossy` is set as by catch_up, and `damage` is the
-        error that it would raise.
+        A writer would find the same, so a dry run uses it. `lossy` is set as by catch_up, and
+        `damage` is the error that catch_up would raise.
         """
         witnessed = self.witness.read()
         self.lossy = witnessed is None or witnessed.boot != self._flusher.boot or witnessed.poisoned
@@ -525,8 +529,10 @@ class Journal:
         if self.damage is not None:
             return []
         frames = self._read_on(None, witnessed)
-        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
-        self.damage = self._broken(known) if self.last_lsn < known else None
+        known_lsn = max(
+            self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn
+        )
+        self.damage = self._broken(known_lsn) if self.last_lsn < known_lsn else None
         return frames
 
     def read_until(self, lsn: int) -> list[RawFrame]:
@@ -537,7 +543,7 @@ class Journal:
         return frames
 
     def _read_on(
-        self, stop_lsn: int | None, witnessed: Witnessed | None, *, is_reader: bool = False
+        self, stop_lsn: int | None, witnessed: WitnessRecord | None, *, is_reader: bool = False
     ) -> list[RawFrame]:
         """Frames up to an LSN, or the last valid one.
 
@@ -553,7 +559,7 @@ class Journal:
             witnessed.rewrite,
         ) == (self._flusher.boot, here.first_lsn, here.rewrite)
         younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
-        # R11 concerns only unflushed frames: whoever raised the witness flushed the rest
+        # R11 concerns only unflushed frames: the process that raised the witness flushed the others
         durable = self.durable_lsn if stop_lsn is None else stop_lsn
         if witnessed is not None and witnessed.boot == self._flusher.boot:
             durable = max(durable, witnessed.durable_lsn)
@@ -561,7 +567,7 @@ class Journal:
             if younger and self.last_lsn + 1 >= younger[0].first_lsn:
                 try:
                     self._switch(younger.pop(0))
-                except Corruption as error:  # all before it was flushed (R14)
+                except Corruption as error:  # every frame before it was flushed (R14)
                     if not is_reader:
                         raise
                     self.damage = error
@@ -586,8 +592,9 @@ class Journal:
     def _switch(self, name: JournalName) -> None:
         """Continue in a newer file.
 
-        raises: JournalMoved: it repeats frames that this handle has read (R13). They may be other
-                ones: what was taken back, or what a failed flush has lost, is not among them
+        raises: JournalMoved: it repeats frames that this handle has read (R13). The copies may
+                differ: the new file lacks frames that their writer took back, or that a failed
+                flush lost
         """
         if name.first_lsn <= self.last_lsn:
             raise JournalMoved
@@ -605,17 +612,19 @@ class Journal:
         self._stand_at(name, name.first_lsn - 1)
 
     def _check_moved(self) -> None:
-        """Not damage but age: two checkpoints of others deleted this file and the next."""
+        """Raise JournalMoved if two checkpoints by others deleted this file and the next: no
+        damage.
+        """
         if self.current.name not in list_journals(self._disk):
             raise JournalMoved
 
-    def _broken(self, known: int) -> Corruption:
-        return broken(self.current, self.end, self.last_lsn + 1, known)
+    def _broken(self, known_lsn: int) -> Corruption:
+        return broken(self.current, self.end, self.last_lsn + 1, known_lsn)
 
     # --- recovery, under the write lock ------------------------------------------------------
 
     def catch_up(self) -> list[RawFrame]:
-        """Read what others appended and bring the tail in order; only under the write lock.
+        """Read new frames of other processes and repair the tail; only under the write lock.
 
         raises:  Corruption, when bytes known to be durable are damaged; JournalMoved
         returns: the new frames, all valid; `lossy` is set when answered frames may be lost
@@ -628,36 +637,38 @@ class Journal:
             and self.witness.is_last(settled)
             and (self.current.ends_at(self.end))
         ):
-            return []  # nobody else has written since this handle settled or raised the witness
+            return []  # no other writer since this handle settled or raised the witness
         self.damage = None
         witnessed = self.witness.read()
         if (barred := self._barred()) is not None:
             raise barred
         self._make_sure()
         frames = self._read_on(None, witnessed)
-        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
-        known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
-        if self.last_lsn < known:
+        known_lsn = max(
+            self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn
+        )
+        known_lsn = max(known_lsn, self.current.name.first_lsn - 1)  # R14: older files were flushed
+        if self.last_lsn < known_lsn:
             self._check_moved()
-            raise self._broken(known)
+            raise self._broken(known_lsn)
         rebooted = witnessed is not None and witnessed.boot != self._flusher.boot
         if not (self._checked_tail and self.current.is_blank(self.end)):
-            self._settle_tail(known)
+            self._settle_tail(known_lsn)
             self._checked_tail = True
         if witnessed is None:
             # its boot is unknown, so this may follow a power cut; confirm_boot rewrites it
             self.reports.append("both witness records were damaged: rewritten")
             self.lossy = True
-            self.durable_lsn = known
+            self.durable_lsn = known_lsn
         elif rebooted:
             self.lossy = True
-            self.durable_lsn = known
+            self.durable_lsn = known_lsn
         else:
-            self.durable_lsn = max(self.durable_lsn, known)
+            self.durable_lsn = max(self.durable_lsn, known_lsn)
             if witnessed.poisoned:
                 self._flusher.run(self._put_right)
             elif witnessed.flushing_lsn > witnessed.durable_lsn:
-                self._flusher.run_if_free(self._put_right)  # else whoever flushes is alive
+                self._flusher.run_if_free(self._put_right)  # else a living process flushes
             elif not self.lossy:
                 self._settled = witnessed
         if self.current.version < FILE_VERSION:
@@ -665,7 +676,7 @@ class Journal:
         return frames
 
     def _put_right(self) -> None:
-        """Under both locks: roll forward what a flush has left that failed, or whose process died.
+        """Under both locks: roll forward frames whose flush failed, or whose flushing process died.
 
         Source: R13
         """
@@ -678,13 +689,13 @@ class Journal:
 
     @property
     def is_unsure(self) -> bool:
-        """True after follow, until catch_up: the frames it read may be taken back."""
+        """True after follow, until catch_up: the writer may take back the frames it read."""
         return self._unsure is not None
 
     def _make_sure(self) -> None:
-        """Under the write lock: what was read without it is still there.
+        """Under the write lock: check that frames read without it still exist.
 
-        raises: JournalMoved: its writer has taken it back (cut_back)
+        raises: JournalMoved: their writer has taken them back (cut_back)
         """
         unsure, self._unsure = self._unsure, None
         if unsure is None:
@@ -694,15 +705,15 @@ class Journal:
         if header is None or (header.lsn, header.crc) != (unsure[0], unsure[2]):
             raise JournalMoved
 
-    def _settle_tail(self, known: int) -> None:
-        """Cut off what is not a valid frame after the end, or find that it once was durable."""
+    def _settle_tail(self, known_lsn: int) -> None:
+        """Cut off bytes after the end that are no valid frame; raise if they were durable once."""
         file = self.current.file
         stop = self.current.written_until(self.end)
         if stop == self.end:
             return
         attested = self._attested_behind()
         if attested > self.last_lsn:
-            raise self._broken(max(attested, known))
+            raise self._broken(max(attested, known_lsn))
         tail = file.pread(self.end, stop - self.end)
         name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
         self._disk.publish(name, [tail])
@@ -714,22 +725,22 @@ class Journal:
         )
 
     def _attested_behind(self) -> int:
-        """The highest LSN that genuine frames after the end, even after a bad one, say is durable.
+        """The highest LSN declared durable by genuine frames after the end, even after a bad one.
 
         Source: A of spec/reliability 2.3
         """
         stop = self.current.written_until(self.end)
         if stop == self.end:
             return 0
-        # a genuine frame may itself end in zeros, which were taken for blank here
+        # a genuine frame may end in zeros, which written_until takes for blank
         tail = self.current.file.pread(self.end, stop - self.end + FILL_BYTES)
         return attested_lsn(tail, self.end, self.salt)
 
     def _roll_forward(self, *, is_needed: bool) -> None:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again.
 
-        is_needed: a new file it must be, also when there is nothing to copy
-        raises:    JournalMoved: what this handle has read is not all there any more
+        is_needed: make a new file even when there is no frame to copy
+        raises:    JournalMoved: some frames that this handle has read are missing now
         """
         count = max(0, self.last_lsn - self.durable_lsn)
         if not count and not is_needed:
@@ -743,14 +754,14 @@ class Journal:
             start, chain = self.end, self.chain_crc
         try:
             rewritten, chain_last = rebased(old, (start, self.end), first, chain)
-        except Corruption as error:  # not durable, but read before the failed flush cost its pages
+        except Corruption as error:  # not durable; read before the failed flush lost its pages
             raise JournalMoved from error
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
         if old.version < FILE_VERSION:
-            # nothing else tells an older program that has the store open to look for the new file
-            known = self.witness.last
-            flushing = 0 if known is None else known.flushing_lsn
+            # only this makes an older program that has the store open look for the new file
+            witnessed = self.witness.last
+            flushing = 0 if witnessed is None else witnessed.flushing_lsn
             self._raise(flushing=flushing, poisoned=self.lossy, is_moving=True)
         publish_journal(self._disk, name, self.salt, chain, rewritten)
         last = self.last_lsn
@@ -777,9 +788,9 @@ class Journal:
     ) -> RawFrame:
         """Write the next frame; durable only after flush.
 
-        is_awaited: whoever shows what it did makes it durable first
+        is_awaited: a process that shows its effect makes it durable first
         raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
-        LimitExceeded: nobody could read it; OutcomeUnknown
+                LimitExceeded: no process could read the frame; OutcomeUnknown
         """
         offset, lsn = self.end, self.last_lsn + 1
         parts, total, crc = encode(
@@ -824,7 +835,7 @@ class Journal:
         )
 
     def _write(self, offset: int, parts: list[Buffer], total: int) -> None:
-        """Put a frame at the end, where zeros make room for it; raises as append."""
+        """Write a frame at the end, after filling new space with zeros; raises as append."""
         current = self.current
         file = current.file
         try:
@@ -834,22 +845,22 @@ class Journal:
                     file.pwrite(current.size, bytes(FILL_BYTES))
                     current.size += FILL_BYTES
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
-        except Exception as exc:  # also what a signal handler raised: bytes may be there
+        except Exception as exc:  # also of a signal handler: the file may have some bytes
             try:
                 self._flusher.run(partial(self._cut_back, offset, exc), is_written=True)
             except TxlogError as failure:
                 if not isinstance(exc, TxlogError):
-                    raise exc from failure  # a signal handler's: its caller waits for that class
+                    raise exc from failure  # of a signal handler: the caller expects this class
                 if isinstance(failure, StoreLocked):
                     raise self._unknown("taking back what follows LSN", failure) from exc
                 raise
             raise
 
     def _cut_back(self, offset: int, error: Exception) -> None:
-        """R30: nothing of a failed append may stay; if that fails, the handle is poisoned.
+        """R30: no byte of a failed append may stay; if that fails, the handle is poisoned.
 
-        A call may fail after its frame was whole, when a signal handler raises: a flush that has
-        found it there has answered for it.
+        If a signal handler raised, the frame may be whole already. If a flush has covered it, its
+        outcome is unknown to this caller, and it stays.
         """
         witnessed = self.witness.last
         if witnessed is not None and self._flusher.is_of_boot(witnessed):
@@ -872,17 +883,17 @@ class Journal:
 
     @property
     def owes(self) -> bool:
-        """True when a frame that is awaited is not known to be durable: nobody may be shown it."""
+        """True when an awaited frame is not known to be durable: no answer may show it."""
         return self.awaited_lsn > self.durable_lsn
 
     def follow(self) -> list[RawFrame]:
         """Frames after the last one read, flushed or not, without a lock; changes nothing.
 
-        They may still be taken back; catch_up makes sure. raises: JournalMoved, Corruption
+        Their writer may still take them back; catch_up makes sure. raises: JournalMoved, Corruption
         """
         self.current.forget_window()
         if self.current.is_blank(self.end):
-            return []  # or it goes on in another file: under the lock the witness is asked
+            return []  # or the journal continues in another file: catch_up reads the witness
         frames = self._read_on(None, self.witness.last)
         if frames:
             self._unsure = (frames[-1].lsn, frames[-1].offset, frames[-1].crc)
@@ -891,17 +902,19 @@ class Journal:
     def flush(
         self, lsn: int | None = None, *, sync: bool = True, is_writer: bool = True
     ) -> list[RawFrame] | None:
-        """Make every frame up to an LSN, by default the last, durable; the witness says so.
+        """Make every frame up to an LSN, by default the last, durable, and record it in the
+        witness.
 
-        One flush covers what others have appended; often they were quicker, and it is done.
+        One flush covers the frames of other processes, too; often another process was quicker, and
+        the work is done.
         sync:      False leaves the bytes to the operating system (durability "os"), unless there
-                   are awaited ones among them
+                   are awaited frames
         is_writer: the caller holds the write lock, too
-        returns: frames of others that it has covered and the caller has not seen. None: a flush has
-                 failed, or its process has died, and the next with the write lock repairs that
-        raises:  OutcomeUnknown when it fails; StoreLocked. An exception that is not the disk's, a
-                 handler's, passes: the flush was cut short, and did not fail. Its mark stays, so
-                 whoever has the lock next copies the frames to new pages (R13)
+        returns: frames that the flush covered and the caller has not seen. None: a flush has
+                 failed, or its process has died; the next holder of the write lock repairs that
+        raises:  OutcomeUnknown when it fails; StoreLocked. An exception of a signal handler passes:
+                 the flush was cut short, and did not fail. Its mark stays, so the next holder of
+                 the lock copies the frames to new pages (R13)
         """
         target = self.last_lsn if lsn is None else lsn
         if self.durable_lsn >= target:
@@ -918,7 +931,7 @@ class Journal:
         return []
 
     def is_flushing(self) -> bool:
-        """Whether a living process, which may be stopped, has the flush lock now."""
+        """Whether a living process, which may be stopped, holds the flush lock now."""
         return self._flusher.is_held()
 
     @property
@@ -932,22 +945,26 @@ class Journal:
 
     @property
     def place(self) -> tuple[JournalName, int, int]:
-        """Where it stands: the file, and the LSN and CRC of the last frame."""
+        """The file, and the LSN and CRC of the last frame."""
         return self.current.name, self.last_lsn, self.chain_crc
 
     def check_kept(self, place: tuple[JournalName, int, int]) -> None:
-        """Make sure that the frames up to a place went along if they were rolled forward (R13).
+        """Make sure that a roll-forward (R13) copied the frames up to a place, if there was one.
 
-        A failed flush may have cost pages, and then others use their LSNs again. What the old file
-        still holds, it held when it was copied.
+        A failed flush may have lost pages, and then other processes use their LSNs again. A frame
+        that the old file still holds was there when the file was copied.
         raises: OutcomeUnknown
         """
         name, lsn, crc = place
-        known = self.witness.last
-        if known is not None and known.journal == name.first_lsn and known.rewrite == name.rewrite:
+        witnessed = self.witness.last
+        if (
+            witnessed is not None
+            and witnessed.journal == name.first_lsn
+            and witnessed.rewrite == name.rewrite
+        ):
             return
         names = list_journals(self._disk)
-        if name in names and not any(one > name and one.first_lsn <= lsn for one in names):
+        if name in names and not any(other > name and other.first_lsn <= lsn for other in names):
             return
         try:
             old = self.file(name)
@@ -969,13 +986,13 @@ class Journal:
             return self.durable_lsn >= lsn
         return self._knows(witnessed, lsn)
 
-    def _knows(self, witnessed: Witnessed, lsn: int) -> bool:
-        """Adopt what a record of this boot says is durable; returns whether that covers an LSN."""
+    def _knows(self, witnessed: WitnessRecord, lsn: int) -> bool:
+        """Adopt the durable LSN of a record of this boot; returns whether it covers an LSN."""
         self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
         return self.durable_lsn >= lsn
 
     def _flush(self, target: int, sync: bool) -> list[RawFrame] | None:
-        """Under the flush lock; as flush."""
+        """The part of `flush` that runs under the flush lock."""
         witnessed = self.witness.last
         if witnessed is not None and self._flusher.is_of_boot(witnessed) and not self.lossy:
             if self._knows(witnessed, target):
@@ -999,14 +1016,14 @@ class Journal:
         was_settled = self._settled is not None
         try:
             self._raise(flushing=0)
-        except TxlogError as exc:  # durable, but visible only once a witness says so
+        except TxlogError as exc:  # durable, but visible only once a witness covers it
             raise self._unknown("the witness of LSN", exc) from exc
         if was_settled:
             self._settled = self.witness.last
         return ahead
 
-    def _is_at_end(self, witnessed: Witnessed | None) -> bool:
-        """True when the witness names the file it stands in, and nothing follows there."""
+    def _is_at_end(self, witnessed: WitnessRecord | None) -> bool:
+        """True when the witness names the current file, and no frame follows there."""
         name = self.current.name
         return (
             witnessed is not None
@@ -1017,9 +1034,9 @@ class Journal:
             and self.current.ends_at(self.end)
         )
 
-    def _unknown(self, what: str, exc: Exception) -> OutcomeUnknown:
+    def _unknown(self, action: str, exc: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"{what} {self.last_lsn} failed: {exc}",
+            f"{action} {self.last_lsn} failed: {exc}",
             hint="ask by id, or repeat the call with the same producer and sequence",
             lsn=self.last_lsn,
             path=self.current.name.path,
@@ -1027,8 +1044,8 @@ class Journal:
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last, name = self.witness.last, self.current.name
-        record = Witnessed(
-            0,  # it is numbered as it is written
+        record = WitnessRecord(
+            0,  # write sets the number
             self._flusher.boot,
             0 if last is None else last.generation,
             0 if is_moving else name.first_lsn,
@@ -1042,7 +1059,7 @@ class Journal:
         self.witness.write(record)
 
     def confirm_boot(self) -> None:
-        """Say in the witness that this boot has taken over, after a lossy recovery."""
+        """Record in the witness that this boot has taken over, after a lossy recovery."""
         self._flusher.run(partial(self._raise, flushing=0))
 
     def cut(self) -> tuple[int, int]:
@@ -1055,7 +1072,7 @@ class Journal:
         if self.end == FILE_HEADER_BYTES:
             return
         name = JournalName(self.last_lsn + 1)
-        # dying after the next line must not leave a witness that hides the new file
+        # a crash after the next line must not leave a witness that hides the new file
         self._raise(flushing=0, is_moving=True)
         try:
             publish_journal(self._disk, name, self.salt, self.chain_crc, [])

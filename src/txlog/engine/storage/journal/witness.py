@@ -1,8 +1,9 @@
-"""The witness: two checksummed records that say what is known to be durable.
+"""The witness: two checksummed records of the newest LSN known to be durable.
 
 Owns the file `journal/witness`: record 0 at offset 0, record 1 at 4096, rewritten in turn and never
-flushed for their own sake: an older copy is still true (spec/reliability R7). Losing both costs
-nothing but the ability to tell rot of the last frames from a torn tail until the next frame.
+flushed for their own sake: an older copy is still true (spec/reliability R7). If both are lost,
+recovery cannot tell rot of the last frames from a torn tail until the next frame; nothing else is
+lost.
 
     off size field                      off size field
       0    4  magic "TXLW"               64    8  end offset after the durable frame
@@ -44,7 +45,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
 
 
-class Witnessed(msgspec.Struct, gc=False):
+class WitnessRecord(msgspec.Struct, gc=False):
     """One record of the witness."""
 
     seq: int
@@ -59,14 +60,15 @@ class Witnessed(msgspec.Struct, gc=False):
     poisoned: bool
 
 
-def encode_record(record: Witnessed, salt: bytes) -> bytes:
+def encode_record(record: WitnessRecord, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
-    seq, *rest = msgspec.structs.astuple(record)  # its fields are in the order of the bytes
-    body = _CHECKED.pack(_MAGIC, 1, seq, salt, *rest)
+    # the fields of WitnessRecord have the order of the bytes
+    seq, *other_fields = msgspec.structs.astuple(record)
+    body = _CHECKED.pack(_MAGIC, 1, seq, salt, *other_fields)
     return body + _CRC.pack(crc32c(body))
 
 
-def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
+def decode_record(data: bytes, salt: bytes) -> WitnessRecord | None:
     """The record in these 128 bytes, or None when they are not a good record of this store."""
     if len(data) < RECORD_BYTES:
         return None
@@ -74,7 +76,7 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
         magic,
         version,
         seq,
-        found,
+        found_salt,
         boot,
         generation,
         journal,
@@ -86,9 +88,9 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
         poisoned,
         crc,
     ) = RECORD.unpack_from(data)
-    if magic != _MAGIC or version != 1 or found != salt or crc != crc32c(data[:124]):
+    if magic != _MAGIC or version != 1 or found_salt != salt or crc != crc32c(data[:124]):
         return None
-    return Witnessed(
+    return WitnessRecord(
         seq, boot, generation, journal, durable, end, chain, rewrite, flushing, bool(poisoned)
     )
 
@@ -103,10 +105,10 @@ class Witness:
         self._can_write = not (is_reader or disk.read_only)
         self._salt = salt
         self._file: File | None = None
-        self._raw = b""  # the last one read
+        self._raw = b""  # the bytes of the last read
         self._slots = [b"", b""]  # the two records as they are in the file, where known
-        self.last: Witnessed | None = None
-        self.is_damaged = False  # one record is bad: the other may be the older
+        self.last: WitnessRecord | None = None
+        self.is_damaged = False  # one record is bad: the good one may be the older
 
     def _open(self) -> File | None:
         if self._file is None and self._disk.exists(WITNESS_PATH):
@@ -118,8 +120,8 @@ class Witness:
         """The open file, if there is one."""
         return self._file
 
-    def read(self) -> Witnessed | None:
-        """The newest good record; None when both are bad or the file is gone."""
+    def read(self) -> WitnessRecord | None:
+        """The newest good record; None when both are bad or the file is missing."""
         file = self._file or self._open()
         if file is None:
             return None
@@ -140,19 +142,19 @@ class Witness:
             self.last = first
         return self.last
 
-    def is_last(self, record: Witnessed) -> bool:
-        """True while the record is the newest: the next write overwrites the other one."""
+    def is_last(self, record: WitnessRecord) -> bool:
+        """True while the record is the newest: the next write replaces the other record."""
         slot = (record.seq + 1) % 2
-        known = self._slots[slot]
+        written = self._slots[slot]
         return (
             record is self.last
-            and len(known) == RECORD_BYTES
+            and len(written) == RECORD_BYTES
             and self._file is not None
-            and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == known
+            and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == written
         )
 
-    def write(self, record: Witnessed) -> None:
-        """Write the record with the next number, over the older of the two."""
+    def write(self, record: WitnessRecord) -> None:
+        """Write the record with the next number, over the older of the two records."""
         file = self._file or self._open()
         if file is None:
             self._disk.write_fresh(WITNESS_PATH, bytes(2 * _SLOT_BYTES))

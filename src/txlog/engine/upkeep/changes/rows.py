@@ -23,14 +23,16 @@ from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.catalog import Catalog
 from txlog.engine.folds.cursor import Dumped, Pending, read_dump
 from txlog.engine.folds.transaction_key import Key, Keys
-from txlog.engine.model.fold import Fold
 from txlog.engine.model.idset import covers, runs_of_inner
 from txlog.engine.model.ops import (
+    CATALOG,
     Acked,
     BatchRecorded,
+    Component,
     CursorOpened,
     CursorTrimmed,
     DeadLettered,
+    Fold,
     IsolationSet,
     KeyBound,
     KeyConnected,
@@ -62,7 +64,6 @@ from txlog.engine.model.ops import (
     TopicCreated,
     TopicDeleted,
 )
-from txlog.engine.model.routes import CATALOG, Component
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest

@@ -20,8 +20,7 @@ import msgspec
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.model.ops import decode_ops
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component, decode_ops
 from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.storage.disk.protocol import Disk, Stream
@@ -45,9 +44,9 @@ from txlog.engine.storage.segment import (
     make_ref,
     piece_rows,
 )
+from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.identity import COPIED
 from txlog.engine.store.pins import pinned
-from txlog.engine.store.space import RESERVE_PATH
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
@@ -58,8 +57,16 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     removable,
     unlink_free,
 )
-from txlog.engine.view.paths import Place, part_path, place_dir, place_of
-from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
+from txlog.engine.view.paths import FilePlace, part_path, place_dir, place_of
+from txlog.engine.view.view import (
+    FOLDS,
+    STATE_HEAD,
+    STATE_MAGIC,
+    StateSources,
+    View,
+    dump_bytes,
+    made,
+)
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
 
 if TYPE_CHECKING:
@@ -106,9 +113,9 @@ class Cut(msgspec.Struct):
     manifest: Manifest
     kept: list[DumpRef]
     changed: dict[Component, bytes]
-    unmade: dict[Component, Origin]
+    unmade: dict[Component, StateSources]
     runs: dict[int, list[TailRun]]
-    places: dict[int, Place]
+    places: dict[int, FilePlace]
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
@@ -205,7 +212,7 @@ def state_at_cut(view: View) -> Cut:
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
-    unmade: dict[Component, Origin] = {}
+    unmade: dict[Component, StateSources] = {}
     for key in view.changed():
         was = kept.pop(key, None)
         if (origin := view.origin(key)) is not None:

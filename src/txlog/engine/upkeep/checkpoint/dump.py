@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId
 from txlog.engine.model.ops import decode_ops
-from txlog.engine.storage.bucket.file import FOOTER_KEY, Head, decode_head
+from txlog.engine.storage.bucket import FOOTER_KEY, Head, decode_head
 from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.journal.file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header, is_genuine

@@ -20,6 +20,7 @@ from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.model.ops import (
+    Component,
     CounterRaised,
     IdsReserved,
     Op,
@@ -30,7 +31,6 @@ from txlog.engine.model.ops import (
     TxnsForgotten,
     encode_ops,
 )
-from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk

@@ -25,9 +25,7 @@ from txlog.base.settings import SECOND_MS
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.model import ops
-from txlog.engine.storage.bucket import file as storage_bucket
-from txlog.engine.storage.bucket import file as storage_cutting
-from txlog.engine.storage.bucket import reader
+from txlog.engine.storage import bucket as storage_bucket
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed import sources as bucket_source
 from txlog.engine.view import paths
@@ -45,8 +43,7 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed
     from txlog.engine.model.ops import Bucket, Id
-    from txlog.engine.storage.bucket.file import Source
-    from txlog.engine.storage.bucket.reader import BucketFile
+    from txlog.engine.storage.bucket import BucketFile, Source
     from txlog.engine.upkeep.delayed.sources import Search
 
 TRIES = 3
@@ -302,7 +299,7 @@ class Builder:
     def _open(self, stack: ExitStack, bucket: Bucket) -> BucketFile:
         file = self._store.disk.open(bucket.file.path)
         stack.callback(file.close)
-        return reader.BucketFile(file, bucket.file)
+        return storage_bucket.BucketFile(file, bucket.file)
 
     def _publish_table(self, ids: pa.Table, first: Id, last: Id, cutoff: int) -> Bucket | None:
         return self._publish(lambda: [ids], bucket_source.span_of(ids), first, last, cutoff)
@@ -318,7 +315,7 @@ class Builder:
         )
         used = map(_GENERATION.fullmatch, store.disk.listdir(directory))
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans
-        cutting = storage_cutting.Cutting(
+        cutting = storage_bucket.SegmentLimits(
             settings.time_step_per_bucket_snapshot_seconds * SECOND_MS,
             settings.max_indexes_per_snapshot_segment,
             settings.segments_max,

@@ -18,9 +18,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.bucket.bitmaps import one_array
-from txlog.engine.storage.bucket.file import IDS, times_of
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage.bucket import IDS, BucketFile, one_array, times_of
 from txlog.engine.store.store import Store
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View

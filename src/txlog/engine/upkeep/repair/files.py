@@ -25,8 +25,7 @@ import pyarrow as pa
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Held, Marker, live_rows
 from txlog.engine.folds.catalog import topic_of
-from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Compacted, Component, LedgerSealed, decode_ops
 from txlog.engine.model.schema import (
     INSTANT,
     KIND_DATA,

@@ -38,7 +38,7 @@ import pyarrow as pa
 from txlog.base.ids import TopicName
 from txlog.clock import Clock
 from txlog.engine.folds.catalog import index_of, topic_of
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import list_journals
 from txlog.engine.storage.manifest import changes_of, manifest_path

@@ -22,7 +22,7 @@ from pyroaring import BitMap
 from txlog.base.startup import compute as pc
 from txlog.engine.plan.reading.newest import Latest, last_of_each
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.scratch import Kept, Scratch
+from txlog.engine.storage.scratch import Scratch, ScratchSlot
 
 KEYED = pa.schema([("key", pa.binary()), ("number", pa.int64())])
 HELD_BYTES = 4 << 20
@@ -54,7 +54,7 @@ class NewestKeys:
         self._held: dict[int, Latest] = {}
         self.held_bytes = 0
         self._scratch: Scratch | None = None
-        self._shares: list[list[tuple[int, Kept]]] = [[] for _ in range(1 << SHARE_BITS)]
+        self._shares: list[list[tuple[int, ScratchSlot]]] = [[] for _ in range(1 << SHARE_BITS)]
         self._waiting: list[tuple[int, pa.Table]] = []  # to be divided
         self._to_look_again = 0
 
@@ -164,7 +164,7 @@ class NewestKeys:
         sums = pa.array([*map(crc32, keys.to_pylist())], pa.int64())
         return pc.bit_wise_and(pc.shift_right(sums, self._shift), len(self._shares) - 1)
 
-    def _read(self, pieces: list[Kept]) -> Iterator[pa.Table]:
+    def _read(self, pieces: list[ScratchSlot]) -> Iterator[pa.Table]:
         """What was put aside, in order: small pieces together."""
         assert self._scratch is not None
         batches, size = list[pa.RecordBatch](), 0

@@ -38,7 +38,7 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     unlink_free,
 )
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, NOTE, Place, place_dir, place_of
+from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, NOTE, FilePlace, place_dir, place_of
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
@@ -255,7 +255,7 @@ def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> 
             strays.append(path)
 
 
-def _places(view: View, places_max: int | None) -> list[Place] | None:
+def _places(view: View, places_max: int | None) -> list[FilePlace] | None:
     """Where files may lie; none of them when they are too many, None when nobody asks."""
     if places_max is None:
         return None
@@ -269,7 +269,7 @@ def _places(view: View, places_max: int | None) -> list[Place] | None:
     return [place_of(catalog, number, role) for number, role in (*owners, *delayed)]
 
 
-def _directories(disk: Disk, places: list[Place]) -> list[str]:
+def _directories(disk: Disk, places: list[FilePlace]) -> list[str]:
     paths = [place_dir(place) for place in places]
     partitions = [path for path, place in zip(paths, places, strict=True) if place.role == "p"]
     return [*paths, *(path for one in partitions for path in cursor_dirs(disk, one))]

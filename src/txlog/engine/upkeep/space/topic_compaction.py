@@ -62,7 +62,7 @@ from txlog.engine.plan.records import records_for
 from txlog.engine.storage.columns import conform
 from txlog.engine.storage.disk.protocol import Stream
 from txlog.engine.storage.manifest import generations
-from txlog.engine.storage.scratch import Kept, Scratch
+from txlog.engine.storage.scratch import Scratch, ScratchSlot
 from txlog.engine.storage.segment import (
     GROUP_ROWS,
     FileRef,
@@ -357,7 +357,7 @@ class _Work:
         generation = max([self._view.manifest.generation, *generations(store.disk)])
         path = sealed_path(ledger_dir(self._view.catalog, partition, "c"), ledger, generation)
         with closing(Scratch(store.disk)) as aside:
-            kept = list[Kept]()
+            kept = list[ScratchSlot]()
             stream = Stream(made.sealed(_put_aside(pieces, aside, kept), keys))
             with store.disk.publishing(path, stream):
                 pass
@@ -375,7 +375,9 @@ class _Work:
             piece = next(more, None) if left > 0 else None
 
 
-def _put_aside(pieces: Iterable[pa.Table], aside: Scratch, kept: list[Kept]) -> Iterator[pa.Table]:
+def _put_aside(
+    pieces: Iterable[pa.Table], aside: Scratch, kept: list[ScratchSlot]
+) -> Iterator[pa.Table]:
     """The same pieces, of each a copy as it was."""
     for piece in pieces:
         kept.append(aside.put(encode_part(piece)))
@@ -383,7 +385,7 @@ def _put_aside(pieces: Iterable[pa.Table], aside: Scratch, kept: list[Kept]) -> 
         _give_back()
 
 
-def _put_there(aside: Scratch, kept: Iterable[Kept]) -> Iterator[pa.Table]:
+def _put_there(aside: Scratch, kept: Iterable[ScratchSlot]) -> Iterator[pa.Table]:
     """The copies, one by one."""
     for one in kept:
         with pa.ipc.open_file(pa.py_buffer(aside.get(one))) as reader:

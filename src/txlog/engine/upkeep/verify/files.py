@@ -25,7 +25,7 @@ from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.staging import STAGE_DIR, job_time
-from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
@@ -34,9 +34,9 @@ from txlog.engine.storage.manifest import DumpRef, HistoryRef, generations, mani
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.liveness import WRITE_LOCK, holder_of
 from txlog.engine.store.pins import PINS_LOCK, pins
-from txlog.engine.store.space import RESERVE_PATH
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.checkpoint.history import HISTORY

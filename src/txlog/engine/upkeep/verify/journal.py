@@ -24,7 +24,7 @@ from txlog.engine.storage.journal.witness import (
     RECORD_BYTES,
     WITNESS_PATH,
     Witness,
-    Witnessed,
+    WitnessRecord,
     boot_bytes,
     decode_record,
 )
@@ -78,7 +78,7 @@ def check_journals(
     disk: Disk,
     salt: bytes,
     manifests: Sequence[Manifest],
-    witnessed: Witnessed | None,
+    witnessed: WitnessRecord | None,
     findings: Findings,
     *,
     decode: bool = False,

@@ -17,11 +17,11 @@ import msgspec
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
-from txlog.engine.model.routes import Component
+from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame
 from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.late_values import Late
+from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view.view import FOLDS, View, load_dump
@@ -142,7 +142,7 @@ def plain(key: Component, blob: bytes) -> object:
     if isinstance(state, Cursor):
         return _plain_cursor(state)
     for name in state.__struct_fields__:
-        if isinstance(late := getattr(state, name), Late):  # an older dump lacks newer fields
+        if isinstance(late := getattr(state, name), LazyDict):  # an older dump lacks newer fields
             setattr(state, name, dict(late.items()))
     if isinstance(state, Coordinator):
         state.ended = Ended(state.ended.values())

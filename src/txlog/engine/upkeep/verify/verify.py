@@ -27,7 +27,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import JOURNAL_DIR, JournalName, list_journals
 from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.journal.witness import Witness, Witnessed
+from txlog.engine.storage.journal.witness import Witness, WitnessRecord
 from txlog.engine.storage.manifest import (
     ChangeRef,
     DumpRef,
@@ -74,7 +74,7 @@ class Known:
     """
 
     identity: Identity
-    witnessed: Witnessed | None
+    witnessed: WitnessRecord | None
     manifests: list[Manifest]
     bad: list[int]
     chain: Chain
@@ -239,7 +239,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
     return Known(identity, witnessed, manifests, bad, chain, view, found, journals)
 
 
-def _witnessed(disk: Disk, salt: bytes) -> Witnessed | None:
+def _witnessed(disk: Disk, salt: bytes) -> WitnessRecord | None:
     """The newest good record of the witness; None: unreadable, which check_witness reports."""
     witness = Witness(disk, salt)
     try:
@@ -251,7 +251,7 @@ def _witnessed(disk: Disk, salt: bytes) -> Witnessed | None:
 
 
 def _manifests(
-    disk: Disk, salt: bytes, witnessed: Witnessed | None, findings: Findings
+    disk: Disk, salt: bytes, witnessed: WitnessRecord | None, findings: Findings
 ) -> tuple[list[Manifest], list[int]]:
     """The good ones of the two newest, oldest first, and the generations of the bad ones."""
     found = generations(disk)

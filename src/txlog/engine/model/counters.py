@@ -1,4 +1,4 @@
-"""What this process has done with delayed messages, counted for its metrics and never stored."""
+"""Counters of one process for its metrics: rows read, delayed messages; never stored."""
 
 from __future__ import annotations
 
@@ -11,25 +11,51 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 
+# --- reading -------------------------------------------------------------------------------------
+
+
+class ReadCounters:
+    """Counters of one process; they only rise.
+
+    rows_read:      rows read from files and frames, counted each time
+    groups_decoded: row groups of sealed files and parts that were decoded
+    handed_out:     messages that consumers and readers returned to their callers
+    late:           messages handed out that were older than an earlier watermark, by topic,
+                    partition and subscription (empty: a reader)
+    rows_folded:    rows that were read for watermarks, by partition (its number in the store)
+    ahead:          watermarks ahead of their producer's own open transaction, by topic (its number)
+    """
+
+    __slots__ = ("ahead", "groups_decoded", "handed_out", "late", "rows_folded", "rows_read")
+
+    def __init__(self) -> None:
+        self.rows_read = 0
+        self.groups_decoded = 0
+        self.handed_out = 0
+        self.late: Counter[tuple[str, int, str]] = Counter()
+        self.rows_folded: Counter[int] = Counter()
+        self.ahead: Counter[int] = Counter()
+
+
 LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 
 
 # --- deliveries ------------------------------------------------------------------------------
 
 
-class Stander(Protocol):
-    """Whoever reads partitions for a subscription."""
+class DelayedReader(Protocol):
+    """A reader of partitions on behalf of a subscription."""
 
     @property
     def strays(self) -> int:
-        """Messages that it remembers as not due, as the index lacks them."""
+        """How many messages it remembers as not due, because the index lacks them."""
 
 
-class DelayTally:
+class DeliveryCounters:
     """Counters of one process; they only rise.
 
     popped:   messages delivered whose time came after they became visible
-    lateness: counts of these by how long before they were due: by bound, and beyond the last
+    lateness: counts of popped messages by how long they were overdue: by bound, and beyond the last
     rewinds:  a consumer began again at mark-delete, as the index may have lost something
     standers: the consumers of this process
     """
@@ -41,27 +67,27 @@ class DelayTally:
         self.lateness = [0] * (len(LATENESS_BOUNDS_MS) + 1)
         self.lateness_ms = 0
         self.rewinds = 0
-        self.standers: WeakSet[Stander] = WeakSet()
+        self.standers: WeakSet[DelayedReader] = WeakSet()
 
     def note(self, received: pa.Table, now_ms: int) -> None:
-        """Rows of RECEIVED were delivered; what was released before its time is not late."""
+        """Count delivered rows of RECEIVED; a message released before its time is not late."""
         at = received["deliver_at"]
         if at.null_count == len(at):
             return
         waited = received.filter(pc.greater(at, received["visible_time"]))
         self.popped += waited.num_rows
         late = pc.subtract(pa.scalar(now_ms, pa.int64()), waited["deliver_at"].cast(pa.int64()))
-        found = late.filter(pc.greater_equal(late, 0))
-        if not len(found):
+        overdue = late.filter(pc.greater_equal(late, 0))
+        if not len(overdue):
             return
-        self.lateness_ms += int(pc.sum(found).as_py())
-        for row in pc.value_counts(found).to_pylist():
+        self.lateness_ms += int(pc.sum(overdue).as_py())
+        for row in pc.value_counts(overdue).to_pylist():
             self.lateness[bisect_left(LATENESS_BOUNDS_MS, row["values"])] += row["counts"]
 
     @property
     def strays(self) -> int:
-        """What the consumers of this process remember as not due."""
-        return sum(one.strays for one in self.standers)
+        """How many messages the consumers of this process remember as not due."""
+        return sum(stander.strays for stander in self.standers)
 
 
 # --- upkeep of the index ---------------------------------------------------------------------
@@ -71,11 +97,11 @@ REST_MS = 10_000  # after a failure, no automatic retry for this long
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
-class BucketOps:
+class BucketCounters:
     """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
 
-    seconds: spent by kind; rest_until_ms: upkeep failed, no automatic retry before this
-    delivered: what its consumers got
+    seconds: time spent, by kind; rest_until_ms: after a failure, no automatic retry before this
+    delivered: counters of the process's consumers
     """
 
     __slots__ = ("counts", "delivered", "rest_until_ms", "seconds")
@@ -84,15 +110,15 @@ class BucketOps:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}
         self.rest_until_ms = -(1 << 63)
-        self.delivered = DelayTally()
+        self.delivered = DeliveryCounters()
 
     def note(self, kind: str, seconds: float) -> None:
-        """Count one that succeeded."""
+        """Count an operation that succeeded."""
         self.counts[(kind, SUCCEEDED)] += 1
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
     def fail(self, kind: str, now_ms: int) -> None:
-        """Count one that failed."""
+        """Count an operation that failed, and begin the pause after it."""
         self.counts[(kind, FAILED)] += 1
         self.rest_until_ms = now_ms + REST_MS
 
