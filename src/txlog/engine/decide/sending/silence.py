@@ -24,8 +24,8 @@ from txlog.errors import Corruption
 
 TIMEOUT: Final = "watermark_producer_idle_timeout_ms"
 BY_TIMEOUT: Final = "timeout"
-RETRY_MS: Final = 1_000  # where something holds back what is overdue
-LOOK_MS_MAX: Final = 60_000  # between two looks, as the wall clock may be set
+RETRY_MS: Final = 1_000  # while something delays an overdue producer
+LOOK_MS_MAX: Final = 60_000  # between two looks, because the wall clock may be set
 NEVER_MS: Final = 1 << 62
 
 
@@ -39,9 +39,10 @@ class Look(NamedTuple):
 def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bool = True) -> Look:
     """The producers silent for as long as the topic's policy says.
 
-    bounded: at most sweep_max of them, from as many partitions that may have one; the others' turn
-             comes as the journal grows
-    cost:    loads the watermarks of these partitions, reads no row; without the policy no fold
+    bounded: at most sweep_max of them, and from at most sweep_max partitions that may have one; the
+             starting point moves as the journal grows
+    cost: loads the watermarks of these partitions and reads no row; without the policy it loads no
+        fold
     """
     limits = _limits(view, settings)
     if not limits:
@@ -61,10 +62,10 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
         try:
             state = view.watermark(number)
         except Corruption:
-            continue  # users of this partition hear of it; other calls must not fail
+            continue  # readers of this partition get the error; other calls must not fail
         busy = {name for effects in state.pending.values() for name in effects}
-        for name, one in state.state.active.items():
-            left_ms = one.time_ms + limit_ms - now_ms
+        for name, active in state.state.active.items():
+            left_ms = active.time_ms + limit_ms - now_ms
             if left_ms > 0:
                 again_ms = min(again_ms, left_ms)
             elif name in busy:
@@ -75,21 +76,21 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
 
 
 def _limits(view: View, settings: Settings) -> list[int]:
-    """The values that any policy has, in whatever scope."""
+    """The values of the policy in all scopes."""
     catalog = view.catalog
-    named = [*catalog.namespace_policies.values(), *catalog.policies.values()]
-    found = [getattr(settings, TIMEOUT), *(known.get(TIMEOUT, 0) for known in named)]
-    return [limit_ms for limit_ms in found if limit_ms]
+    scopes = [*catalog.namespace_policies.values(), *catalog.policies.values()]
+    values = [getattr(settings, TIMEOUT), *(scope.get(TIMEOUT, 0) for scope in scopes)]
+    return [limit_ms for limit_ms in values if limit_ms]
 
 
 def _topics(view: View, settings: Settings) -> Iterable[Topic]:
     """Topics that may have the policy."""
     catalog = view.catalog
     of_namespaces = catalog.namespace_policies.values()
-    if getattr(settings, TIMEOUT) or any(TIMEOUT in known for known in of_namespaces):
+    if getattr(settings, TIMEOUT) or any(TIMEOUT in scope for scope in of_namespaces):
         return catalog.topics.values()
     return [
-        catalog.topics[number] for number, known in catalog.policies.items() if TIMEOUT in known
+        catalog.topics[number] for number, scope in catalog.policies.items() if TIMEOUT in scope
     ]
 
 
@@ -111,7 +112,7 @@ def is_silence_due(view: View, settings: Settings, now: Instant) -> bool:
     """True when a sweep would declare a producer idle."""
     if view.no_silence_before(now):
         return False
-    found = silent_producers(view, settings, now.wall_ms)
-    if not found.silent:
-        view.note_silence(now, found.again_ms)
-    return bool(found.silent)
+    look = silent_producers(view, settings, now.wall_ms)
+    if not look.silent:
+        view.note_silence(now, look.again_ms)
+    return bool(look.silent)

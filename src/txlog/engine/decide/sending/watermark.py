@@ -31,7 +31,7 @@ from txlog.errors import InvalidArgument, LimitExceeded
 
 
 class Assertion(msgspec.Struct, frozen=True, gc=False):
-    """What a producer asserts: event_time in ms, None: it is idle; by: who says so."""
+    """The assertion of a producer: event_time in ms, None: it is idle; by: producer or timeout."""
 
     producer: str
     event_time: int | None
@@ -67,22 +67,22 @@ def assert_watermark(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    what: Assertion,
-    named: Named | None = None,
+    assertion: Assertion,
+    sender: Named | None = None,
 ) -> Decision[WatermarkPlaced]:
     """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
 
     raises: InvalidArgument, ProducerFenced, PartitionUnavailable, LimitExceeded (producers)
     """
     draft = Draft(view, settings, now.wall_ms)
-    _check(draft, topic, what, named)
+    _check(draft, topic, assertion, sender)
     positions: dict[int, tuple[int, int]] = {}
     for number in numbers(topic):
         where = draft.take_entries(number, "p", 1)
         draft.ops.append(
-            WatermarkIdled(number, *where, what.producer, what.by)
-            if what.event_time is None
-            else WatermarkSet(number, *where, what.producer, what.event_time)
+            WatermarkIdled(number, *where, assertion.producer, assertion.by)
+            if assertion.event_time is None
+            else WatermarkSet(number, *where, assertion.producer, assertion.event_time)
         )
         positions[index_of(topic, number)] = where
     return draft.decision(WatermarkPlaced(positions, _indexes(topic)), sync=True)
@@ -94,8 +94,8 @@ def assert_in_txn(
     now: Instant,
     uid: int,
     topic: Topic,
-    what: Assertion,
-    named: Named | None,
+    assertion: Assertion,
+    sender: Named | None,
     use: Use,
 ) -> Decision[tuple[TxnId, WatermarkPlaced]]:
     """Decide a watermark in a transaction; written, not flushed: the commit carries it.
@@ -107,13 +107,15 @@ def assert_in_txn(
     txn = enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
-    _check(draft, topic, what, named)
+    _check(draft, topic, assertion, sender)
     pair = (txn.coordinator, txn.sequence)
     for number in numbers(topic):
         if number not in txn.partitions:
             draft.ops.append(PartitionAdded(*pair, number))
         where = draft.take_entries(number, "s", 1)
-        draft.ops.append(BufferWatermark(number, *where, *pair, what.producer, what.event_time))
+        draft.ops.append(
+            BufferWatermark(number, *where, *pair, assertion.producer, assertion.event_time)
+        )
     txn_id = TxnId(*pair)
     return draft.decision((txn_id, WatermarkPlaced({}, _indexes(topic), txn_id)))
 
@@ -127,74 +129,77 @@ def is_active(view: View, topic: Topic, producer: str) -> bool:
     return any(producer in view.watermark(number).state.active for number in numbers(topic))
 
 
-def regresses(view: View, topic: Topic, what: Assertion, txn: TxnId | None) -> bool:
+def regresses(view: View, topic: Topic, assertion: Assertion, txn: TxnId | None) -> bool:
     """True when the time is below the last one of the producer, so that it changes nothing."""
-    if what.event_time is None:
+    if assertion.event_time is None:
         return False
     for number in numbers(topic):
         state = view.watermark(number)
-        known = state.state.active.get(what.producer)
-        last = None if known is None else known.event_time
+        active = state.state.active.get(assertion.producer)
+        last = None if active is None else active.event_time
         if txn is not None:
-            held = state.pending.get((txn.coordinator, txn.sequence), {}).get(what.producer)
-            if held is not None:
-                idle, time = held
+            pending = state.pending.get((txn.coordinator, txn.sequence), {}).get(assertion.producer)
+            if pending is not None:
+                idle, time = pending
                 last = time if idle or last is None else max(last, time or last)
-        if last is not None and what.event_time < last:
+        if last is not None and assertion.event_time < last:
             return True
     return False
 
 
-def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> None:
+def _check(draft: Draft, topic: Topic, assertion: Assertion, sender: Named | None) -> None:
     view = draft.view
-    check_event_time(what.event_time)
-    if named is not None:
-        check_producer(view, topic, named)
+    check_event_time(assertion.event_time)
+    if sender is not None:
+        check_producer(view, topic, sender)
     most = policy(view, draft.settings, topic, "watermark_producers_max")
     for number in numbers(topic):
         check_available(view, topic, number)
-        if most and what.event_time is not None:
-            known = _names(view.watermark(number))
-            if what.producer not in known and len(known) >= most:
+        if most and assertion.event_time is not None:
+            names = _names(view.watermark(number))
+            if assertion.producer not in names and len(names) >= most:
                 raise LimitExceeded(
-                    f"{len(known)} producers assert watermarks in "
+                    f"{len(names)} producers assert watermarks in "
                     f"{TopicName.parse(topic.name).short}, watermark_producers_max is {most}",
                     hint="declare some idle",
                     setting="watermark_producers_max",
                     limit=most,
-                    value=len(known) + 1,
+                    value=len(names) + 1,
                 )
 
 
 def _names(state: Watermark) -> set[str]:
-    """Producers that others wait for, or will when open transactions commit."""
-    found = set(state.state.active)
+    """Producers that hold the watermark back, or will when open transactions commit."""
+    names = set(state.state.active)
     for effects in state.pending.values():
-        found |= effects.keys()
-    return found
+        names |= effects.keys()
+    return names
 
 
 def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -> Decision[int]:
     """Decide a snapshot in every partition where anything was asserted; answers how many."""
     draft = Draft(view, settings, now.wall_ms)
-    before = 0
+    snapshots = 0
     for number in numbers(topic):
         check_available(view, topic, number)
         if view.watermark(number).state.seen:
             draft.snapshot(number)
-            before += 1
-    return draft.decision(before, sync=True)
+            snapshots += 1
+    return draft.decision(snapshots, sync=True)
 
 
 def least_state(view: View, topic: Topic) -> State | None:
-    """What a new partition begins with: by producer the least time of the others; None: nothing."""
-    known = [view.watermark(number).state for number in numbers(topic)]
-    if not any(state.seen for state in known):
+    """The first state of a new partition: by producer the least time in the others.
+
+    None: there is none.
+    """
+    states = [view.watermark(number).state for number in numbers(topic)]
+    if not any(state.seen for state in states):
         return None
     active: dict[str, Active] = {}
-    for state in known:
-        for producer, one in state.active.items():
+    for state in states:
+        for producer, entry in state.active.items():
             least = active.get(producer)
-            if least is None or one.event_time < least.event_time:
-                active[producer] = Active(one.event_time, *START, one.time_ms)
+            if least is None or entry.event_time < least.event_time:
+                active[producer] = Active(entry.event_time, *START, entry.time_ms)
     return State(active, True)

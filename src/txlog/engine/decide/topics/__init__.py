@@ -1,11 +1,11 @@
 """Decisions about topics and subscriptions themselves.
 
-That they exist, by which policies they live, and which files hold them.
+Creating and deleting them, their policies, and the files that hold them.
 
 Contents:
 
-    availability   taking a partition away, and bringing it back with all that waited
-    buckets        what upkeep of the delayed index may change
+    availability   taking a partition away, and bringing it back with all waiting ends
+    buckets        which changes upkeep of the delayed index may make
     create         new topics, subscriptions and coordinators
     deletion       deleting subscriptions and topics
     files          the switch to a copy elsewhere, or to rows compacted by key

@@ -1,8 +1,8 @@
-"""Taking a partition away, and bringing it back together with everything that waited for it.
+"""Taking a partition away, and bringing it back together with the transactions that wait for it.
 
 Bringing it back is one frame: the markers, aborts and cursor changes of every decided transaction
-that waited, in order of decision, the last status of those that are complete with it, and
-PartitionAvailable. So nobody can read the partition while a marker is still missing.
+that waited, in order of decision; the last status of transactions that are complete with it; and
+PartitionAvailable. So no reader sees the partition while a marker is still missing.
 Source: spec/transactions 11.
 """
 
@@ -26,7 +26,10 @@ from txlog.errors import Corruption, InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What became of a partition; finished: the transactions completed by its return."""
+    """The state of a partition after the switch.
+
+    finished: the transactions that its return completed.
+    """
 
     online: bool
     changed: bool
@@ -34,19 +37,19 @@ class Switched:
 
 
 def partition_number(view: View, name: TopicName) -> int:
-    """The store-wide number of the partition in a name; a single one need not be named.
+    """The store-wide number of the partition in a name; a topic with one partition needs no index.
 
     raises: TopicNotFound, InvalidArgument (which of several)
     """
-    found = find_topic(view, name)
-    if name.partition is None and found.partitions > 1:
+    topic = find_topic(view, name)
+    if name.partition is None and topic.partitions > 1:
         raise InvalidArgument(
-            f"{name.short} has {found.partitions} partitions: which one?",
+            f"{name.short} has {topic.partitions} partitions: which one?",
             code=205,
             hint=f"{name.short}/0",
             topic=name.short,
         )
-    return number_of(found, name.partition or 0)
+    return number_of(topic, name.partition or 0)
 
 
 def set_offline(view: View, name: TopicName) -> Decision[Switched]:

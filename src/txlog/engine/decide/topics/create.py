@@ -48,7 +48,7 @@ SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
 def nothing(view: View, now: Instant) -> Decision[None]:
-    """A call that only wants the sweep before every decision."""
+    """A call that only needs the sweep before every decision."""
     del view, now
     return Decision([], None, True)
 
@@ -75,9 +75,9 @@ def create_topic(
             value=partitions,
         )
     catalog = view.catalog
-    known = catalog.by_name.get(name.full.casefold())
-    if known is not None:
-        there = catalog.topics[known]
+    existing = catalog.by_name.get(name.full.casefold())
+    if existing is not None:
+        there = catalog.topics[existing]
         if if_not_exists and there.name == name.full:
             return Decision([], None, True, False)
         raise AlreadyExists(
@@ -92,8 +92,8 @@ def create_topic(
         )
     draft = Draft(view, settings, now.wall_ms)
     first = catalog.next_partition
-    made = name.check_new().full
-    draft.ops.append(TopicCreated(catalog.next_topic, made, first, partitions))
+    full = name.check_new().full
+    draft.ops.append(TopicCreated(catalog.next_topic, full, first, partitions))
     for number in range(first, first + partitions):
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)
@@ -105,9 +105,10 @@ def create_topic(
 def first_use(
     view: View, settings: Settings, now: Instant, name: TopicName
 ) -> Decision[Topic | bool]:
-    """Decide to make a topic that is missing, if the store allows that; answers the topic.
+    """Decide to create a missing topic, if the store allows that; answers the topic.
 
-    raises: TopicNotFound: it does not, or the name is of a partition, or differs in case only
+    raises: TopicNotFound: the store does not allow it, or the name has a partition or differs only
+        in case
     """
     is_new = name.full.casefold() not in view.catalog.by_name and name.partition is None
     if not (is_new and settings.allow_auto_topic_creation):
@@ -119,9 +120,9 @@ def first_use(
 def set_policies(
     view: View, topic: Topic, policies: Mapping[str, int | None]
 ) -> Decision[dict[str, int]]:
-    """Decide policies of a topic, None to remove one; answers those it then has."""
-    known = {**view.catalog.policies.get(topic.number, {}), **policies}
-    answer = {name: value for name in POLICIES if (value := known.get(name)) is not None}
+    """Decide policies of a topic, None to remove one; answers the policies that it then has."""
+    merged = {**view.catalog.policies.get(topic.number, {}), **policies}
+    answer = {name: value for name in POLICIES if (value := merged.get(name)) is not None}
     return Decision([*policy_ops(topic.number, policies)], None, True, answer)
 
 
@@ -179,14 +180,14 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
-    wanted = position or START
+    bound = position or START
     for index, partition in enumerate(numbers(topic)):
         # an id selects its partition; in the others nothing is skipped
-        is_other = isinstance(wanted.value, MessageId) and (
-            partition_of(view, topic, wanted.value) != index
+        is_other = isinstance(bound.value, MessageId) and (
+            partition_of(view, topic, bound.value) != index
         )
-        behind = resolve_bound(view, topic, index, START if is_other else wanted)
-        draft.ops.append(CursorOpened(number, partition, behind))
+        mark = resolve_bound(view, topic, index, START if is_other else bound)
+        draft.ops.append(CursorOpened(number, partition, mark))
     draft.ops += subscription_policies(number, topic.name, name, policies)
     return draft.decision(True, sync=True)
 
@@ -197,22 +198,23 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
     raises: NotAllowed for fewer, InvalidArgument and LimitExceeded by the bounds of the setting
     """
     check_setting("coordinators", count)
-    before = settings.coordinators
-    if count < before:
+    old_count = settings.coordinators
+    if count < old_count:
         raise NotAllowed(
-            f"the store has {before} coordinators, {count} asked for: their number may only grow",
+            f"the store has {old_count} coordinators, {count} asked for: their number may "
+            "only grow",
             setting="coordinators",
-            limit=before,
+            limit=old_count,
             value=count,
         )
     draft = Draft(view, settings, now.wall_ms)
-    if count > before:
+    if count > old_count:
         draft.ops.append(SettingSet("coordinators", count))
-    return draft.decision(before, sync=True)
+    return draft.decision(old_count, sync=True)
 
 
 def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision[int]:
-    """Decide to close the open ledgers of these topics (None: of all), for sealing."""
+    """Decide to close the open ledgers of these topics or of all (None), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     rolled = 0
     for topic in view.catalog.topics.values() if topics is None else topics:
@@ -231,16 +233,18 @@ def set_isolation(
 ) -> Decision[bool]:
     """Decide the isolation of a subscription; answers whether it changed.
 
-    dead: consumers that the caller found dead; any other one is ConsumerBusy
+    dead: consumers that the caller found dead; any other consumer raises ConsumerBusy
     """
     check_isolation(isolation)
-    held = find_subscription(view, topic, name)
-    if any(one.number not in dead for one in consumers_of(view.catalog, held.number)):
+    subscription = find_subscription(view, topic, name)
+    if any(
+        consumer.number not in dead for consumer in consumers_of(view.catalog, subscription.number)
+    ):
         raise ConsumerBusy(
             f"subscription {name} has a consumer: its isolation cannot be changed",
             hint="close the consumer",
             subscription=name,
         )
-    if held.isolation == isolation:
+    if subscription.isolation == isolation:
         return Decision([], None, True, False)
-    return Decision([IsolationSet(held.number, isolation)], None, True, True)
+    return Decision([IsolationSet(subscription.number, isolation)], None, True, True)

@@ -2,8 +2,8 @@
 
 Files are copied or made without the write lock, so the decision looks again: the ledger must still
 have the file that was copied; a topic that was deleted, or that another process has compacted, is
-left alone. All partitions of a topic switch to compacted rows in one frame, which stands for one
-LSN of all of them. Source: Pulsar's topic compaction.
+left alone. One frame switches all partitions of a topic to compacted rows, so that they show the
+state at one LSN. Source: Pulsar's topic compaction.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 
 
-def add_place(view: View, place: str) -> Decision[None]:
-    """Decide that files may be in a place; durable before the first file is."""
-    if place in view.catalog.places:
+def add_place(view: View, location: str) -> Decision[None]:
+    """Decide that files may be in a place; durable before the first file is there."""
+    if location in view.catalog.places:
         return Decision([], None, True)
-    return Decision([PlaceAdded(place)], None, True)
+    return Decision([PlaceAdded(location)], None, True)
 
 
 def offload(view: View, partition: int, old: FileRef, new: FileRef) -> Decision[bool]:
@@ -48,7 +48,7 @@ def switch(view: View, ops: Sequence[PartitionCompacted]) -> Decision[bool]:
     for op in ops:
         if not has_partition(view.catalog, op.partition):
             return Decision([], None, True, False)
-        known = view.topic(op.partition).compaction
-        if ([] if known is None else known.ledgers) != op.old:
+        compaction = view.topic(op.partition).compaction
+        if ([] if compaction is None else compaction.ledgers) != op.old:
             return Decision([], None, True, False)
     return Decision([*ops], None, True, True)

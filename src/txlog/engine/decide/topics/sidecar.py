@@ -23,7 +23,7 @@ RowMove = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A published file and what it replaces; old: (ledger, was it sealed)."""
+    """A published file and the ledgers that it replaces; old: (ledger, was it sealed)."""
 
     partition: int
     old: list[tuple[int, bool]]
@@ -58,24 +58,28 @@ def reserve_ledger(view: View, number: int) -> Decision[int]:
     return Decision([LedgerReserved(number, "s", ledger)], None, True, ledger)
 
 
-def switch(view: View, made: Switch) -> Decision[bool]:
+def switch(view: View, compacted: Switch) -> Decision[bool]:
     """Decide that a compacted file replaces its ledgers; answers whether it does.
 
-    What ended since the file was made is right in either place: order comes from markers.
+    Transactions that ended since the file was written may be in either place: order comes from
+    markers.
     """
-    state = view.buffer(made.partition)
+    state = view.buffer(compacted.partition)
     closed = {end.ledger: end.sealed for end in state.ledgers[:-1]}
-    if any(closed.get(ledger) is not sealed for ledger, sealed in made.old):
+    if any(closed.get(ledger) is not sealed for ledger, sealed in compacted.old):
         return Decision([], None, True, False)
-    old = [ledger for ledger, _ in made.old]
-    op = Compacted(made.partition, old, made.file, made.payload_bytes, made.moved)
+    old = [ledger for ledger, _ in compacted.old]
+    op = Compacted(
+        compacted.partition, old, compacted.file, compacted.payload_bytes, compacted.moved
+    )
     return Decision([op], None, True, True)
 
 
 def seal(view: View, op: LedgerSealed) -> Decision[bool]:
     """Decide that a sealed file replaces a ledger; answers whether it does.
 
-    A trim since the file was made took rows out of the rule by which ranges are counted again.
+    For a sidecar it compares the live rows, because a trim may have dropped some since the file was
+    written.
     """
     number, ledger = op.partition, op.file.ledger
     state = view.topic(number) if op.role == "p" else view.buffer(number)

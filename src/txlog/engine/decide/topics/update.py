@@ -1,9 +1,9 @@
 """Changing a topic, or a setting of the store.
 
 Partitions are only ever added. A key's partition is crc32(key) mod partitions, so keys move when
-there are more: after the frame that adds them every send goes by the new number (a send looks under
-the lock), and what was sent before stays where it is. A setting is checked together with all the
-others; it is one op, or no op if nothing changes.
+there are more. After the frame that adds partitions every send uses the new number, because a send
+looks under the lock; earlier messages stay where they are. A setting is checked together with all
+the others. A change is one op; an equal value is none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from txlog.errors import LimitExceeded, NotAllowed, NotFound
 
 @dataclass(frozen=True, slots=True)
 class UpdatedTopic:
-    """What a topic has after a change, and whether anything changed."""
+    """The partitions and policies of a topic after a change, and whether anything changed."""
 
     topic: str
     partitions: int
@@ -77,15 +77,15 @@ def update_topic(
             limit=PARTITIONS_MAX,
             value=count,
         )
-    known = view.catalog.policies.get(topic.number, {})
-    different = {name: value for name, value in policies.items() if known.get(name) != value}
-    policy_ops(topic.number, policies)  # a wrong one is refused, whatever the old value
+    old_policies = view.catalog.policies.get(topic.number, {})
+    different = {name: value for name, value in policies.items() if old_policies.get(name) != value}
+    policy_ops(topic.number, policies)  # refuses a bad value, even one that is set already
     draft.ops += policy_ops(topic.number, different)
     if count > topic.partitions:
         _add(draft, topic, count - topic.partitions)
     now_known = {
         name: value
-        for name, value in {**known, **policies}.items()
+        for name, value in {**old_policies, **policies}.items()
         if value is not None and name in POLICIES
     }
     return draft.decision(UpdatedTopic(short, count, now_known, bool(draft.ops)), sync=True)
@@ -94,11 +94,11 @@ def update_topic(
 def _add(draft: Draft, topic: Topic, count: int) -> None:
     first = draft.view.catalog.next_partition
     draft.ops.append(PartitionsAdded(topic.number, first, count))
-    known = least_state(draft.view, topic)
+    state = least_state(draft.view, topic)
     for number in range(first, first + count):
         ledger, entry = draft.roll(number, "p", 0)
-        if known is not None:  # a partition without known state would stop every consumer
-            payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, START, known))
+        if state is not None:  # a partition without known state would stop every consumer
+            payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, START, state))
             draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
         for subscription in topic.subscriptions:
             draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))
@@ -125,27 +125,27 @@ def set_setting(
     raises: NotFound (308); InvalidArgument and LimitExceeded by its bounds and by other settings;
             NotAllowed for fewer coordinators
     """
-    before = current(settings, name)
-    wanted = Settings.from_mapping({**settings.to_mapping(), name: value}).to_mapping()[name]
-    answer = ChangedSetting(name, before, wanted)
-    if wanted == before:
+    old_value = current(settings, name)
+    new_value = Settings.from_mapping({**settings.to_mapping(), name: value}).to_mapping()[name]
+    answer = ChangedSetting(name, old_value, new_value)
+    if new_value == old_value:
         return Decision([], None, True, answer)
     if name == "coordinators":
-        assert isinstance(wanted, int)
-        decided = scale_coordinators(view, settings, now, wanted)
+        assert isinstance(new_value, int)
+        decided = scale_coordinators(view, settings, now, new_value)
         return Decision(decided.ops, None, True, answer)
-    return Decision([SettingSet(name, wanted)], None, True, answer)
+    return Decision([SettingSet(name, new_value)], None, True, answer)
 
 
 def current(settings: Settings, name: str) -> Value:
     """The value of a setting; raises NotFound (308)."""
-    known = settings.to_mapping()
-    if name not in known:
+    values = settings.to_mapping()
+    if name not in values:
         raise NotFound(f"no setting {name[:60]}", hint="txlog config show lists them", setting=name)
-    return known[name]
+    return values[name]
 
 
 def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[Judged]:
-    """Decide that the wall clock is right, durable; answers how it was judged before."""
-    before = judge(view, settings, now)
-    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)
+    """Decide that the wall clock is right, durable; answers the verdict on it before."""
+    judged = judge(view, settings, now)
+    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)

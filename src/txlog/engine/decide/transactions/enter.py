@@ -1,7 +1,7 @@
 """Entering a transaction: how every operation in one begins, and how a new one is opened.
 
-An operation names a transaction by its id, or says that it is the first of a new one. In that case
-the operation's own frame opens the transaction, which saves a frame and changes no answer.
+An operation names a transaction by its id, or asks to open a new one. In that case the operation's
+own frame opens the transaction, which saves a frame and changes no answer.
 Source: PIP-31 "Begin transaction"; spec/transactions 4, 5, 6.
 """
 

@@ -37,9 +37,9 @@ class Place(NamedTuple):
 def register(
     view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, places: list[Place]
 ) -> Decision[TxnId]:
-    """Decide which places take part in a transaction; a whole topic stands for its partitions.
+    """Decide which places take part in a transaction; a whole topic registers all its partitions.
 
-    A subscription that the store does not have is one in memory: it has nothing to register.
+    A subscription that the store does not have is in memory only: it has nothing to register.
 
     returns: its TxnId, not flushed
     raises:  TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like, TopicNotFound
@@ -48,16 +48,18 @@ def register(
     txn = enter(draft, now, uid, txn_id)
     if isinstance(txn, Decision):
         return txn
-    topics = [(place, find_topic(view, place.name)) for place in dict.fromkeys(places)]
-    pair, known = (txn.coordinator, txn.sequence), {*txn.partitions, *txn.subscriptions}
-    room = max(0, AHEAD_MAX - len(known))
-    for place, topic in topics[:room]:
-        subscription = _subscription(view, topic, place)
-        for partition in _partitions(topic, place) if subscription is not None else ():
+    topics = [
+        (named_place, find_topic(view, named_place.name)) for named_place in dict.fromkeys(places)
+    ]
+    pair, registered = (txn.coordinator, txn.sequence), {*txn.partitions, *txn.subscriptions}
+    room = max(0, AHEAD_MAX - len(registered))
+    for named_place, topic in topics[:room]:
+        subscription = _subscription(view, topic, named_place)
+        for partition in _partitions(topic, named_place) if subscription is not None else ():
             participant = (subscription, partition) if subscription else partition
-            if participant in known or len(known) >= AHEAD_MAX:
+            if participant in registered or len(registered) >= AHEAD_MAX:
                 continue
-            known.add(participant)
+            registered.add(participant)
             draft.ops.append(
                 SubscriptionAdded(*pair, subscription, partition)
                 if subscription
@@ -66,16 +68,16 @@ def register(
     return draft.decision(txn_id)
 
 
-def _partitions(topic: Topic, place: Place) -> Sequence[int]:
-    """The store-wide numbers of the partitions that a place stands for."""
-    if place.name.partition is None:
+def _partitions(topic: Topic, named_place: Place) -> Sequence[int]:
+    """The store-wide numbers of the partitions of a place."""
+    if named_place.name.partition is None:
         return catalogs.numbers(topic)
-    return [catalogs.number_of(topic, place.name.partition)]
+    return [catalogs.number_of(topic, named_place.name.partition)]
 
 
-def _subscription(view: View, topic: Topic, place: Place) -> int | None:
+def _subscription(view: View, topic: Topic, named_place: Place) -> int | None:
     """The number of the subscription; 0: the place is for messages; None: it is not stored."""
-    if place.subscription is None:
+    if named_place.subscription is None:
         return 0
-    subscription = catalogs.find_subscription(view.catalog, topic, place.subscription)
+    subscription = catalogs.find_subscription(view.catalog, topic, named_place.subscription)
     return None if subscription is None else subscription.number
