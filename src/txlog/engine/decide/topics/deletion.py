@@ -175,5 +175,5 @@ def _complete(draft: Draft, partitions: list[int], deleted: list[Participant]) -
         for txn in waiting_for(draft.view, partition)
     }
     for txn in in_order(list(waiting.values())):
-        if not participants(draft.view, txn, gone=deleted).waiting:
+        if not participants(draft.view, txn, deleted=deleted).waiting:
             finish_ops(draft, txn, deleted=deleted)

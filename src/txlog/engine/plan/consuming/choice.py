@@ -1,8 +1,8 @@
 """Which messages of one partition a consumer gets next, by the type of its subscription.
 
-A message is deliverable if it is visible and neither acknowledged, held nor waiting; on the shared
-types it must also be due and leased to nobody. On Exclusive and Failover a consumer's own lease
-does not stop it: after a return it goes back to the lowest returned message and takes everything
+A message is deliverable if it is visible and neither acknowledged, held nor waiting. On the shared
+types it must also be due and not leased. On Exclusive and Failover a consumer's own lease does not
+stop it: after a return it goes back to the lowest returned message and takes everything
 from there again. Source: spec/transactions 9.1, spec/delayed 1.
 """
 
@@ -31,14 +31,14 @@ SHARED_TYPES = ("shared", "key-shared")
 
 
 class Part(msgspec.Struct, gc=False):
-    """What is delivered of one partition, and the place after it.
+    """The messages to deliver from one partition, and the position after them.
 
-    runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
-    error: the pieces cannot be read, and nothing of them was leased
+    runs: the leased messages; takes: for key-shared, the offsets of the chosen rows in each piece
+    error: why the pieces cannot be read; none of their messages was leased
     bytes: roughly those in the pieces
-    is_more: ask again, the look ended early
-    is_rewound: it began again at mark-delete, as the index may have lost something
-    ahead:  the number of the batch that it is, if it is taken ahead
+    is_more: the caller asks again, because the search ended early
+    is_rewound: it began again at mark-delete, because the index may have lost ids
+    ahead:  the number of its batch, if it is taken ahead
     """
 
     partition: int
@@ -66,7 +66,7 @@ class Delays(NamedTuple):
         view: View,
         me: Consumer,
         number: int,
-        place: Place | None,
+        position: Place | None,
         now: Instant,
         members: tuple[int, ...] = (),
     ) -> DueScan:
@@ -75,7 +75,7 @@ class Delays(NamedTuple):
             view,
             number,
             cursor,
-            place,
+            position,
             now,
             self.cutoff,
             strays_max=self.strays_max,
@@ -92,7 +92,7 @@ class Delays(NamedTuple):
 def delays_of(
     view: View, settings: Settings, topic: Topic, me: Consumer, now: Instant, *, make_do: bool
 ) -> Delays | None:
-    """How a consumer honours deliver_at; None: everything is its own at once."""
+    """How a consumer honours deliver_at; None: it gets every message at once."""
     if me.kind not in SHARED_TYPES:
         return None
     policy = delay_policy(view, settings, topic)
@@ -103,12 +103,14 @@ def delays_of(
 
 
 def active_consumer(view: View, subscription: int, index: int) -> int:
-    """Failover: who gets the partition with this index (from 0); 0: nobody is attached."""
-    known = consumers_of(view.catalog, subscription)
-    if not known:
+    """Failover: the consumer of the partition with this index (from 0); 0: none is attached."""
+    consumers = consumers_of(view.catalog, subscription)
+    if not consumers:
         return 0
-    best = min(one.priority for one in known)
-    pool = sorted((one.name, one.number) for one in known if one.priority == best)
+    best = min(consumer.priority for consumer in consumers)
+    pool = sorted(
+        (consumer.name, consumer.number) for consumer in consumers if consumer.priority == best
+    )
     return pool[index % len(pool)][1]
 
 
@@ -117,29 +119,29 @@ def choose(
     topic: Topic,
     me: Consumer,
     number: int,
-    place: Place | None,
+    position: Place | None,
     limit: int,
     now: Instant,
     delays: Delays | None,
 ) -> Part | None:
-    """The next messages of one partition for a consumer; None: nothing is for this one now.
+    """The next messages of one partition for a consumer; None: there are none for it now.
 
-    raises: Unindexed, BucketLost: what the index lacks there is wanted first
+    raises: Unindexed, BucketLost: the index must be built or dropped first
     """
-    if delays is None and place is not None and place.honours:
-        place = None  # what it passed over as not due is available now
+    if delays is None and position is not None and position.honours:
+        position = None  # the messages that it passed over as not due are available now
     if me.kind == "key-shared":
-        return _choose_keys(view, me, number, place, limit, now, delays)
+        return _choose_keys(view, me, number, position, limit, now, delays)
     if delays is not None:
-        return _choose_due(view, me, number, place, limit, now, delays)
-    return _choose(view, topic, me, number, place, limit, now)
+        return _choose_due(view, me, number, position, limit, now, delays)
+    return _choose(view, topic, me, number, position, limit, now)
 
 
 def _choose_due(
     view: View,
     me: Consumer,
     number: int,
-    place: Place | None,
+    position: Place | None,
     limit: int,
     now: Instant,
     delays: Delays,
@@ -147,20 +149,20 @@ def _choose_due(
     """The next messages of one partition for any consumer."""
     cursor, most = view.cursor(me.subscription, number), RECEIVE_BYTES_MAX
     is_rewound = False
-    found = all_due(view, number, cursor, place, now, delays.cutoff, limit, most)
-    if found is None:
-        scan = delays.scan(view, me, number, place, now)
+    due = all_due(view, number, cursor, position, now, delays.cutoff, limit, most)
+    if due is None:
+        scan = delays.scan(view, me, number, position, now)
         is_rewound = scan.is_rewound
-        found = due_for_any(view, number, scan, limit, most)
-        if found.error is not None:
-            return Part(number, found.pieces, found.place, error=found.error)
+        due = due_for_any(view, number, scan, limit, most)
+        if due.error is not None:
+            return Part(number, due.pieces, due.place, error=due.error)
     return Part(
         number,
-        found.pieces,
-        found.place,
-        _runs_of(found.pieces),
-        bytes=found.bytes,
-        is_more=found.is_more,
+        due.pieces,
+        due.place,
+        _runs_of(due.pieces),
+        bytes=due.bytes,
+        is_more=due.is_more,
         is_rewound=is_rewound,
     )
 
@@ -169,27 +171,27 @@ def _choose_keys(
     view: View,
     me: Consumer,
     number: int,
-    place: Place | None,
+    position: Place | None,
     limit: int,
     now: Instant,
     delays: Delays | None,
 ) -> Part:
     """The next messages of one partition for the owner of some keys."""
     cursor = view.cursor(me.subscription, number)
-    members = tuple(one.number for one in consumers_of(view.catalog, me.subscription))
-    scan = None if delays is None else delays.scan(view, me, number, place, now, members)
-    found = choose_keys(view, number, cursor, me.number, members, place, limit, now, scan)
-    if found.error is not None:
-        return Part(number, found.pieces, found.place, error=found.error)
+    members = tuple(other.number for other in consumers_of(view.catalog, me.subscription))
+    scan = None if delays is None else delays.scan(view, me, number, position, now, members)
+    chosen = choose_keys(view, number, cursor, me.number, members, position, limit, now, scan)
+    if chosen.error is not None:
+        return Part(number, chosen.pieces, chosen.place, error=chosen.error)
     return Part(
         number,
-        found.pieces,
-        found.place,
-        found.runs(),
-        found.takes,
+        chosen.pieces,
+        chosen.place,
+        chosen.runs(),
+        chosen.takes,
         None,
-        found.bytes,
-        found.is_more,
+        chosen.bytes,
+        chosen.is_more,
         scan is not None and scan.is_rewound,
     )
 
@@ -199,33 +201,36 @@ def _choose(
     topic: Topic,
     me: Consumer,
     number: int,
-    place: Place | None,
+    next_position: Place | None,
     limit: int,
     now: Instant,
 ) -> Part | None:
-    """The next messages of one partition for a consumer; None: nothing is for this one now."""
+    """The next messages of one partition for a consumer; None: there are none for it now."""
     cursor = view.cursor(me.subscription, number)
     leases = cursor.leases
     if me.kind == "failover":
         if active_consumer(view, me.subscription, index_of(topic, number)) != me.number:
             return None
         if leases.others(me.number):
-            return None  # the one before is working on them: taken over now, they would come twice
-    at = stands_at(cursor, place, now)
+            # the earlier consumer is working on them; taken over now, they would come twice
+            return None
+    at = stands_at(cursor, next_position, now)
     waiting = leases.not_due(now)[0]
     skip: tuple[IdSet, ...] = (cursor.acked, cursor.held, waiting)
     if me.kind in SHARED_TYPES:
         skip = (*skip, leases.leased)
-    found = plan(view, number, at, limit, skip)
-    place = Place(cursor.round, found.after)
-    return Part(number, found.pieces, place, _runs_of(found.pieces), bytes=found.bytes)
+    planned = plan(view, number, at, limit, skip)
+    next_position = Place(cursor.round, planned.after)
+    return Part(
+        number, planned.pieces, next_position, _runs_of(planned.pieces), bytes=planned.bytes
+    )
 
 
 def _runs_of(pieces: Iterable[Piece]) -> list[Run]:
     """The messages of a plan as runs."""
     return [
-        (one.ledger, one.entry, one.entry + one.rows - 1, 0, 0)
-        if one.marker is None
-        else (one.ledger, one.entry, one.entry, one.index, one.index + one.rows - 1)
-        for one in pieces
+        (piece.ledger, piece.entry, piece.entry + piece.rows - 1, 0, 0)
+        if piece.marker is None
+        else (piece.ledger, piece.entry, piece.entry, piece.index, piece.index + piece.rows - 1)
+        for piece in pieces
     ]

@@ -1,11 +1,11 @@
 """Key_Shared: which consumer gets which keys, and when a key may change hands.
 
 A key's slot is crc32(key) & 0xFFFF, and its key is the ordering key of a message, if it has one;
-the slots are split evenly over the attached consumers, sorted by id. A consumer looks at messages
-in order of position and leaves those of other owners alone. A slot is blocked for it while an
-earlier message of that slot is in another hand, is held by a transaction that acknowledged it
-elsewhere, or waits after a nack: so a key keeps its order while it moves from one consumer to
-another. Messages without a key go to anyone.
+the slots are split evenly over the attached consumers, sorted by id. A consumer scans messages in
+order of position and leaves those of other owners alone. A slot is blocked for it while an earlier
+message of that slot is leased to another consumer, is held by a transaction of another consumer, or
+waits after a nack. So a key keeps its order while it moves between consumers. Messages without a
+key go to anyone.
 Source: spec/transactions 9.1.
 """
 
@@ -46,9 +46,9 @@ SCAN_ROWS_MAX = 65_536
 class Chosen(msgspec.Struct, gc=False):
     """The next messages of a partition for one owner.
 
-    pieces:  stretches that hold them; takes: for each, the offsets of its rows that are meant
-    is_more: the look ended early, and there may be messages after it
-    error:   the keys of the pieces cannot be read; nothing is chosen
+    pieces:  ranges that contain them; takes: for each, the offsets of the chosen rows
+    is_more: the scan ended early, and there may be messages after it
+    error:   the keys of the pieces cannot be read, and nothing is chosen
     """
 
     pieces: list[Piece]
@@ -59,7 +59,7 @@ class Chosen(msgspec.Struct, gc=False):
     bytes: int = 0  # roughly those in the pieces
 
     def runs(self) -> list[Run]:
-        """What was chosen, as runs."""
+        """The chosen messages as runs."""
         out: list[Run] = []
         for piece, offsets in zip(self.pieces, self.takes, strict=True):
             first = last = offsets[0]
@@ -95,7 +95,7 @@ def choose_keys(
     cursor: Cursor,
     consumer: int,
     members: tuple[int, ...],
-    place: Place | None,
+    position: Place | None,
     limit: int,
     now: Instant,
     scan: DueScan | None = None,
@@ -103,44 +103,45 @@ def choose_keys(
     """The next messages of a partition for the owner of some slots, at most limit.
 
     scan:   for a subscription that honours deliver_at
-    cost:   reads the keys of what it passes, once while the members stay the same, and of what has
-            become due; nothing of what is not due
+    cost: reads the keys of the messages that it passes, once while the members stay the same, and
+            of messages that have become due; no key of messages that are not due
     raises: Unindexed, BucketLost
     """
     stops = _Stops(cursor, consumer, now)
-    mine = slots_of(members, consumer)
-    at = stands_at(cursor, place, now, members) if scan is None else scan.mark
+    own_slots = slots_of(members, consumer)
+    at = stands_at(cursor, position, now, members) if scan is None else scan.mark
     out = Chosen([], [], _place(cursor, at, members, scan))
     look = _Look(out, limit, stops)
     skip: Skip = stops.passed
     if scan is not None:
         if cursor.leases.waiting or stops.first_elsewhere() is not None:
             at = _back_to_due(scan, stops)
-        elif not _take_due(view, number, scan, look, mine, len(members)):
+        elif not _take_due(view, number, scan, look, own_slots, len(members)):
             return out
-    if cursor.leases.waiting:  # what waits holds its key up, also where the consumer has passed it
+    # a waiting message blocks its key, also where the consumer has passed it
+    if cursor.leases.waiting:
         at = _lower(at, min(cursor.leases.waiting))
     if scan is not None:
         scan.open_forward(at)
         skip = (*skip, *scan.skip)
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
-        found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
-        at = found.after
-        if not found.messages:
+        planned = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
+        at = planned.after
+        if not planned.messages:
             break
         try:
-            slots = _slots(view, found.pieces)
-            waiting = {} if scan is None else scan.not_due(found.pieces)
+            slots = _slots(view, planned.pieces)
+            waiting = {} if scan is None else scan.not_due(planned.pieces)
         except Corruption as error:
-            return Chosen(found.pieces, [], out.place, error=error)
+            return Chosen(planned.pieces, [], out.place, error=error)
         start = 0
-        for piece, offsets in _owned(found.pieces, slots, mine):
+        for piece, offsets in _owned(planned.pieces, slots, own_slots):
             if scan is not None and waiting:
                 offsets = look.put_off(scan, piece, offsets, waiting, start)
-            look.take(piece, offsets, found.bytes * piece.rows // found.messages)
+            look.take(piece, offsets, planned.bytes * piece.rows // planned.messages)
             start += piece.rows
-        looked += found.messages
+        looked += planned.messages
         if looked >= SCAN_ROWS_MAX and look.halt is None and not out.pieces:
             out.is_more = True
             break
@@ -154,45 +155,46 @@ def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], scan: DueScan | N
 
 
 def _take_due(
-    view: View, number: int, scan: DueScan, look: _Look, mine: range, owners: int
+    view: View, number: int, scan: DueScan, look: _Look, own_slots: range, owners: int
 ) -> bool:
-    """Take the owner's part of what is due below its mark; False: its keys cannot be read.
+    """Take the owner's due messages below its mark; False: their keys cannot be read.
 
-    Nothing there holds a key up: what others hold is of their slots, or the mark is below it.
+    No key is blocked there: messages that others hold are of their slots, or the mark is below
+    them.
     """
     budget = BatchBytes(view, number, RECEIVE_BYTES_MAX)
-    taken: list[Id] = []
+    chosen: list[Id] = []
     passed = scan.pointer
     due = scan.due()
     is_over = False
-    while not is_over and len(taken) < look.left:
-        count = max(SCAN_ROWS_MIN, (look.left - len(taken)) * owners)
+    while not is_over and len(chosen) < look.left:
+        count = max(SCAN_ROWS_MIN, (look.left - len(chosen)) * owners)
         batch = list(islice(due, count))
         is_over = len(batch) < count
-        found = scan.pieces_of(sorted(key[1:] for key in batch))
+        pieces = scan.pieces_of(sorted(key[1:] for key in batch))
         try:
-            slots = _slots_by_id(view, found)
+            slots = _slots_by_id(view, pieces)
         except Corruption as error:
             scan.pointer = min(scan.pointer, passed)
-            if taken:
-                break  # those first
-            look.fail(found, scan.place(scan.mark), error)
+            if chosen:
+                break  # deliver those first
+            look.fail(pieces, scan.place(scan.mark), error)
             return False
         for key in batch:
-            one = key[1:]
-            slot = slots[one]
-            if slot == NO_SLOT or slot in mine:
-                room, each = budget.fit(one[0], scan.marker_of(one), one[2], 1, is_first=not taken)
-                if not room or len(taken) == look.left:
+            id_ = key[1:]
+            slot = slots[id_]
+            if slot == NO_SLOT or slot in own_slots:
+                room, each = budget.fit(id_[0], scan.marker_of(id_), id_[2], 1, is_first=not chosen)
+                if not room or len(chosen) == look.left:
                     scan.pointer = min(scan.pointer, passed)
                     is_over = True
                     break
                 budget.left -= each
-                taken.append(one)
+                chosen.append(id_)
             passed = key
         if not is_over:
             scan.pass_over(passed)
-    look.take_all(scan.pieces_of(sorted(taken)), RECEIVE_BYTES_MAX - budget.left)
+    look.take_all(scan.pieces_of(sorted(chosen)), RECEIVE_BYTES_MAX - budget.left)
     return True
 
 
@@ -204,9 +206,9 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
 
 
 def _back_to_due(scan: DueScan, stops: _Stops) -> Mark:
-    """The place to continue from, below everything that has become due since it was passed.
+    """The position to continue from, below all messages that became due after the scan passed them.
 
-    What holds a key up is below it, too: the one who passed it may not know.
+    It is also below messages that block a key: the consumer that passed them may not know of them.
     """
     lowest: Id | None = None
     for key in scan.due():
@@ -220,9 +222,9 @@ def _back_to_due(scan: DueScan, stops: _Stops) -> Mark:
     return _lower(_lower(scan.mark, lowest), first if first is not None else lowest)
 
 
-def _lower(mark: Mark, one: Id) -> Mark:
-    """The lower of a mark and the place before a message."""
-    lowest = before(one)
+def _lower(mark: Mark, id_: Id) -> Mark:
+    """The lower of a mark and the position before a message."""
+    lowest = before(id_)
     return mark if covers(lowest, mark) else lowest
 
 
@@ -239,12 +241,14 @@ class _Look:
         self.left = limit
         self.halt: Mark | None = None
 
-    def fail(self, pieces: list[Piece], place: Place, error: Corruption) -> None:
-        """Nothing is chosen: these cannot be read."""
-        self._out.pieces, self._out.place, self._out.error = pieces, place, error
+    def fail(self, pieces: list[Piece], position: Place, error: Corruption) -> None:
+        """Choose nothing, because these pieces cannot be read."""
+        self._out.pieces, self._out.place, self._out.error = pieces, position, error
 
     def take_all(self, pieces: list[Piece], size: int) -> None:
-        """Take pieces with this many bytes as they are: the owner's, and nothing stops them."""
+        """Take whole pieces with this many bytes: all rows belong to the owner, and none is
+        blocked.
+        """
         self._out.pieces += pieces
         self._out.takes += [list(range(piece.rows)) for piece in pieces]
         self._out.bytes += size
@@ -259,54 +263,54 @@ class _Look:
         start: int,
     ) -> list[tuple[int, int]]:
         """The rows of a piece, which begins at row `start`, without those that must wait."""
-        left: list[tuple[int, int]] = []
+        available: list[tuple[int, int]] = []
         strays: list[Key] = []
         for offset, slot in offsets:
             key = waiting.get(start + offset)
             if key is None:
-                left.append((offset, slot))
+                available.append((offset, slot))
             elif scan.room(strays):
                 strays.append(key)
             else:
                 self.halt = self.halt or before(key[1:])
         scan.remember(strays)
-        return left
+        return available
 
     def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
-        """Take what can be had of a piece with this many bytes, which is read whole.
+        """Take the available rows of a piece with this many bytes; the piece is read as a whole.
 
         offsets: (offset, slot) of the owner's rows
         """
         stops = self._stops
-        kept: list[int] = []
+        chosen: list[int] = []
         for offset, slot in offsets:
             if self.left == 0:
                 self.halt = self.halt or before(id_of(piece, offset))
                 break
             if not stops.is_clear:
-                one = id_of(piece, offset)
-                if stops.is_stopped(one, slot):
-                    self.halt = self.halt or before(one)
+                id_ = id_of(piece, offset)
+                if stops.is_stopped(id_, slot):
+                    self.halt = self.halt or before(id_)
                     continue
-                if stops.is_away(one, slot):
+                if stops.is_away(id_, slot):
                     continue
-            kept.append(offset)
+            chosen.append(offset)
             self.left -= 1
-        if kept:
-            self._out.pieces.append(part_of(piece, kept[0], kept[-1]))
-            self._out.takes.append([offset - kept[0] for offset in kept])
-            self._out.bytes += size * (kept[-1] - kept[0] + 1) // piece.rows
+        if chosen:
+            self._out.pieces.append(part_of(piece, chosen[0], chosen[-1]))
+            self._out.takes.append([offset - chosen[0] for offset in chosen])
+            self._out.bytes += size * (chosen[-1] - chosen[0] + 1) // piece.rows
 
 
 class _Stops:
-    """What keeps a slot from its owner; it grows as the pass moves on in order of position."""
+    """The messages that block slots for their owner; it grows as the pass moves on by position."""
 
     __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")
 
     def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
         leases = cursor.leases
         lease = leases.by_consumer.get(consumer)
-        # what needs no look: deleted, or in this hand
+        # these need no check: deleted, or leased to this consumer
         self.passed: tuple[IdSet, ...] = (cursor.acked,)
         if lease is not None and lease.ids:
             self.passed = (cursor.acked, lease.ids)
@@ -326,23 +330,23 @@ class _Stops:
         """The lowest message that a transaction acknowledged through another consumer holds."""
         return self._elsewhere.first()
 
-    def is_stopped(self, one: Id, slot: int) -> bool:
-        """True for a message that is unavailable now and makes those after it wait."""
+    def is_stopped(self, id_: Id, slot: int) -> bool:
+        """True for a message that is unavailable now and blocks later messages of its slot."""
         if slot == NO_SLOT:
             return False
         if slot in self._blocked:
             return True
-        if any(one in ids for ids in self._blocking):
+        if any(id_ in ids for ids in self._blocking):
             self._blocked.add(slot)
             return True
         return False
 
-    def is_away(self, one: Id, slot: int) -> bool:
+    def is_away(self, id_: Id, slot: int) -> bool:
         """True for a message that is unavailable now, but holds nothing up.
 
         Held by a transaction through this very consumer; or without a key.
         """
-        return one in self._held or (slot == NO_SLOT and any(one in ids for ids in self._blocking))
+        return id_ in self._held or (slot == NO_SLOT and any(id_ in ids for ids in self._blocking))
 
 
 def _slots(view: View, pieces: list[Piece]) -> pa.Array:
@@ -358,11 +362,11 @@ def _slots(view: View, pieces: list[Piece]) -> pa.Array:
 
 
 def _slots_of(column: pa.ChunkedArray | pa.Array, of: Callable[[Any], int | None]) -> pa.Array:
-    """A slot for each value; each distinct one is looked at once."""
+    """A slot for each value; each distinct value is computed once."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     encoded = pc.dictionary_encode(column)
-    slots = pa.array([of(one) for one in encoded.dictionary.to_pylist()], pa.int32())
+    slots = pa.array([of(value) for value in encoded.dictionary.to_pylist()], pa.int32())
     return slots.take(encoded.indices)
 
 
@@ -372,12 +376,12 @@ def _slot_by_property(text: str) -> int | None:
 
 
 def _owned(
-    pieces: list[Piece], slots: pa.Array, mine: range
+    pieces: list[Piece], slots: pa.Array, own_slots: range
 ) -> Iterator[tuple[Piece, list[tuple[int, int]]]]:
     """For each piece (offset, slot) of the rows that belong to the owner, or to anyone."""
     is_mine = pc.and_(
-        pc.greater_equal(slots, pa.scalar(mine.start, pa.int32())),
-        pc.less(slots, pa.scalar(mine.stop, pa.int32())),
+        pc.greater_equal(slots, pa.scalar(own_slots.start, pa.int32())),
+        pc.less(slots, pa.scalar(own_slots.stop, pa.int32())),
     )
     is_mine = pc.or_(is_mine, pc.equal(slots, _NO_SLOT))
     rows = pc.indices_nonzero(is_mine)

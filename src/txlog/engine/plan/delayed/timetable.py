@@ -1,15 +1,16 @@
 """Owns Timetable: the index of delayed messages of one partition, as a process holds it.
 
 It is one for all subscriptions, follows the fold, and is never stored: `view.timetables` has it,
-and it goes with the view. It stands at a cutoff, and answers
+and it goes with the view. It has a cutoff, and answers
 
     poll      which ids are due, after a key, in order of key
-    futures   which ids are not: bitmaps, one set a bucket and one for mutable, in order of position
+    futures   which ids are not due: bitmaps, one set per bucket and one for mutable, in order of
+              position
     next_key  what is due next
 
 Its parts are disjoint ranges of positions, in order: the buckets, then mutable. Nothing is read
-before it is asked for. Polling takes nothing out, so a poll that comes to nothing (a full disk, a
-crash) costs nothing either.
+before it is asked for. Polling removes nothing, so a failed poll (a full disk, a crash) loses
+nothing.
 Source: spec/delayed 3, 7.
 """
 
@@ -51,110 +52,117 @@ class Timetable:
     def stand(self, cutoff: int) -> Timetable:
         """Follow the fold, and move to a cutoff, above or below the last."""
         delayed = self._view.delayed(self._number)
-        if [one.bucket.gen for one in self._buckets] != [one.gen for one in delayed.buckets]:
+        if [sealed.bucket.gen for sealed in self._buckets] != [
+            sealed.gen for sealed in delayed.buckets
+        ]:
             self._follow(delayed)
         self._mutable.follow(delayed.mutable)
         if cutoff != self.cutoff:
             self.cutoff = cutoff
             self._mutable.move(cutoff)
-            for one in self._buckets:
-                one.move(cutoff)
+            for sealed in self._buckets:
+                sealed.move(cutoff)
         return self
 
     def _follow(self, delayed: Delayed) -> None:
-        known = {one.bucket.gen: one for one in self._buckets}
+        by_gen = {sealed.bucket.gen: sealed for sealed in self._buckets}
         self._buckets = [
-            known.pop(bucket.gen)
-            if bucket.gen in known
+            by_gen.pop(bucket.gen)
+            if bucket.gen in by_gen
             else Sealed(self._view, self._number, bucket, self.cutoff)
             for bucket in delayed.buckets
         ]
-        for gone in known.values():
-            gone.close()
+        for sealed in by_gen.values():
+            sealed.close()
 
     def close(self) -> None:
-        """Let go of the files."""
-        for one in self._buckets:
-            one.close()
+        """Close the files."""
+        for sealed in self._buckets:
+            sealed.close()
 
-    def futures(self, cursor: Cursor, after: Mark, *, make_do: bool) -> tuple[Skip, list[Bucket]]:
-        """What a read from a position leaves out as not due, and the buckets it must do without.
+    def futures(self, cursor: Cursor, start: Mark, *, make_do: bool) -> tuple[Skip, list[Bucket]]:
+        """The ids that a read from a position leaves out as not due, and the buckets it
+        cannot read.
 
-        Nothing released for the subscription is left out.
-        make_do: do without a lost bucket; else it raises BucketLost
+        Ids released for the subscription are not left out.
+        make_do: continue without a lost bucket; else raise BucketLost
         """
         out: list[IdSet] = []
         away: list[Bucket] = []
-        for one in self._buckets:
-            if one.bucket.max_at > self.cutoff and not covers(after, one.bucket.last):
+        for sealed in self._buckets:
+            if sealed.bucket.max_at > self.cutoff and not covers(start, sealed.bucket.last):
                 try:
-                    out.append(one.future())
+                    out.append(sealed.future())
                 except BucketAway:
-                    away.append(one.bucket)
+                    away.append(sealed.bucket)
                 except BucketLost:
                     if not make_do:
                         raise
-                    away.append(one.bucket)
+                    away.append(sealed.bucket)
         out.append(self._mutable.future())
         if not cursor.released:
             return tuple(ids for ids in out if ids), away
         return tuple(Without(ids, cursor.released) for ids in out if ids), away
 
-    def poll(self, after: Key, below: Mark) -> Iterator[Key]:
-        """The keys after one that are due, in order, without those at or above a position.
+    def poll(self, start: Key, below: Mark) -> Iterator[Key]:
+        """The due keys after a key, in order, without those at or above a position.
 
-        All keys of a bucket at the position are returned: the caller must check. A bucket that
-        cannot be read ends it, with BucketAway or BucketLost, after all the others.
+        If the position is inside a bucket, all its keys come, and the caller must check. An
+        unreadable bucket raises BucketAway or BucketLost after the keys of all others.
         """
-        found = self._mutable.keys(after, self.cutoff, below)
-        for one in self._buckets:
-            if covers(below, one.bucket.first):
-                found += one.keys(after, self.cutoff)
-        return merge(*found)
+        iterators = self._mutable.keys(start, self.cutoff, below)
+        for sealed in self._buckets:
+            if covers(below, sealed.bucket.first):
+                iterators += sealed.keys(start, self.cutoff)
+        return merge(*iterators)
 
     def next_key(self) -> Key | None:
         """The lowest key above the cutoff; None: nothing waits."""
         best = self._mutable.next_key()
-        for one in sorted(self._buckets, key=lambda one: one.bucket.min_at):
-            if best is not None and best[0] < one.bucket.min_at:
-                break  # nothing in it or after it is lower
+        for sealed in sorted(self._buckets, key=lambda sealed: sealed.bucket.min_at):
+            if best is not None and best[0] < sealed.bucket.min_at:
+                break  # no key in this bucket or a later one is lower
             try:
-                key = one.next_key()
+                key = sealed.next_key()
             except (BucketAway, BucketLost):
-                continue  # the next scan meets it
+                continue  # the next scan handles it
             if key is not None and (best is None or key < best):
                 best = key
         return best
 
     def count(self) -> int:
-        """How many ids are above the cutoff; of a bucket that cannot be read, all."""
+        """How many ids are above the cutoff; all ids of a bucket that cannot be read count."""
         total = self._mutable.count()
-        for one in self._buckets:
+        for sealed in self._buckets:
             try:
-                total += one.count()
+                total += sealed.count()
             except (BucketAway, BucketLost):
-                total += one.bucket.count
+                total += sealed.bucket.count
         return total
 
     def loaded(self) -> tuple[Loaded, dict[int, Loaded]]:
-        """What is in memory: of mutable, and of each bucket by its generation."""
-        return self._mutable.loaded(), {one.bucket.gen: one.loaded() for one in self._buckets}
+        """The parts in memory: of mutable, and of each bucket by its generation."""
+        return self._mutable.loaded(), {
+            sealed.bucket.gen: sealed.loaded() for sealed in self._buckets
+        }
 
     def count_for(self, cursor: Cursor) -> int:
-        """How many of them are neither acknowledged nor below mark-delete."""
+        """How many ids above the cutoff are neither acknowledged nor below mark-delete."""
         total = self._count_in(self._mutable.future(), cursor)
-        for one in self._buckets:
-            if one.bucket.max_at > self.cutoff and not covers(cursor.mark_delete, one.bucket.last):
+        for sealed in self._buckets:
+            if sealed.bucket.max_at > self.cutoff and not covers(
+                cursor.mark_delete, sealed.bucket.last
+            ):
                 try:
-                    total += self._count_in(one.future(), cursor)
+                    total += self._count_in(sealed.future(), cursor)
                 except (BucketAway, BucketLost):
-                    total += one.bucket.count
+                    total += sealed.bucket.count
         return total
 
     def _count_in(self, future: IdSet, cursor: Cursor) -> int:
         buffer = self._view.buffer(self._number)
         ids, mark = _copy(future), cursor.mark_delete
-        if mark[2]:  # it is inside a marker, which may be here as a whole
+        if mark[2]:  # it is inside a marker, which may be in the set as a whole
             below = IdSet()
             below.add((mark[0], mark[1], mark[1], 1, mark[2]))
             remove(ids, below, buffer)
@@ -163,15 +171,15 @@ class Timetable:
 
 
 def _copy(ids: IdSet) -> IdSet:
-    made = IdSet()
-    made.entries = {ledger: known.copy() for ledger, known in ids.entries.items()}
-    made.inner = {key: known.copy() for key, known in ids.inner.items()}
-    return made
+    copy = IdSet()
+    copy.entries = {ledger: bits.copy() for ledger, bits in ids.entries.items()}
+    copy.inner = {key: bits.copy() for key, bits in ids.inner.items()}
+    return copy
 
 
 def timetable(view: View, number: int, cutoff: int) -> Timetable:
     """The timetable of a partition in this process, at a cutoff."""
-    found: Timetable | None = view.timetables.get(number)
-    if found is None:
-        found = view.timetables[number] = Timetable(view, number)
-    return found.stand(cutoff)
+    table: Timetable | None = view.timetables.get(number)
+    if table is None:
+        table = view.timetables[number] = Timetable(view, number)
+    return table.stand(cutoff)

@@ -1,14 +1,15 @@
 """Owns the parts of a timetable: Sealed, the ids of one bucket, and Mutable, those above the last.
 
-Each stands at a cutoff and answers for its own range of positions. Of a bucket the footer is read
-first, then the segments that are due, and the bitmaps once a read comes by. What cannot be read is
+Each has a cutoff and answers for its own range of positions. A bucket reads its footer first, then
+the segments that are due, and its bitmaps when a reader needs them. An unreadable bucket raises
 BucketLost (it is dropped and built again) or BucketAway (the next look tries again).
 
     key = (deliver_at, ledger, entry, index)
 
-Rows of the index lie in order of key. A few are looked at one by one; many are grouped by Arrow,
-without an object a message. A marker all of whose messages are in a set is there as its entry: an
-object for each would cost 186 B.
+Rows of the index are in order of key. A few are checked one by one; many are grouped by Arrow,
+without a Python object per message. A few are looked at one by one; many are grouped by Arrow,
+without an object a message. A marker whose messages are all in a set is stored as its entry: an
+object for each message would cost 186 B.
 
 Invariants
   1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
@@ -48,7 +49,7 @@ ROW_BYTES = 28  # of a row in memory: three columns of 8 bytes, and its index
 
 
 def after_time(at: int) -> Key:
-    """The place after all keys of a time."""
+    """The key after all keys of a time."""
     return (at, FAR, 0, 0)
 
 
@@ -67,7 +68,7 @@ def rows_through(rows: Columns, key: Key) -> int:
 
 
 def keys(rows: Columns, start: int, stop: int) -> Iterator[Key]:
-    """The keys of rows; made as they are asked for."""
+    """The keys of rows, made lazily."""
     for low in range(start, stop, AT_ONCE):
         high = min(stop, low + AT_ONCE)
         columns = (rows.at, rows.ledger, rows.entry, rows.index)
@@ -80,7 +81,7 @@ def keys(rows: Columns, start: int, stop: int) -> Iterator[Key]:
 def sorted_rows(parts: Sequence[Columns]) -> Columns:
     """Rows of parts in order of key; each part is above those before it in position.
 
-    Within a part, rows of one time stand in order of position.
+    Within a part, rows of one time are in order of position.
     """
     total = sum(map(len, parts))
     if total <= FEW_ROWS_MAX:
@@ -111,8 +112,10 @@ def table_of(rows: Columns, start: int, stop: int) -> pa.Table:
 
 
 def ids_of(rows: Columns, start: int, stop: int, buffer: Buffer) -> IdSet:
-    """The ids of rows as a set; a marker all of whose messages are among them as its entry."""
-    made = IdSet()
+    """The ids of rows as a set; a marker with all its messages among them is stored as its
+    entry.
+    """
+    ids = IdSet()
     if stop - start > SET_ROWS_MAX:
         table = table_of(rows, start, stop)
         is_plain = pc.equal(table["index"], 0)
@@ -120,14 +123,14 @@ def ids_of(rows: Columns, start: int, stop: int, buffer: Buffer) -> IdSet:
         if inside.num_rows:
             counts = [inside.num_rows]
             packed = pack_segments(inside, counts, lambda ledger: _counts(buffer, ledger))
-            made.entries, made.inner = joined(packed)
+            ids.entries, ids.inner = joined(packed)
             table = table.filter(is_plain)
         for ledger in pc.unique(table["ledger"]).to_pylist():
             of_ledger = table["entry"].filter(pc.equal(table["ledger"], ledger))
             several = BitMap64(array("Q", memory_of(one_array(of_ledger)).tobytes()))
-            known = made.entries.get(ledger)
-            made.entries[ledger] = several if known is None else known | several
-        return made
+            bits = ids.entries.get(ledger)
+            ids.entries[ledger] = several if bits is None else bits | several
+        return ids
     inner: dict[tuple[int, int], list[int]] = {}
     plain: dict[int, list[int]] = {}
     for _, ledger, entry, index in keys(rows, start, stop):
@@ -139,10 +142,10 @@ def ids_of(rows: Columns, start: int, stop: int, buffer: Buffer) -> IdSet:
         if len(indexes) == _count(buffer, ledger, entry):
             plain.setdefault(ledger, []).append(entry)
         else:
-            made.inner[(ledger, entry)] = BitMap(indexes)
+            ids.inner[(ledger, entry)] = BitMap(indexes)
     for ledger, entries in plain.items():
-        made.entries[ledger] = BitMap64(entries)
-    return made
+        ids.entries[ledger] = BitMap64(entries)
+    return ids
 
 
 def _count(buffer: Buffer, ledger: int, entry: int) -> int:
@@ -152,11 +155,11 @@ def _count(buffer: Buffer, ledger: int, entry: int) -> int:
 
 def _counts(buffer: Buffer, ledger: int) -> pa.Array | None:
     """At each entry of a ledger the messages of its marker."""
-    known = buffer.markers.get(ledger)
-    if not known:
+    markers = buffer.markers.get(ledger)
+    if not markers:
         return None
-    counts = array("i", bytes(4 * (known[-1].entry + 1)))
-    for marker in known:
+    counts = array("i", bytes(4 * (markers[-1].entry + 1)))
+    for marker in markers:
         counts[marker.entry] = marker.count
     return pa.Array.from_buffers(pa.int32(), len(counts), [None, pa.py_buffer(counts)])
 
@@ -164,11 +167,11 @@ def _counts(buffer: Buffer, ledger: int) -> pa.Array | None:
 def unite(ids: IdSet, more: IdSet) -> None:
     """Add a set to another in place; do not use `more` after that."""
     for ledger, entries in more.entries.items():
-        known = ids.entries.get(ledger)
-        if known is None:
+        bits = ids.entries.get(ledger)
+        if bits is None:
             ids.entries[ledger] = entries
         else:
-            known |= entries
+            bits |= entries
         for key in [key for key in ids.inner if key[0] == ledger and key[1] in entries]:
             del ids.inner[key]
     for key, inner in more.inner.items():
@@ -181,18 +184,18 @@ def unite(ids: IdSet, more: IdSet) -> None:
             ids.inner[key] = inner
 
 
-def remove(ids: IdSet, gone: IdSet, buffer: Buffer) -> None:
+def remove(ids: IdSet, removed: IdSet, buffer: Buffer) -> None:
     """Remove a set from another in place; the other messages of a whole marker stay."""
-    for ledger, entries in gone.entries.items():
-        known = ids.entries.get(ledger)
-        if known is not None:
-            known -= entries
-            if not known:
+    for ledger, entries in removed.entries.items():
+        bits = ids.entries.get(ledger)
+        if bits is not None:
+            bits -= entries
+            if not bits:
                 del ids.entries[ledger]
         if ids.inner:
             for key in [key for key in ids.inner if key[0] == ledger and key[1] in entries]:
                 del ids.inner[key]
-    for key, inner in gone.inner.items():
+    for key, inner in removed.inner.items():
         whole = ids.entries.get(key[0])
         if whole is not None and key[1] in whole:
             whole.discard(key[1])
@@ -203,26 +206,26 @@ def remove(ids: IdSet, gone: IdSet, buffer: Buffer) -> None:
             known_inner = ids.inner.pop(key)
         else:
             continue
-        left = known_inner - inner
-        if left:
-            ids.inner[key] = left
+        remaining = known_inner - inner
+        if remaining:
+            ids.inner[key] = remaining
 
 
 def bytes_of(ids: IdSet | None) -> int:
     """The memory of the bitmaps of a set, without the objects around them."""
-    known: list[BitMap | BitMap64] = []
+    bitmaps: list[BitMap | BitMap64] = []
     if ids is not None:
-        known = [*ids.entries.values(), *ids.inner.values()]
+        bitmaps = [*ids.entries.values(), *ids.inner.values()]
     total = 0
-    for bitmap in known:
-        told = bitmap.get_statistics()
-        total += told["n_bytes_array_containers"] + told["n_bytes_run_containers"]
-        total += told["n_bytes_bitset_containers"]
+    for bitmap in bitmaps:
+        statistics = bitmap.get_statistics()
+        total += statistics["n_bytes_array_containers"] + statistics["n_bytes_run_containers"]
+        total += statistics["n_bytes_bitset_containers"]
     return total
 
 
 def messages_of(ids: IdSet, buffer: Buffer) -> int:
-    """How many messages a set stands for; a whole marker for all of its own."""
+    """How many messages a set covers; a whole marker counts with all its messages."""
     total = sum(map(len, ids.inner.values()))
     for ledger, entries in ids.entries.items():
         total += len(entries)
@@ -232,34 +235,34 @@ def messages_of(ids: IdSet, buffer: Buffer) -> int:
     return total
 
 
-def common(left: IdSet, right: IdSet) -> IdSet:
-    """What two sets have in common; each may have a marker as a whole or message by message."""
-    made = IdSet()
-    for ledger, entries in left.entries.items():
-        known = right.entries.get(ledger)
-        if known is not None and (both := entries & known):
-            made.entries[ledger] = both
-    for one, other in ((left, right), (right, left)):
-        for key, inner in one.inner.items():
-            whole = other.entries.get(key[0])
+def common(first: IdSet, second: IdSet) -> IdSet:
+    """The messages in both of two sets; each may have a marker as a whole or message by message."""
+    shared_ids = IdSet()
+    for ledger, entries in first.entries.items():
+        bits = second.entries.get(ledger)
+        if bits is not None and (both := entries & bits):
+            shared_ids.entries[ledger] = both
+    for set_a, set_b in ((first, second), (second, first)):
+        for key, inner in set_a.inner.items():
+            whole = set_b.entries.get(key[0])
             if whole is not None and key[1] in whole:
-                made.inner[key] = inner
-    for key, inner in left.inner.items():
-        some = right.inner.get(key)
-        if some is not None and key not in made.inner and (shared := inner & some):
-            made.inner[key] = shared
-    return made
+                shared_ids.inner[key] = inner
+    for key, inner in first.inner.items():
+        inner_b = second.inner.get(key)
+        if inner_b is not None and key not in shared_ids.inner and (shared := inner & inner_b):
+            shared_ids.inner[key] = shared
+    return shared_ids
 
 
 # --- the parts -------------------------------------------------------------------------------
 
-READS_MAX = 3  # how often a bucket is tried before the rest continues without it
-KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one after it
+READS_MAX = 3  # how often a bucket is read before the others continue without it
+KEPT_SEGMENTS_MAX = 2  # of a bucket: the segment that is falling due, and the next
 T = TypeVar("T")
 
 
 class Loaded(NamedTuple):
-    """What of a bucket is in the memory of this process; bytes: of rows and bitmaps."""
+    """The loaded parts of a bucket in this process; bytes: of rows and bitmaps."""
 
     segments: int = 0
     ids: int = 0
@@ -267,7 +270,9 @@ class Loaded(NamedTuple):
 
 
 class BucketLost(Exception):
-    """A bucket that differs from what the frame says: it is dropped and rebuilt."""
+    """The contents of a bucket differ from the frame that published it: it is dropped and
+    rebuilt.
+    """
 
     def __init__(self, partition: int, gen: int, error: IntegrityError) -> None:
         super().__init__(str(error))
@@ -283,9 +288,10 @@ class BucketAway(Exception):
 
 
 class Mutable:
-    """The ids above the last bucket: chunks of them in order of key, a larger one before a smaller.
+    """The ids above the last bucket: chunks in order of key, a larger chunk before a smaller one.
 
-    Rows only come at the end and go at the front, so the first id says whether some have gone.
+    Rows are only added at the end and removed at the front, so the first id shows whether rows were
+    removed.
     """
 
     __slots__ = ("_chunks", "_cutoff", "_first", "_future", "_rows", "_view", "number")
@@ -302,7 +308,7 @@ class Mutable:
         self._future: IdSet | None = None
 
     def follow(self, schedule: Schedule) -> None:
-        """Take what was added since the last time."""
+        """Take the rows added since the last call."""
         count = len(schedule)
         if not count or count < self._rows or schedule.place(0) != self._first:
             self._begin_again()
@@ -310,21 +316,21 @@ class Mutable:
             return
         self._first = schedule.place(0)
         start, self._rows = self._rows, count
-        made = sorted_rows([_copied(schedule, start)])
+        chunk = sorted_rows([_copied(schedule, start)])
         if self._future is not None:
-            low = bisect_right(made.at, self._cutoff)
-            unite(self._future, ids_of(made, low, len(made), self._view.buffer(self.number)))
-        self._chunks.append(made)
+            low = bisect_right(chunk.at, self._cutoff)
+            unite(self._future, ids_of(chunk, low, len(chunk), self._view.buffer(self.number)))
+        self._chunks.append(chunk)
         while len(self._chunks) > 1 and len(self._chunks[-2]) < 2 * len(self._chunks[-1]):
             self._chunks[-2:] = [sorted_rows(self._chunks[-2:])]
 
     def move(self, cutoff: int) -> None:
         """Move to another cutoff."""
-        before, self._cutoff = self._cutoff, cutoff
-        if self._future is None or cutoff == before:
+        old_cutoff, self._cutoff = self._cutoff, cutoff
+        if self._future is None or cutoff == old_cutoff:
             return
         for chunk in self._chunks:
-            _moved(self._future, chunk, before, cutoff, self._view, self.number)
+            _moved(self._future, chunk, old_cutoff, cutoff, self._view, self.number)
 
     def future(self) -> IdSet:
         """The ids whose time is above the cutoff."""
@@ -336,27 +342,27 @@ class Mutable:
                 unite(self._future, more)
         return self._future
 
-    def keys(self, after: Key, through: int, below: Mark) -> list[Iterator[Key]]:
-        """Keys after one, up to and including a time; each in order."""
+    def keys(self, start_key: Key, through: int, below: Mark) -> list[Iterator[Key]]:
+        """Iterators of the keys after a key, up to and including a time; each in order."""
         if self._first is None or not covers(below, self._first):
             return []
         return [
             keys(chunk, start, stop)
             for chunk in self._chunks
-            if (start := rows_through(chunk, after)) < (stop := bisect_right(chunk.at, through))
+            if (start := rows_through(chunk, start_key)) < (stop := bisect_right(chunk.at, through))
         ]
 
     def next_key(self) -> Key | None:
         """The lowest key above the cutoff."""
-        found = (
+        candidates = (
             (chunk, row)
             for chunk in self._chunks
             if (row := bisect_right(chunk.at, self._cutoff)) < len(chunk)
         )
-        return min((key_of(chunk, row) for chunk, row in found), default=None)
+        return min((key_of(chunk, row) for chunk, row in candidates), default=None)
 
     def loaded(self) -> Loaded:
-        """What of it is in memory."""
+        """The parts in memory."""
         return Loaded(0, self._rows, ROW_BYTES * self._rows + bytes_of(self._future))
 
     def count(self) -> int:
@@ -391,23 +397,23 @@ class Sealed:
         self._future: IdSet | None = None
 
     def close(self) -> None:
-        """Let go of the file; it is opened again when it is needed."""
+        """Close the file; the next read opens it again."""
         if self._open is not None:
             self._view.files.opened.closed(self)
             self._open.close()
         self._open = self._file = None
 
     def _read(self, look: Callable[[BucketFile], T]) -> T:
-        """What reading the file returns; raises BucketLost, BucketAway."""
+        """Read the file and return the result; raises BucketLost, BucketAway."""
         for _ in range(READS_MAX):
             try:
                 if self._file is None:
                     opened = self._view.files.opened
                     self._open = opened.open(self, self.bucket.file.path, self.close)
-                    made = BucketFile(self._open, self.bucket.file)
-                    self._starts = [segment.min_at for segment in made.segments]
-                    self._times = [segment.max_at for segment in made.segments]
-                    self._file = made
+                    bucket_file = BucketFile(self._open, self.bucket.file)
+                    self._starts = [segment.min_at for segment in bucket_file.segments]
+                    self._times = [segment.max_at for segment in bucket_file.segments]
+                    self._file = bucket_file
                 else:
                     self._view.files.opened.used(self)
                 return look(self._file)
@@ -419,13 +425,13 @@ class Sealed:
         raise BucketAway(self.bucket)
 
     def _segment(self, number: int) -> Columns:
-        found = self._kept.get(number)
-        if found is None:
-            found = self._read(lambda file: file.segment(number))
+        rows = self._kept.get(number)
+        if rows is None:
+            rows = self._read(lambda file: file.segment(number))
             while len(self._kept) >= KEPT_SEGMENTS_MAX:
-                del self._kept[min(self._kept)]  # the oldest falls due no more
-            self._kept[number] = found
-        return found
+                del self._kept[min(self._kept)]  # the oldest has fallen due already
+            self._kept[number] = rows
+        return rows
 
     def _falling(self, at: int) -> int:
         """The first segment that has an id above a time."""
@@ -434,55 +440,55 @@ class Sealed:
 
     def move(self, cutoff: int) -> None:
         """Move to another cutoff."""
-        before, self._cutoff = self._cutoff, cutoff
-        if self._future is None or max(cutoff, before) < self.bucket.min_at:
+        old_cutoff, self._cutoff = self._cutoff, cutoff
+        if self._future is None or max(cutoff, old_cutoff) < self.bucket.min_at:
             return
-        number = bisect_right(self._times, before)
+        number = bisect_right(self._times, old_cutoff)
         if number == bisect_right(self._times, cutoff):
-            if number == len(self._times) or max(cutoff, before) < self._starts[number]:
+            if number == len(self._times) or max(cutoff, old_cutoff) < self._starts[number]:
                 return
             rows = self._kept.get(number)
             if rows is not None:
-                _moved(self._future, rows, before, cutoff, self._view, self.number)
+                _moved(self._future, rows, old_cutoff, cutoff, self._view, self.number)
                 return
         self._future = None  # rebuilt from the bitmaps at the next read
 
     def future(self) -> IdSet:
         """The ids whose time is above the cutoff."""
         if self._future is None:
-            made = IdSet()
+            ids = IdSet()
             cutoff = self._cutoff
             number = self._falling(cutoff)
             if number < len(self._times) and self._starts[number] <= cutoff:
                 rows = self._segment(number)
                 low = bisect_right(rows.at, cutoff)
-                made = ids_of(rows, low, len(rows), self._view.buffer(self.number))
+                ids = ids_of(rows, low, len(rows), self._view.buffer(self.number))
                 number += 1
             if number < len(self._times):
-                rest = IdSet()
-                rest.entries, rest.inner = self._read(lambda file: file.joined(number))
+                later = IdSet()
+                later.entries, later.inner = self._read(lambda file: file.joined(number))
                 self._read(BucketFile.forget_bitmaps)
-                unite(rest, made)
-                made = rest
-            self._future = made
+                unite(later, ids)
+                ids = later
+            self._future = ids
         return self._future
 
-    def keys(self, after: Key, through: int) -> list[Iterator[Key]]:
-        """Keys after one, up to and including a time, in order."""
-        if through < self.bucket.min_at or self.bucket.max_at < after[0]:
+    def keys(self, start_key: Key, through: int) -> list[Iterator[Key]]:
+        """An iterator of the keys after a key, up to and including a time, in order."""
+        if through < self.bucket.min_at or self.bucket.max_at < start_key[0]:
             return []
-        return [self._keys(after, through)]
+        return [self._keys(start_key, through)]
 
-    def _keys(self, after: Key, through: int) -> Iterator[Key]:
+    def _keys(self, start_key: Key, through: int) -> Iterator[Key]:
         segments = self._read(lambda file: file.segments)
-        first = max(0, bisect_right(segments, after, key=lambda one: one.first) - 1)
+        first = max(0, bisect_right(segments, start_key, key=lambda segment: segment.first) - 1)
         for number in range(first, len(segments)):
             if segments[number].min_at > through:
                 return
-            if after >= after_time(segments[number].max_at):
+            if start_key >= after_time(segments[number].max_at):
                 continue
             rows = self._segment(number)
-            start, stop = rows_through(rows, after), bisect_right(rows.at, through)
+            start, stop = rows_through(rows, start_key), bisect_right(rows.at, through)
             yield from keys(rows, start, stop)
 
     def next_key(self) -> Key | None:
@@ -508,27 +514,29 @@ class Sealed:
         if self.bucket.max_at <= self._cutoff:
             return 0
         number = self._falling(self._cutoff)
-        total = self._read(lambda file: sum(one.count for one in file.segments[number:]))
+        total = self._read(lambda file: sum(segment.count for segment in file.segments[number:]))
         if self._starts[number] <= self._cutoff:
             total -= bisect_right(self._segment(number).at, self._cutoff)
         return total
 
 
 def _copied(schedule: Schedule, start: int) -> Columns:
-    """Rows of a schedule from one on; copied, for it grows in place."""
+    """The rows of a schedule from a row on; copied, because it grows in place."""
     columns = (schedule.at, schedule.ledger, schedule.entry, schedule.index)
     at, ledger, entry, index = (memoryview(column[start:]) for column in columns)
     return Columns(at, ledger, entry, index)
 
 
-def _moved(future: IdSet, rows: Columns, before: int, cutoff: int, view: View, number: int) -> None:
+def _moved(
+    future: IdSet, rows: Columns, old_cutoff: int, cutoff: int, view: View, number: int
+) -> None:
     """Bring a set of future ids from one cutoff to another, as far as these rows go."""
-    low, high = sorted((bisect_right(rows.at, before), bisect_right(rows.at, cutoff)))
+    low, high = sorted((bisect_right(rows.at, old_cutoff), bisect_right(rows.at, cutoff)))
     if low == high:
         return
     buffer = view.buffer(number)
     passed = ids_of(rows, low, high, buffer)
-    if cutoff > before:
+    if cutoff > old_cutoff:
         remove(future, passed, buffer)
     else:
         unite(future, passed)

@@ -23,38 +23,44 @@ class BatchBytes:
         self.left = bytes_max
 
     def fit(
-        self, ledger: int, marker: Marker | None, index: int, wanted: int, *, is_first: bool
+        self, ledger: int, marker: Marker | None, index: int, requested: int, *, is_first: bool
     ) -> tuple[int, int]:
-        """(how many of the next `wanted` messages, bytes of each); 0: the batch is full.
+        """(how many of the next `requested` messages fit, bytes of each); 0: the batch is full.
 
-        index: of the first in its transaction; is_first: the batch is empty, so it takes it anyway
+        index: of the first message in its transaction; is_first: the batch is empty and takes one
+            in any case
         """
         count, each = (
-            self._plain(ledger, wanted) if marker is None else self._in_txn(marker, index, wanted)
+            self._plain(ledger, requested)
+            if marker is None
+            else self._in_txn(marker, index, requested)
         )
         if count * each <= self.left:
             return count, each
         return max(self.left // each, int(is_first)), each
 
-    def _plain(self, ledger: int, wanted: int) -> tuple[int, int]:
+    def _plain(self, ledger: int, requested: int) -> tuple[int, int]:
         ends = self._view.topic(self._partition).ledgers
-        end = ends[bisect_left(ends, ledger, key=lambda one: one.ledger)]
+        end = ends[bisect_left(ends, ledger, key=lambda ledger_end: ledger_end.ledger)]
         each = end.payload_bytes // max(1, end.messages)
-        if wanted * each <= self.left:
-            return wanted, each
-        # a few large transactions must not count for what lies between them
+        if requested * each <= self.left:
+            return requested, each
+        # exclude markers, because a few large transactions must not raise the mean of the other
+        # messages
         markers = self._view.buffer(self._partition).markers.get(ledger, ())
         size = end.payload_bytes - sum([marker.payload_bytes for marker in markers])
         messages = end.messages - sum([marker.count for marker in markers])
-        return wanted, max(0, size) // max(1, messages)
+        return requested, max(0, size) // max(1, messages)
 
-    def _in_txn(self, marker: Marker, index: int, wanted: int) -> tuple[int, int]:
+    def _in_txn(self, marker: Marker, index: int, requested: int) -> tuple[int, int]:
         chunked = self._view.buffer(self._partition).chunked
         if not chunked or marker.payload_bytes <= self.left:
-            return wanted, marker.payload_bytes // max(1, marker.count)
+            return requested, marker.payload_bytes // max(1, marker.count)
         large = {part[3]: chunked[part[0]] for part in marker.ranges if part[0] in chunked}
         if index in large:
             return 1, large[index].payload_bytes
-        after = min((at for at in large if at > index), default=index + wanted)
-        size = marker.payload_bytes - sum(one.payload_bytes for one in large.values())
-        return min(wanted, after - index), size // max(1, marker.count - len(large))
+        next_large = min((at for at in large if at > index), default=index + requested)
+        size = marker.payload_bytes - sum(
+            large_message.payload_bytes for large_message in large.values()
+        )
+        return min(requested, next_large - index), size // max(1, marker.count - len(large))

@@ -1,8 +1,8 @@
 """Dispatch: which visible messages follow a position, and their rows.
 
 One function decides visibility for consumers and readers alike: the data rows of the partition, and
-at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is
-made from the folds alone, so rows that are not wanted are never read.
+at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan uses
+the folds alone, so it never reads rows that a caller does not need.
 Source: spec/transactions 8.
 """
 
@@ -54,7 +54,7 @@ RECEIVED = pa.schema(
         ("schema_version", pa.int32()),
     ]
 )
-# One for all: making it takes a third of a millisecond, and readers at the end ask all the time.
+# Shared: it takes a third of a millisecond to build, and readers at the end need it all the time.
 NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
 STORED = (
@@ -67,7 +67,7 @@ _COUNT_AT = RECEIVED.get_field_index("redelivery_count")
 _COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())
 _FEW_INDEXES = pa.array(range(FEW_ROWS), pa.int32())
-_WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
+_WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries per step of a walk from the end
 COMMITTED: Final = "committed"
 _COMMITTED, _NO_STATE = pa.scalar(COMMITTED, pa.string()), pa.scalar(None, pa.string())
 
@@ -84,7 +84,10 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """What to deliver; after: the position after the last message looked at; bytes: about."""
+    """The messages to deliver.
+
+    after: the position after the last message checked; bytes: an estimate.
+    """
 
     pieces: list[Piece]
     messages: int
@@ -95,7 +98,7 @@ class Plan(NamedTuple):
 def plan(
     view: View,
     partition: int,
-    after: Mark,
+    start: Mark,
     limit: int,
     skip: Skip = (),
     stop: Mark | None = None,
@@ -103,18 +106,18 @@ def plan(
 ) -> Plan:
     """The next messages after a position, at most limit; those in a skip set are left out.
 
-    It ends before, but never empty, where bytes_max is reached (`batch_bytes`).
-    stop: a position that is not passed, itself left out
-    cost: O(pieces), not O(messages), nor O(what is left out)
+    It ends where bytes_max is reached (`batch_bytes`), but has at least one message.
+    stop: the first position that it must not reach
+    cost: O(pieces), not O(messages), and not O(ids left out)
     """
     silent = view.watermark(partition).silent
-    if silent:  # what is not data is never delivered
+    if silent:  # rows that are not data are never delivered
         skip = (*skip, IdSet(silent))
     pieces: list[Piece] = []
     total = 0
-    at = after
+    at = start
     budget = BatchBytes(view, partition, bytes_max)
-    for run, marker in _candidates(view, partition, after, stop, skip):
+    for run, marker in _candidates(view, partition, start, stop, skip):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
             size = last - first + 1 if marker is None else index_last - index_first + 1
@@ -135,70 +138,72 @@ def plan(
         if total >= limit:
             break
     else:
-        at = _last(view, partition, after, stop)
+        at = _last(view, partition, start, stop)
     return Plan(pieces, total, at, bytes_max - budget.left)
 
 
 def position_followed_by(
-    view: View, partition: int, count: int, after: Mark, skip: Skip = (), stop: Mark | None = None
+    view: View, partition: int, count: int, start: Mark, skip: Skip = (), stop: Mark | None = None
 ) -> Mark | None:
-    """The position after the message that `count` others follow; None if there are too few.
+    """The position after the message that `count` messages follow; None if there are too few.
 
-    after: only messages after this position count, and before `stop`; skip: those in it do not
-    cost:   O(pieces of what follows), whatever lies before it
+    after: only messages after this position and before `stop` count; skip: ids that do not count
+    cost: O(pieces after the result), independent of the log before it
     """
     silent = view.watermark(partition).silent
     if silent:
         skip = (*skip, IdSet(silent))
-    wanted, window = count + 1, max(_WINDOW_LEAST, min(count + 1, _WINDOW_MOST))
+    missing, window = count + 1, max(_WINDOW_LEAST, min(count + 1, _WINDOW_MOST))
     for end in reversed(view.topic(partition).ledgers):
         ledger, high = end.ledger, end.entries
-        if ledger < after[0]:
+        if ledger < start[0]:
             return None
         if stop is not None and ledger >= stop[0]:
             high = min(high, stop[1] + (stop[2] > 1)) if ledger == stop[0] else 0
-        first = after[1] + (after[2] == 0) if ledger == after[0] else 0
+        first = start[1] + (start[2] == 0) if ledger == start[0] else 0
         while high > first:
             low = max(first, high - window)
-            begin = after if ledger == after[0] and low == first else (ledger, low - 1, 0)
+            begin = start if ledger == start[0] and low == first else (ledger, low - 1, 0)
             until = (ledger, high, 0) if stop is None else min((ledger, high, 0), stop)
-            found = list(_candidates(view, partition, begin, until, skip))
-            for (_, entry, last, index_first, index_last), marker in reversed(found):
+            candidates = list(_candidates(view, partition, begin, until, skip))
+            for (_, entry, last, index_first, index_last), marker in reversed(candidates):
                 size = last - entry + 1 if marker is None else index_last - index_first + 1
-                if size < wanted:
-                    wanted -= size
+                if size < missing:
+                    missing -= size
                 elif marker is None:
-                    return (ledger, last - wanted + 1, 0)
+                    return (ledger, last - missing + 1, 0)
                 else:
-                    index = index_last - wanted + 1
+                    index = index_last - missing + 1
                     return (ledger, entry, 0 if index == marker.count else index)
             high, window = low, min(2 * window, _WINDOW_MOST)
     return None
 
 
 def _candidates(
-    view: View, partition: int, after: Mark, stop: Mark | None, skip: Skip
+    view: View, partition: int, start: Mark, stop: Mark | None, skip: Skip
 ) -> Iterator[tuple[Run, Marker | None]]:
-    """What is visible between two positions and not left out: plain messages, and of markers."""
+    """Visible messages between two positions and outside `skip`: plain messages, and those of
+    markers.
+    """
     markers = view.buffer(partition).markers
-    for end in _ledgers_from(view, partition, after[0]):
+    for end in _ledgers_from(view, partition, start[0]):
         ledger, entries = end.ledger, end.entries
         if stop is not None and ledger >= stop[0]:
             if ledger > stop[0]:
                 return
             entries = min(entries, stop[1] + (stop[2] > 1))
-        entry = after[1] + (after[2] == 0) if ledger == after[0] else 0
+        entry = start[1] + (start[2] == 0) if ledger == start[0] else 0
         if entry >= entries:
             continue
-        left = entries_left(skip, ledger, entry, entries)
-        runs = [(entry, entries - 1)] if left is None else runs_left(left, entry, entries)
+        remaining = entries_left(skip, ledger, entry, entries)
+        runs = [(entry, entries - 1)] if remaining is None else runs_left(remaining, entry, entries)
         for run, marker in _apart(ledger, runs, markers.get(ledger, [])):
             if marker is None:
                 yield run, None
                 continue
             first, last = 1, marker.count
-            if run[:2] == after[:2]:
-                first = after[2] + 1
+            if run[:2] == start[:2]:
+                first = start[2] + 1
             if stop is not None and run[:2] == stop[:2]:
                 last = min(last, stop[2] - 1)
             if first <= last:
@@ -213,7 +218,7 @@ def _apart(
     number = 0
     for low, last in runs:
         if number < len(markers) and markers[number].entry < low:
-            number += 1  # the next one is near, or far after what is left out
+            number += 1  # the next marker is near, or far away after a range that is left out
             if number < len(markers) and markers[number].entry < low:
                 number = bisect_left(markers, low, number, key=_entry_of)
         while low <= last:
@@ -244,8 +249,8 @@ def _ledger_of(end: LedgerEnd) -> int:
     return end.ledger
 
 
-def _last(view: View, partition: int, after: Mark, stop: Mark | None) -> Mark:
-    """The last position before the stop, or `after` when there is none."""
+def _last(view: View, partition: int, start: Mark, stop: Mark | None) -> Mark:
+    """The last position before the stop, or `start` when there is none."""
     for end in reversed(view.topic(partition).ledgers):
         ledger, entries, index = end.ledger, end.entries, 0
         if stop is not None and ledger >= stop[0]:
@@ -258,10 +263,10 @@ def _last(view: View, partition: int, after: Mark, stop: Mark | None) -> Mark:
                     index = stop[2] - 1
         if entries:
             mark = (ledger, entries - 1, index)
-            return after if covers(after, mark) else mark
-        if ledger <= after[0]:
+            return start if covers(start, mark) else mark
+        if ledger <= start[0]:
             break
-    return after
+    return start
 
 
 def part_of(piece: Piece, first: int, last: int) -> Piece:
@@ -281,12 +286,12 @@ def id_of(piece: Piece, offset: int) -> Id:
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:
-    """Where the rows of a plan lie, in order."""
+    """The locations of the rows of a plan, in order."""
     return [request for piece in pieces for request in _requests(piece)]
 
 
 def _requests(piece: Piece) -> list[Request]:
-    """Where the rows of a piece lie."""
+    """The locations of the rows of a piece."""
     if piece.marker is None:
         return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
     out: list[Request] = []
@@ -299,10 +304,10 @@ def _requests(piece: Piece) -> list[Request]:
 
 
 class Place(NamedTuple):
-    """Where the first message of a piece is, and when it became visible: what no row has stored.
+    """The id of the first message of a piece, and when it became visible; no row has this stored.
 
-    The messages of a marker have its entry and an index that counts on; the entries of plain ones
-    count on, and they became visible when they were published.
+    The messages of a marker have its entry, and their index counts up. The entries of plain
+    messages count up, and they became visible when they were published.
     """
 
     ledger: int
@@ -313,7 +318,7 @@ class Place(NamedTuple):
 
 
 def place_of(piece: Piece) -> Place:
-    """What the messages of a piece have in common."""
+    """The common values of the messages of a piece."""
     marker = piece.marker
     if marker is None:
         return Place(piece.ledger, piece.entry, None, None, None)
@@ -323,7 +328,7 @@ def place_of(piece: Piece) -> Place:
 class Rows(NamedTuple):
     """The messages of a plan in order, before they become a table or Message objects.
 
-    times: how often each of them came again, None for a reader
+    times: how often each was redelivered, None for a reader
     """
 
     topic: str
@@ -339,15 +344,15 @@ class Rows(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """What their values take in memory."""
+        """The memory that their values take."""
         return int(self.stored.column("value").nbytes)
 
     def columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """What is stored of them, by name."""
+        """The stored columns, by name."""
         return zip(STORED, self.stored.columns, strict=True)
 
     def part(self, start: int, stop: int) -> Rows:
-        """The messages start..stop-1 of these."""
+        """Messages start..stop-1."""
         pieces: list[Piece] = []
         at = 0
         for piece in self.pieces:
@@ -358,7 +363,7 @@ class Rows(NamedTuple):
         return self._replace(pieces=pieces, stored=self.stored.slice(start, stop - start))
 
     def table(self) -> pa.Table:
-        """They as RECEIVED."""
+        """The messages as RECEIVED."""
         ends = list(accumulate(piece.rows for piece in self.pieces))
         total = ends[-1]
         columns = _placed(self.pieces, ends, self.stored.column("publish_time"))
@@ -377,10 +382,10 @@ def rows_of(
     names: Sequence[str] | None = None,
     times: int | None = None,
 ) -> Rows:
-    """The messages of a plan that has some.
+    """The messages of a non-empty plan.
 
-    names: the stored columns that are wanted, the others are null; None: all
-    times: as of Rows
+    names: the stored columns to read, the others are null; None: all
+    times: as in Rows
     """
     stored = _stored(view, pieces, names)
     assert len(stored) == sum([piece.rows for piece in pieces])
@@ -399,7 +404,7 @@ def received(
     """The messages of a plan as RECEIVED, in order.
 
     redelivered: counts of the subscription, None for a reader
-    names:       as of `rows_of`
+    names:       as in `rows_of`
     """
     if not pieces:
         return NO_MESSAGES
@@ -427,15 +432,15 @@ _Each = Callable[[list[Any], pa.DataType], pa.Array]
 def _placed(
     pieces: list[Piece], ends: list[int], sent: pa.ChunkedArray
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The columns that say where and when the messages of pieces became visible.
+    """The columns with the place and time at which the messages of pieces became visible.
 
-    A piece has one value of each, or counts on; few rows cost what the kernels cost.
+    Each column has one value per piece, or counts up. For few rows the cost is that of the kernels.
     """
     total = ends[-1]
     places = [place_of(piece) for piece in pieces]
     bases = [
-        (one.entry if one.first_index is None else one.first_index) - end + piece.rows
-        for one, piece, end in zip(places, pieces, ends, strict=True)
+        (common.entry if common.first_index is None else common.first_index) - end + piece.rows
+        for common, piece, end in zip(places, pieces, ends, strict=True)
     ]
     if len(pieces) == 1:
         each: _Each = partial(_same, total)
@@ -443,15 +448,15 @@ def _placed(
     else:
         each = partial(_each, total, repeat_runs(range(len(pieces)), ends, pa.int32()))
         count = pc.add(pa.arange(0, total), each(bases, pa.int64()))
-    placed = {"ledger": each([one.ledger for one in places], pa.int64()), "entry": count}
-    inner = [one.first_index is not None for one in places]
+    placed = {"ledger": each([common.ledger for common in places], pa.int64()), "entry": count}
+    inner = [common.first_index is not None for common in places]
     if not any(inner):
         placed["index"] = constant(None, pa.int32(), total)
         return placed | {"visible_time": sent, "txn_state": constant(None, pa.string(), total)}
-    entries = [one.entry if is_in else None for one, is_in in zip(places, inner, strict=True)]
+    entries = [common.entry if is_in else None for common, is_in in zip(places, inner, strict=True)]
     entry = each(entries, pa.int64())
     placed["entry"] = entry
-    time = each([one.time_ms for one in places], INSTANT)
+    time = each([common.time_ms for common in places], INSTANT)
     if all(inner):
         placed["index"] = _indexes(bases[0], total) if len(pieces) == 1 else count.cast(pa.int32())
         state = constant(COMMITTED, pa.string(), total)
@@ -465,7 +470,7 @@ def _placed(
 
 
 def _indexes(first: int, total: int) -> pa.Array:
-    """Numbers from the first on; few of them are cut out of those that are there."""
+    """Numbers from `first` on; small ones are sliced from a shared array."""
     if first + total > FEW_ROWS:
         return pa.arange(first, first + total).cast(pa.int32())
     return _FEW_INDEXES.slice(first, total)
@@ -477,23 +482,23 @@ def _same(total: int, values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _each(total: int, number: pa.Array, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The value of the piece that a row is of, as `number` says."""
+    """For each row the value of its piece; number: the piece of each row."""
     if values.count(values[0]) == len(values):
         return _same(total, values, kind)
     return pa.array(values, kind).take(number)
 
 
 def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.Table:
-    """The rows of pieces as they are stored; what is not wanted is null."""
-    known: Sequence[str] = STORED if names is None else [name for name in STORED if name in names]
-    known = known or STORED[3:4]  # one is needed to count rows
-    tables = view.rows(requests_of(pieces), known)
-    found = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-    return found if len(known) == len(STORED) else conform(found, _STORED_SCHEMA)
+    """The stored rows of pieces; columns that the caller does not need are null."""
+    columns: Sequence[str] = STORED if names is None else [name for name in STORED if name in names]
+    columns = columns or STORED[3:4]  # one column is needed to count rows
+    tables = view.rows(requests_of(pieces), columns)
+    rows = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    return rows if len(columns) == len(STORED) else conform(rows, _STORED_SCHEMA)
 
 
 def _counts(redelivered: dict[Id, int], pieces: list[Piece]) -> list[int]:
-    """How often each message came again."""
+    """How often each message was redelivered."""
     out: list[int] = []
     for piece in pieces:
         for step in range(piece.rows):

@@ -1,8 +1,8 @@
-"""What a plan leaves out, as bitmaps for each ledger: a million rows cost microseconds.
+"""The ids that a plan leaves out, as bitmaps for each ledger: a million rows cost microseconds.
 
-    wanted = range - acknowledged - pending - leased - waiting - (future - released)
+    planned = range - acknowledged - pending - leased - waiting - (future - released)
 
-Only what is left gets walked, run by run; of a marker, only the messages that are left.
+A plan walks only the remaining entries, run by run, and only the remaining messages of a marker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txlog.engine.model.idset import IdSet
 
 
 class Without(NamedTuple):
-    """Ids that are left out, except some of them."""
+    """Ids that are left out, except those in `but`."""
 
     ids: IdSet
     but: IdSet
@@ -26,54 +26,56 @@ Skip: TypeAlias = tuple[IdSet | Without, ...]
 
 
 def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | None:
-    """The entries first..stop of a ledger that are not left out; None: all of them.
+    """The entries first..stop of a ledger outside all skip sets; None: all of them.
 
-    A marker is among them unless all its messages are left out together.
+    A marker is included unless all its messages are left out together.
     cost: O(containers of the bitmaps)
     """
-    left: BitMap64 | None = None
-    for one in skip:
-        known = _entries_of(one, ledger)
-        if not known:
+    remaining: BitMap64 | None = None
+    for skipped in skip:
+        bits = _entries_of(skipped, ledger)
+        if not bits:
             continue
-        if left is None:
-            if not known.range_cardinality(first, stop):
+        if remaining is None:
+            if not bits.range_cardinality(first, stop):
                 continue
-            left = BitMap64(range(first, stop))
-        left -= known
-    return left
+            remaining = BitMap64(range(first, stop))
+        remaining -= bits
+    return remaining
 
 
-def _entries_of(one: IdSet | Without, ledger: int) -> BitMap64 | None:
-    if isinstance(one, IdSet):
-        return one.entries.get(ledger)
-    known = one.ids.entries.get(ledger)
-    if not known:
+def _entries_of(skipped: IdSet | Without, ledger: int) -> BitMap64 | None:
+    if isinstance(skipped, IdSet):
+        return skipped.entries.get(ledger)
+    bits = skipped.ids.entries.get(ledger)
+    if not bits:
         return None
-    back = one.but.entries.get(ledger)
-    known = known - back if back else known
-    if one.but.inner:
-        some = BitMap64([entry for number, entry in one.but.inner if number == ledger])
-        known = known - some
-    return known
+    back = skipped.but.entries.get(ledger)
+    bits = bits - back if back else bits
+    if skipped.but.inner:
+        partial_entries = BitMap64(
+            [entry for number, entry in skipped.but.inner if number == ledger]
+        )
+        bits = bits - partial_entries
+    return bits
 
 
-def runs_left(left: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]]:
+def runs_left(bits: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]]:
     """The runs of a bitmap, as (first, last); it has nothing outside first..stop.
 
     cost: O(1) a run, whatever its length
     """
     holes: BitMap64 | None = None
-    after = first
-    while after < stop:
-        for low in left.iter_equal_or_larger(after):
-            if low + 1 not in left:  # where there are many runs, most are of one
+    position = first
+    while position < stop:
+        for low in bits.iter_equal_or_larger(position):
+            if low + 1 not in bits:  # where there are many runs, most have one entry
                 yield low, low
                 continue
             if holes is None:
-                holes = BitMap64.flip(left, first, stop)
-            after = holes.next_set_bit(low) if holes and holes[-1] > low else stop
-            yield low, after - 1
+                holes = BitMap64.flip(bits, first, stop)
+            position = holes.next_set_bit(low) if holes and holes[-1] > low else stop
+            yield low, position - 1
             break
         else:
             return
@@ -83,38 +85,38 @@ def indexes_left(
     skip: Skip, ledger: int, entry: int, first: int, last: int
 ) -> Iterator[tuple[int, int]]:
     """The runs of indexes first..last of a marker that are not left out."""
-    left: BitMap | None = None
-    for one in skip:
-        ids = one if isinstance(one, IdSet) else one.ids
-        known = ids.inner.get((ledger, entry))
-        if isinstance(one, Without):
-            known = _indexes_of(one, ledger, entry, first, last)
-        if known:
-            if left is None:
-                left = BitMap(range(first, last + 1))
-            left -= known
-    if left is None:
+    remaining: BitMap | None = None
+    for skipped in skip:
+        ids = skipped if isinstance(skipped, IdSet) else skipped.ids
+        bits = ids.inner.get((ledger, entry))
+        if isinstance(skipped, Without):
+            bits = _indexes_of(skipped, ledger, entry, first, last)
+        if bits:
+            if remaining is None:
+                remaining = BitMap(range(first, last + 1))
+            remaining -= bits
+    if remaining is None:
         yield first, last
         return
-    holes = BitMap.flip(left, first, last + 1)
-    count, after = len(left), first
+    holes = BitMap.flip(remaining, first, last + 1)
+    count, position = len(remaining), first
     while count:
-        low = left.next_set_bit(after)
-        after = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
-        count -= after - low
-        yield low, after - 1
+        low = remaining.next_set_bit(position)
+        position = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
+        count -= position - low
+        yield low, position - 1
 
 
-def _indexes_of(one: Without, ledger: int, entry: int, first: int, last: int) -> BitMap | None:
-    """Messages of a marker that are left out; the set may have it as a whole."""
-    known = one.ids.inner.get((ledger, entry))
-    whole = one.ids.entries.get(ledger)
+def _indexes_of(skipped: Without, ledger: int, entry: int, first: int, last: int) -> BitMap | None:
+    """The messages of a marker that are left out; the set may have the marker as a whole."""
+    bits = skipped.ids.inner.get((ledger, entry))
+    whole = skipped.ids.entries.get(ledger)
     if whole is not None and entry in whole:
-        known = BitMap(range(first, last + 1))
-    if known is None:
+        bits = BitMap(range(first, last + 1))
+    if bits is None:
         return None
-    back = one.but.entries.get(ledger)
+    back = skipped.but.entries.get(ledger)
     if back is not None and entry in back:
         return None
-    some = one.but.inner.get((ledger, entry))
-    return known if some is None else known - some
+    released = skipped.but.inner.get((ledger, entry))
+    return bits if released is None else bits - released

@@ -1,11 +1,11 @@
 """The rows of a partition that move its watermark, one by one, and the messages that came late.
 
-    read_rows   watermark rows and markers as they are stored, to fold or to list
+    read_rows   watermark rows and markers as stored, to fold or to list
     Lateness    the greatest event time, and how many messages were older than the watermark that
                 their own partition had just before them: a function of its rows up to a place
 
-Messages are read as columns: a plan says between which moves they lie, so one value is compared
-with a whole run of them. None of it is stored. Source: spec/watermarks 2, 5.
+Messages are read as columns. A plan tells between which moves they are, so one value is compared
+with a whole run of messages. None of it is stored. Source: spec/watermarks 2, 5.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most",
 
 
 class Row(NamedTuple):
-    """A watermark row, or a marker; by: who said it; effects: those of a marker; times in ms."""
+    """A watermark row, or a marker; by: producer or timeout; effects: those in a marker; times in
+    ms.
+    """
 
     where: Position
     kind: int
@@ -43,7 +45,7 @@ class Row(NamedTuple):
     effects: list[Effect]
 
     def take(self, state: State) -> None:
-        """Fold it onto the state of the place before."""
+        """Fold it into the state before it."""
         if self.kind == W_SET:
             assert self.producer is not None and self.event_time is not None
             state.raise_to(self.producer, self.event_time, self.where, self.time_ms)
@@ -61,16 +63,18 @@ def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
     tables = view.rows(requests, _COLUMNS)
     columns = [[cell for table in tables for cell in _cells(table, name)] for name in _COLUMNS]
-    told = [
-        place
-        for place, kind in zip(places, columns[0], strict=True)
+    with_value = [
+        position
+        for position, kind in zip(places, columns[0], strict=True)
         if kind in (TXN_COMMIT, W_IDLE)
     ]
-    asked = [(ledger, row, row + 1) for ledger, row in told]
-    found = [
-        cell for table in view.rows(asked, ("value",)) for cell in table.column("value").to_pylist()
+    requests_of_values = [(ledger, row, row + 1) for ledger, row in with_value]
+    cells = [
+        cell
+        for table in view.rows(requests_of_values, ("value",))
+        for cell in table.column("value").to_pylist()
     ]
-    values: dict[Position, bytes | None] = dict(zip(told, found, strict=True))
+    values: dict[Position, bytes | None] = dict(zip(with_value, cells, strict=True))
     for where, kind, producer, event_time, time_ms, lsn, most, least in zip(
         places, *columns, strict=True
     ):
@@ -96,7 +100,7 @@ def _cells(table: pa.Table, name: str) -> list[object]:
 
 
 class Lateness:
-    """The event times of a partition's messages, up to a place.
+    """The event times of a partition's messages, up to a position.
 
     greatest: of the event times, None without one
     late:     messages that were older than the watermark just before them; one without an event
@@ -121,21 +125,21 @@ class Lateness:
         cost: reads the event times of at most ROWS_AT_ONCE messages, and the moves between them
         """
         number, stop = self.partition, (self._last[0], self._last[1] + 1, 0)
-        found = plan(view, number, self._after, ROWS_AT_ONCE, (), stop, NO_MATTER)
-        if not found.pieces:
+        planned = plan(view, number, self._after, ROWS_AT_ONCE, (), stop, NO_MATTER)
+        if not planned.pieces:
             return False
-        values, state, folded = self._values(view, found.pieces)
-        tables = view.rows(requests_of(found.pieces), ("event_time",))
+        values, state, folded = self._values(view, planned.pieces)
+        tables = view.rows(requests_of(planned.pieces), ("event_time",))
         times = pa.concat_tables(tables).column("event_time").cast(pa.int64())
         greatest = pc.max(times).as_py()
         if greatest is not None and (self.greatest is None or greatest > self.greatest):
             self.greatest = greatest
-        self.late += _older(times, found.pieces, values)
-        self._after, self._state, self._folded = found.after, state, folded
+        self.late += _older(times, planned.pieces, values)
+        self._after, self._state, self._folded = planned.after, state, folded
         return True
 
     def _values(self, view: View, pieces: list[Piece]) -> tuple[list[int | None], State, Position]:
-        """The watermark just before each piece; what a marker asserts takes effect after it."""
+        """The watermark just before each piece; the assertions of a marker take effect after it."""
         first = view.topic(self.partition).ledgers[0].ledger
         folded = self._folded
         if folded[0] < first:  # at the beginning, or that much was trimmed meanwhile
@@ -146,8 +150,8 @@ class Lateness:
         else:
             state = self._state.copy()
         last = (pieces[-1].ledger, pieces[-1].entry - 1)
-        known = view.watermark(self.partition)
-        moves = read_rows(view, [*moves_between(known, folded, last)])
+        watermark = view.watermark(self.partition)
+        moves = read_rows(view, [*moves_between(watermark, folded, last)])
         move, value = next(moves, None), state.value
         values: list[int | None] = []
         for piece in pieces:
