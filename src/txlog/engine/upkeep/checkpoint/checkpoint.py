@@ -1,7 +1,8 @@
-"""The checkpoint: moves what the journal holds into files, so that opening costs the live state.
+"""The checkpoint: moves the contents of the journal into files, so that opening costs the live
+state.
 
 The package draws its time line. Only the holder of the maintenance lock comes here. Another process
-waits only for the cut; a thread of this one also waits for the dumps of what it has loaded.
+waits only for the cut; a thread of this process also waits for the dumps of the loaded folds.
 Source: spec/reliability 2.4.
 """
 
@@ -68,11 +69,12 @@ if TYPE_CHECKING:
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
-# Rows kept from the one reading of the journal until they are in parts; those of frames
-# beyond this are read, and checked, a second time.
+# Rows kept from the one reading of the journal until they are in parts; rows of frames beyond this
+# are read, and checked, a second time.
 ROWS_KEPT_BYTES = 16 << 20
 PARTS_BYTES = 16 << 20  # parts that are flushed together are in memory together
-# A part with more of what was sent is written as it is made: whole, it takes five times as much.
+# A part with more bytes of messages is written in pieces: encoded whole, it takes five times as
+# much.
 WHOLE_BYTES = 4 << 20
 # A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
@@ -80,7 +82,7 @@ NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
 class CheckpointReport(msgspec.Struct, gc=False):
-    """What a checkpoint did."""
+    """The counts of a checkpoint."""
 
     generation: int = 0
     lsn: int = 0
@@ -94,12 +96,12 @@ class CheckpointReport(msgspec.Struct, gc=False):
 
 
 class Cut(msgspec.Struct):
-    """The state at a cut, as far as it must be written: after this no view is needed.
+    """The state to write at a cut; after this the checkpoint needs no view.
 
-    kept, changed: dumps that stay where they are, and those to be written
-    unmade:        what changed but is not loaded; `make_dumps` moves it to `changed`
-    runs:          the rows that are only in the journal; places: where their ledgers lie
-    lost:          files that frames named and dropped again before a manifest could name them
+    kept, changed: dumps that stay where they are, and dumps to write
+    unmade:        changed folds that are not loaded; `make_dumps` moves them to `changed`
+    runs:          the rows that are only in the journal; places: the directories of their ledgers
+    lost:          files that frames named and dropped again before a manifest named them
     named:         the names of the cursors whose dumps are written
     """
 
@@ -118,17 +120,19 @@ class Cut(msgspec.Struct):
 def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
     """Write a checkpoint; the caller holds the maintenance lock.
 
-    far:     also remove files outside the store that have lost their name: calls over a network
+    far:     also remove files outside the store that no manifest names: calls over a network
     returns: the new manifest, or the old one when there is no frame since
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
-             Corruption: dumps are missing, and what they could be made from would be removed
+             Corruption: dumps are missing, and the checkpoint would remove the files to rebuild
+                 them from
     """
     disk = store.disk
     store.read(lambda view: need_states(disk, view.dumped().values()))
     _encode_ahead(store)
     cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
-        store.reload()  # it did not know of the newest manifest; a damaged one stays so
+        # its view is older than the newest manifest; a damaged manifest stays damaged
+        store.reload()
         cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     now = store.clock.now()
     sure_ms = store.read(lambda view: trusted(view, store.settings, now), fresh=False).wall_ms
@@ -144,7 +148,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
     try:
         with _uncollected():
-            items, found = _read_frames(view, cut, cut_lsn)
+            items, collected = _read_frames(view, cut, cut_lsn)
         make_dumps(disk, cut)
         generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
@@ -152,10 +156,10 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         view.tail.drop_through(cut_lsn)  # sealing, at the end, takes as much again
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
-        told = changelog.publish(
+        change_logs = changelog.publish(
             disk,
             old,
-            found,
+            collected,
             cursors_of(cut),
             dumps,
             cut_lsn,
@@ -164,7 +168,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
             sure_ms,
             store.note,
         )
-        dropped = dropped_files(old, files, dumps, log, told, cut.lost, now.wall_ms)
+        dropped = dropped_files(old, files, dumps, log, change_logs, cut.lost, now.wall_ms)
         manifest = Manifest(
             generation,
             crc_of(disk, old.generation),
@@ -175,7 +179,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
             dumps,
             dropped,
             log,
-            raw_changes(told),
+            raw_changes(change_logs),
         )
         keep, expired = _expired(manifest, store, sure_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
@@ -188,7 +192,9 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
 
 
 def _encode_ahead(store: Store) -> None:
-    """Encode what the cut would take long for, a block at a time: others get in between."""
+    """Encode large folds ahead of the cut, a block at a time, so that other calls get in
+    between.
+    """
     for key in store.read(lambda view: view.changed()):
         if key[0] == "buffer":
             while store.read(partial(_encode_some, key), fresh=False):
@@ -200,14 +206,14 @@ def _encode_some(key: Component, view: View) -> bool:
 
 
 def state_at_cut(view: View) -> Cut:
-    """What a checkpoint needs from the live view; threads of this process wait for it."""
-    manifest, kept = view.manifest, view.dumped()
+    """The state that a checkpoint needs from the live view; threads of this process wait for it."""
+    manifest, dumped = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
     unmade: dict[Component, Origin] = {}
     for key in view.changed():
-        was = kept.pop(key, None)
+        was = dumped.pop(key, None)
         if (origin := view.origin(key)) is not None:
             unmade[key] = origin
         elif (blob := view.dump(key)) != NOTHING[key[0]] or was is not None:
@@ -215,14 +221,14 @@ def state_at_cut(view: View) -> Cut:
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
-    named = {
+    names = {
         key[1:]: name
         for key in (*changed, *unmade)
         if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
     }
     return Cut(
         manifest,
-        list(kept.values()),
+        list(dumped.values()),
         changed,
         unmade,
         runs,
@@ -230,14 +236,14 @@ def state_at_cut(view: View) -> Cut:
         sealed,
         view.files.gone_since(),
         [*view.files.lost],
-        named,
+        names,
     )
 
 
 def make_dumps(disk: Disk, cut: Cut) -> None:
-    """Write the dumps of what was not loaded at the cut; no live state is used (Law 1).
+    """Write the dumps of the folds that were not loaded at the cut; no live state is used (Law 1).
 
-    What it reads stays as long as the maintenance lock is held.
+    The files that it reads stay as long as the maintenance lock is held.
     raises: Corruption
     """
     for key, origin in cut.unmade.items():
@@ -249,7 +255,7 @@ def make_dumps(disk: Disk, cut: Cut) -> None:
 
 def directories_of(cut: Cut) -> list[str]:
     """The directories of the ledgers that gained rows."""
-    return [place_dir(place) for place in cut.places.values()]
+    return [place_dir(location) for location in cut.places.values()]
 
 
 def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
@@ -266,11 +272,12 @@ def _read_frames(
 ) -> tuple[list[history.Item], changes.Collected]:
     """Read the frames for their rows and the ops of components; nothing is replayed."""
     items: list[history.Item] = []
-    found = changes.Collected()
+    collected = changes.Collected()
     journal, tail = view.journal, view.tail
     journal.current.keep_rows(ROWS_KEPT_BYTES)
     tail.runs = cut.runs
-    while journal.last_lsn < cut_lsn:  # in steps: what a step has read is freed before the next
+    # in steps, so that the memory of a step is freed before the next
+    while journal.last_lsn < cut_lsn:
         for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
             tail.pack(raw)
             lsn, time_ms = raw.lsn, raw.time_ms
@@ -279,16 +286,17 @@ def _read_frames(
                 if kind in history.KINDS:
                     items.append((lsn, time_ms, op))
                 elif kind in changes.TAKES:
-                    changes.TAKES[kind](found, lsn, time_ms, op)
-    return items, found
+                    changes.TAKES[kind](collected, lsn, time_ms, op)
+    return items, collected
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector: what is read stays, and scanning it costs a quarter of the time.
+    """Pause the garbage collector: the rows read stay alive, and scanning them costs a quarter
+    of the time.
 
-    Nothing in it is a cycle, so nothing is kept that would have been freed. Beside a caller that
-    keeps running it is not paused, since that is not ours to stop.
+    They contain no cycles, so the collector would free nothing. With other threads running it is
+    not paused, because the pause would affect them.
     """
     if not (gc.isenabled() and current_thread() is main_thread()):
         yield
@@ -301,9 +309,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
-    """Raise Corruption unless the state files of dumps are there and long enough.
+    """Raise Corruption unless the state files of dumps exist and are long enough.
 
-    A manifest without them would push out the one from which they can be made again.
+    A manifest without them would push out the older manifest from which they can be rebuilt.
     """
     ends: dict[str, int] = {}
     for ref in dumps:
@@ -314,9 +322,9 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
         except MissingFile:
             size = -1
         if size < end:
-            what = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
+            problem = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
             raise Corruption(
-                f"{path} {what}, so no checkpoint is written",
+                f"{path} {problem}, so no checkpoint is written",
                 hint="txlog admin repair makes it again from the checkpoint before",
                 path=path,
             )
@@ -325,15 +333,15 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
     """1 + the highest number in any name, also of a pass that died or a lost manifest.
 
-    directories: of the ledgers that are to get a file. A pass uses up its number with its state
-                 file, but a sweep may have removed that and not yet the parts made with it (R16)
+    directories: of the ledgers that get a file. A pass uses up its number with its state file, but
+                 a sweep may have removed that and not yet the parts made with it (R16)
     """
     highest = max([old.generation, *generations(disk)])
     fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
     for directory in {*fixed, *directories}:
         for name in disk.listdir(directory):
-            if found := _NUMBERED.fullmatch(name):
-                highest = max(highest, int(found[1]))
+            if match := _NUMBERED.fullmatch(name):
+                highest = max(highest, int(match[1]))
     return highest + 1
 
 
@@ -352,12 +360,12 @@ def write_parts(
     sizes = _sizes(cut.runs)
     for ledger, runs in sorted(cut.runs.items()):
         path = part_path(place_dir(cut.places[ledger]), ledger, generation)
-        said = {"ledger": str(ledger), "generation": str(generation)}
+        metadata = {"ledger": str(ledger), "generation": str(generation)}
         if sizes[ledger] > WHOLE_BYTES:
-            ref = _publish_part(view, path, ledger, runs, sizes[ledger], said)
+            ref = _publish_part(view, path, ledger, runs, sizes[ledger], metadata)
         else:
             table = view.tail.message_table([(run, 0, run.rows) for run in runs])
-            data = encode_part(table, said)
+            data = encode_part(table, metadata)
             ref = make_ref(path, ledger, data, table, form="part")
             waiting.append((path, data))
             size += ref.bytes
@@ -385,19 +393,19 @@ def _sizes(runs: dict[int, list[TailRun]]) -> dict[int, int]:
 
 
 def _publish_part(
-    view: View, path: str, ledger: int, runs: list[TailRun], size: int, said: dict[str, str]
+    view: View, path: str, ledger: int, runs: list[TailRun], size: int, metadata: dict[str, str]
 ) -> FileRef:
-    """Publish a part that is too large to be in memory."""
-    made, rows = SegmentStream(), sum(run.rows for run in runs)
+    """Publish a part that is too large for memory."""
+    segment, rows = SegmentStream(), sum(run.rows for run in runs)
     pieces = _pieces(view.tail, runs, piece_rows(rows, size))
-    stream = Stream(made.part(pieces, view.tail.columns(runs), said))
+    stream = Stream(segment.part(pieces, view.tail.columns(runs), metadata))
     with view.disk.publishing(path, stream):
         pass
-    return made.ref(path, ledger)
+    return segment.ref(path, ledger)
 
 
 def _pieces(tail: Tail, runs: list[TailRun], step: int) -> Iterator[pa.Table]:
-    """The rows of runs, so many at a time."""
+    """The rows of runs, `step` at a time."""
     slices: list[Slice] = []
     total = 0
     for run in runs:
@@ -418,9 +426,12 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     """Publish the dumps of the folds that changed in one file; the others stay where they are."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
-    kept = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
-    moved = {key: dump_bytes(view.disk, kept.pop(key)) for key in _worth_moving(view.disk, kept)}
-    out = list(kept.values())
+    kept_dumps = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
+    moved = {
+        key: dump_bytes(view.disk, kept_dumps.pop(key))
+        for key in _worth_moving(view.disk, kept_dumps)
+    }
+    out = list(kept_dumps.values())
     at = STATE_HEAD.size
     for (kind, a, b), blob in sorted({**moved, **cut.changed}.items()):
         blobs.append(blob)
@@ -430,13 +441,13 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     return out
 
 
-def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]:
-    """Dumps in state files that are mostly garbage by now."""
+def _worth_moving(disk: Disk, kept_dumps: dict[Component, DumpRef]) -> list[Component]:
+    """Dumps in state files with mostly dead bytes."""
     live: dict[str, int] = {}
-    for ref in kept.values():
+    for ref in kept_dumps.values():
         live[ref.path] = live.get(ref.path, 0) + ref.length
     poor = {path for path, size in live.items() if size < STATE_LIVE_SHARE_MIN * disk.size(path)}
-    return [key for key, ref in kept.items() if ref.path in poor]
+    return [key for key, ref in kept_dumps.items() if ref.path in poor]
 
 
 def dropped_files(
@@ -444,17 +455,19 @@ def dropped_files(
     files: dict[int, list[FileRef]],
     dumps: list[DumpRef],
     log: list[HistoryRef],
-    told: Changes,
+    change_logs: Changes,
     lost: list[str],
     now_ms: int,
 ) -> list[tuple[str, int]]:
-    """Files that the old manifest names and the new one does not, and those still in grace."""
-    named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
-    named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
-    before = {ref.path for refs in old.files.values() for ref in refs}
-    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
-    before |= {ref.path for ref in changes_of(old).refs}
-    return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
+    """Files that only the old manifest names, and earlier dropped files still in their grace
+    period.
+    """
+    new_paths = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
+    new_paths |= {ref.path for ref in log} | {ref.path for ref in change_logs.refs}
+    old_paths = {ref.path for refs in old.files.values() for ref in refs}
+    old_paths |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
+    old_paths |= {ref.path for ref in changes_of(old).refs}
+    return [*old.dropped, *((path, now_ms) for path in sorted(old_paths - new_paths))]
 
 
 def _expired(
@@ -462,9 +475,9 @@ def _expired(
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
-    What a reader has pinned stays, even on a full disk: the reader would fail. What leads from the
-    previous manifest to this one is spared for one generation; on a full disk only its state is,
-    since frames say where rows are now.
+    A file that a reader has pinned stays even on a full disk, because the reader would fail. The
+    files that lead from the previous manifest to this one are spared for one generation. On a full
+    disk only its state is spared, because frames tell where rows are now.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
@@ -481,12 +494,12 @@ def _expired(
         or (is_far(path) and path not in removed_far)
         or (path in spared and (not full or path.startswith(STATE_DIR)))
     ]
-    kept = {path for path, _ in keep}
-    return keep, [path for path, _ in manifest.dropped if path not in kept]
+    kept_paths = {path for path, _ in keep}
+    return keep, [path for path, _ in manifest.dropped if path not in kept_paths]
 
 
 def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """After the manifest: the checkpoint is there, so what fails now is only a note."""
+    """After the manifest the checkpoint is complete, so later failures are only notes."""
     generation = report.generation
     try:
         store.locked(lambda live: live.journal.note_generation(generation))
@@ -500,7 +513,7 @@ def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointRe
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need.
 
-    What cannot be removed is reported and does not stop the rest.
+    It reports files that it cannot remove, and goes on.
     """
     disk = store.disk
     report.freed_bytes += unlink_free(store, expired)
@@ -508,8 +521,8 @@ def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointR
         if generation < old.generation:
             _unlink(store, manifest_path(generation))
     names = list_journals(disk)
-    for name, after in pairwise(names):
-        if after.first_lsn <= old.cut_lsn + 1:
+    for name, next_journal in pairwise(names):
+        if next_journal.first_lsn <= old.cut_lsn + 1:
             size = _unlink(store, name.path)
             report.journals_deleted += size is not None
             report.freed_bytes += size or 0
@@ -548,11 +561,11 @@ def restore_reserve(store: Store) -> None:
 def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
     """Hold the maintenance lock; False: another process has it, and wait is not set.
 
-    An interrupt may stop the acquire or the release anywhere. What releases the lock is in place
-    before it is acquired, twice, and a block that was never entered releases it on its way out.
+    An interrupt may stop the acquire or the release anywhere. So two nested blocks release the
+    lock, both set up before it is acquired.
     """
     if wait and store.upkeep is not None:
-        store.upkeep.finish()  # our own must not look like another process's
+        store.upkeep.finish()  # this process's own upkeep must not look like another process
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     try:
         try:

@@ -1,8 +1,8 @@
-"""Removing files that have lost their names, in the store and outside it.
+"""Removing files that no manifest names, in the store and outside it.
 
 Files that lead from the checkpoint before the newest to the newest are spared, because repair uses
-them; so are files pinned by a live reader. What cannot be removed now is reported, does not stop
-the rest, and is left to `txlog admin gc`, since nothing names it any more.
+them; so are files pinned by a live reader. A file that cannot be removed now is reported and left
+to `txlog admin gc`; the others are removed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ STATE_DIR = "state/"
 
 
 def unlink_free(store: Store, paths: Iterable[str]) -> int:
-    """Remove what no reader has pinned; returns the bytes.
+    """Remove the files that no reader has pinned; returns their bytes.
 
-    Files outside the store go only from places that this user has confirmed (store/confirmed).
+    Files outside the store are removed only from places that this user has confirmed
+    (store/confirmed).
     """
     disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
     near, far = list[str](), list[str]()
@@ -33,7 +34,7 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
             far.append(path)
         elif disk.exists(path):
             near.append(path)
-    freed = sum(_remove_far(store, place, path) for place, path in removable(store, far))
+    freed = sum(_remove_far(store, location, path) for location, path in removable(store, far))
     if near:
         with unpinned(disk, salt, timeout_ms) as is_free:
             for path in filter(is_free, near):
@@ -43,36 +44,37 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
                     freed += size
                 except MissingFile:
                     pass
-                except TxlogError as error:  # it has no name: the next sweep finds it again
+                # no manifest names it, so the next sweep finds it again
+                except TxlogError as error:
                     store.note(f"{error}; txlog admin gc --apply tries again")
     return freed
 
 
 def removable(store: Store, far: list[str]) -> list[tuple[str, str]]:
-    """Of files outside the store those that may be removed, each with its place.
+    """The files outside the store that may be removed, each with its place.
 
-    The others are reported: the store names them, and this user has confirmed no such place.
+    The others are reported, because this user has not confirmed their place.
     """
     if not far:
         return []
     places, uuid = confirmed(store), store.identity.uuid
-    found = [(place_in(places, uuid, path), path) for path in far]
-    left = [path for place, path in found if place is None]
-    if left:
-        more = "" if len(left) == 1 else f" and {len(left) - 1} more"
+    located = [(place_in(places, uuid, path), path) for path in far]
+    stranded = [path for place, path in located if place is None]
+    if stranded:
+        more = "" if len(stranded) == 1 else f" and {len(stranded) - 1} more"
         store.reports.append(
-            f"{remote.without_options(left[0])}{more} stay: this user has not offloaded from this"
-            f" store to there; {HINT}"
+            f"{remote.without_options(stranded[0])}{more} stay: this user has not offloaded from "
+            f"this store to there; {HINT}"
         )
-    return [(place, path) for place, path in found if place is not None]
+    return [(location, path) for location, path in located if location is not None]
 
 
-def _remove_far(store: Store, place: str, path: str) -> int:
+def _remove_far(store: Store, location: str, path: str) -> int:
     try:
         size = remote.size_of(path)
         with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
             if is_free(path):
-                remote.delete(place, path)
+                remote.delete(location, path)
                 return size
     except MissingFile:
         pass
@@ -82,11 +84,12 @@ def _remove_far(store: Store, place: str, path: str) -> int:
 
 
 def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
-    """What leads from the checkpoint before a manifest to it, and only that one still names.
+    """The files that lead from the checkpoint before a manifest to it, and that only the
+    earlier one names.
 
-    If the one before is unknown, everything that lost its name: it may be under repair.
+    If that checkpoint is unknown, all dropped files, because a repair may need them.
     """
-    older = [one for one in generations(disk) if one < newest.generation]
+    older = [generation for generation in generations(disk) if generation < newest.generation]
     if not older:
         return set()
     try:
@@ -95,16 +98,17 @@ def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
         return {path for path, since in newest.dropped if since >= newest.time_ms}
 
 
-def leading(before: Manifest, newest: Manifest) -> set[str]:
-    """The files of a checkpoint from which the next one's can be made again.
+def leading(previous: Manifest, newest: Manifest) -> set[str]:
+    """The files of a checkpoint from which repair can rebuild those of the next checkpoint.
 
     Its state, its history, and rows that are now in other files. Rows of a trimmed or deleted
-    ledger lead nowhere: frames say that they are gone, and that is when they go (R18). For a
-    partition these are known; for a sidecar, only once nothing of the partition is left.
+    ledger are not needed, because frames record that they are dropped, and R18 deletes them then.
+    For a partition these ledgers are known; for a sidecar, only once the whole partition is
+    deleted.
     """
-    out = {ref.path for ref in before.dumps} | {ref.path for ref in before.history}
+    out = {ref.path for ref in previous.dumps} | {ref.path for ref in previous.history}
     live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}
-    for ledger, refs in before.files.items():
+    for ledger, refs in previous.files.items():
         for ref in refs:
             in_sidecar = SIDECAR_DIR in ref.path and _partition_dir(ref.path) in live
             if ledger in newest.files or in_sidecar:

@@ -1,8 +1,8 @@
-"""Owns `_README`: a note in the directory of each topic that says how its files are read.
+"""Owns `_README`: a note in the directory of each topic about how to read its files.
 
-Nothing needs it and nothing names it. It is written once, by the first checkpoint after the
-directory is there; a crash may leave part of it, which harms nobody. The first checkpoint that
-finds no file of a deleted topic removes it.
+No code needs it and no manifest names it. The first checkpoint after the directory is made writes
+it once; a crash may leave a part of it, which is harmless. The first checkpoint that finds no file
+of a deleted topic removes it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Do not change, move or remove anything here, except this file.
 
 
 def write_notes(store: Store, *, topics_max: int | None = None) -> None:
-    """Write the notes that are missing, and remove those of topics that are gone.
+    """Write the missing notes, and remove those of deleted topics.
 
     The caller holds the maintenance lock.
 
-    topics_max: with more topics than this nothing is looked for
+    topics_max: with more topics than this it does nothing
     """
     names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
     if topics_max is not None and len(names) > topics_max:
         return
     disk = store.disk
-    known = {topic_dir(name) for name in names}
+    topic_dirs = {topic_dir(name) for name in names}
     for path in below_topics(disk, 3):
-        if path not in known:
+        if path not in topic_dirs:
             _remove(disk, path)
     for name in names:
         directory = topic_dir(name)
@@ -57,7 +57,7 @@ def write_notes(store: Store, *, topics_max: int | None = None) -> None:
 
 
 def _remove(disk: Disk, directory: str) -> None:
-    """Remove the note of a deleted topic, unless there is something that it is about."""
+    """Remove the note of a deleted topic, unless the directory still has files."""
     names = names_in(disk, directory) or []
     others = [f"{directory}/{name}" for name in names if name != NOTE]
     if NOTE in names and not any(names_in(disk, path) for path in others):

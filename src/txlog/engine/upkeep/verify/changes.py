@@ -1,7 +1,7 @@
-"""Verifying the logs of changes: each file by its bytes, and all of them against the state.
+"""Verifying the logs of changes: the bytes of each file, and all files together against the state.
 
 The newest row of a key, a cursor, or a thing of the catalog is its state at the cut of the
-checkpoint, as its dump has it: a row too many, one too few or a different one is a contradiction.
+checkpoint, as its dump has it: an extra, missing or different row is a contradiction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.engine.upkeep.verify.files import IsWanted
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.errors import MissingFile, TxlogError
 
-# What a row says of the change, and not of the state after it.
+# Columns about the change, and not about the state after it.
 _OF_CHANGE: Final = frozenset(
     "lsn time change first_lsn changes messages ranges txn batch complete".split()
 )
@@ -31,7 +31,7 @@ States = dict[tuple[Any, ...], Row]
 def check_changes(
     disk: Disk, ref: ChangeRef, findings: Findings, is_wanted: IsWanted, *, deep: bool = False
 ) -> bool:
-    """One file; returns whether it is good."""
+    """Check one file; returns whether it is good."""
     try:
         data = disk.read(ref.path)
         findings.read(len(data))
@@ -60,25 +60,30 @@ def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
     try:
         states = snapshot(disk, manifest.dumps, manifest.cut_lsn, manifest.time_ms)
         for kind, schema in SCHEMAS.items():
-            found = [read(disk, ref) for ref in logs.refs if ref.kind == kind]
-            told = newest(kind, pa.concat_tables([schema.empty_table(), *found]))
-            _compare(kind, _states(kind, told), _states(kind, states[kind]), findings)
+            tables = [read(disk, ref) for ref in logs.refs if ref.kind == kind]
+            latest = newest(kind, pa.concat_tables([schema.empty_table(), *tables]))
+            _compare(kind, _states(kind, latest), _states(kind, states[kind]), findings)
     except MissingFile:
-        return  # a checkpoint has replaced them meanwhile, or it was reported
+        return  # a checkpoint has replaced the files meanwhile, or the loss is reported already
     except TxlogError:
-        return  # a dump is damaged, which was reported
+        return  # a dump is damaged, which is reported already
 
 
-def _compare(kind: str, told: States, known: States, findings: Findings) -> None:
-    """Compare two maps from key to state; the first differences are named."""
-    wrong = sorted(key for key in {*told, *known} if told.get(key) != known.get(key))
+def _compare(kind: str, from_logs: States, from_dumps: States, findings: Findings) -> None:
+    """Compare two maps from key to state; reports the first differences."""
+    wrong = sorted(
+        key for key in {*from_logs, *from_dumps} if from_logs.get(key) != from_dumps.get(key)
+    )
     for key in wrong[:_SHOWN_MAX]:
         why = (
             "has no row"
-            if key not in told
+            if key not in from_logs
             else "is gone"
-            if key not in known
-            else ("differs in " + ", ".join(n for n, v in known[key].items() if told[key][n] != v))
+            if key not in from_dumps
+            else (
+                "differs in "
+                + ", ".join(n for n, v in from_dumps[key].items() if from_logs[key][n] != v)
+            )
         )
         name = " ".join(map(str, key))
         findings.error(604, f"the log of changes: {kind} {name} {why}", hint=_HINT)
@@ -94,8 +99,8 @@ def _states(kind: str, rows: pa.Table) -> States:
     names = [name for name in rows.column_names if name not in _OF_CHANGE]
     out: States = {}
     for row in rows.select(names).to_pylist():
-        for one in row.get("bitmaps") or ():
-            load = BitMap64.deserialize if one["entry"] is None else BitMap.deserialize
-            one["bitmap"] = load(one["bitmap"])
+        for bitmap in row.get("bitmaps") or ():
+            load = BitMap64.deserialize if bitmap["entry"] is None else BitMap.deserialize
+            bitmap["bitmap"] = load(bitmap["bitmap"])
         out[tuple(row[name] for name in KEYS[kind])] = row
     return out

@@ -1,16 +1,16 @@
-"""Verifying that the components agree: with each other, and with the rows that are stored.
+"""Verifying that the components agree with each other and with the stored rows.
 
     partition     its ledgers against the rows: entries, messages, markers
     sidecar       every visible or open message is a row of that transaction with that index
-    cursors       what is acknowledged, held or in hand exists, by whom exists, and nothing is two
-                  of these
-    coordinators  what is held belongs to an unfinished transaction; a commit has its markers
-    keys          bound is exactly what is open under a key
-    delayed       the index has what the log says is not due, and nothing else
-    watermarks    what the rows assert leads to the state, and to every snapshot on the way
+    cursors every acknowledged, held or leased message exists, the consumer exists, and no message
+                  is in two of these states
+    coordinators  held messages belong to an unfinished transaction; a commit has its markers
+    keys          the bound transactions are exactly those open under a key
+    delayed       the index has exactly the messages of the log that are not due
+    watermarks    folding the rows gives the state, and every snapshot on the way
 
 Each is a function of one view, and reads rows in columns. A component whose own bytes are damaged
-raises, and the others are looked at all the same.
+raises, and the others are still checked. the same.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from txlog.errors import IntegrityError, TxlogError
 
 
 def check_cursor(view: View, subscription: int, number: int, findings: Findings) -> None:
-    """One subscription in one partition."""
+    """Check one subscription in one partition."""
     cursor = view.cursor(subscription, number)
-    held = view.catalog.subscriptions[subscription]
-    check = _Check(view, number, f"subscription {held.name}", findings)
+    subscription_record = view.catalog.subscriptions[subscription]
+    check = _Check(view, number, f"subscription {subscription_record.name}", findings)
     check.mark(cursor)
     check.ids("acknowledged", cursor.acked, cursor)
     check.ids("held by a transaction", cursor.held, cursor)
@@ -68,7 +68,7 @@ def check_cursor(view: View, subscription: int, number: int, findings: Findings)
 
 
 class _Check:
-    """What the checks of one cursor share."""
+    """The shared state of the checks of one cursor."""
 
     __slots__ = ("_ends", "_findings", "_number", "_view", "_who")
 
@@ -90,7 +90,7 @@ class _Check:
         )
 
     def mark(self, cursor: Cursor) -> None:
-        """Mark-delete is at a place of the partition, or before its first ledger."""
+        """Check that mark-delete is in the partition, or before its first ledger."""
         ledger, entry, index = cursor.mark_delete
         if cursor.mark_delete == BEFORE_ALL or ledger < min(self._ends):
             return
@@ -103,15 +103,15 @@ class _Check:
             if marker is None or index > marker.count:
                 self.say(f"mark-delete {ledger}:{entry}:{index} is not a message", run)
 
-    def ids(self, what: str, ids: IdSet, cursor: Cursor) -> None:
-        """Every id is a message of the partition after mark-delete."""
+    def ids(self, state_name: str, ids: IdSet, cursor: Cursor) -> None:
+        """Check that every id is a message of the partition after mark-delete."""
         for run in ids.runs():
             if not self._exists(run):
-                self.say(f"{_text(run)} is {what} but does not exist", run)
+                self.say(f"{_text(run)} is {state_name} but does not exist", run)
                 return
             last = (run[0], run[2], run[4])
-            if covers(cursor.mark_delete, last) and what != "held by a transaction":
-                self.say(f"{_text(run)} is {what} but is before mark-delete", run)
+            if covers(cursor.mark_delete, last) and state_name != "held by a transaction":
+                self.say(f"{_text(run)} is {state_name} but is before mark-delete", run)
                 return
 
     def _exists(self, run: Run) -> bool:
@@ -127,23 +127,25 @@ class _Check:
         return marker is not None and index_last <= marker.count
 
     def pending(self, cursor: Cursor, subscription: int) -> None:
-        """What transactions hold: each by one only, counts right, registered with an open one."""
+        """Check the ids that transactions hold: each by one transaction, counted right, and
+        registered with it.
+        """
         seen = IdSet()
-        for (coordinator, sequence), one in cursor.pending.items():
+        for (coordinator, sequence), pending in cursor.pending.items():
             name = f"transaction {coordinator}:{sequence}"
-            if (run := _common(seen, one.runs)) is not None:
+            if (run := _common(seen, pending.runs)) is not None:
                 self.say(f"{_text(run)} is held by {name} and by another", run)
-            for run in one.runs:
+            for run in pending.runs:
                 seen.add(run)
             txn = coordinators.find(self._view.coordinator(coordinator), sequence)
             if txn is not None and (subscription, self._number) not in txn.subscriptions:
                 self.say(f"{name} holds acknowledgements but is not registered for it")
-            count = sum(self._messages(run) for run in one.runs)
-            if count != one.count:
-                self.say(f"{name} holds {one.count} acknowledgements, its ids are {count}")
+            count = sum(self._messages(run) for run in pending.runs)
+            if count != pending.count:
+                self.say(f"{name} holds {pending.count} acknowledgements, its ids are {count}")
 
     def _messages(self, run: Run) -> int:
-        """Messages of a run: a marker counts its own."""
+        """How many messages a run has; a marker counts with its messages."""
         if run[3]:
             return size(run)
         state = self._view.buffer(self._number)
@@ -179,14 +181,14 @@ _NAMED = "txlog delay rebuild rebuilds the index from the log"
 
 
 def check_folds(view: View, findings: Findings, partitions: Collection[int] | None) -> None:
-    """Look at every component; partitions: only these and what is recorded of them."""
+    """Check every component; partitions: only these and the records about them."""
     try:
-        every = [n for topic in view.catalog.topics.values() for n in catalogs.numbers(topic)]
+        numbers_ = [n for topic in view.catalog.topics.values() for n in catalogs.numbers(topic)]
     except TxlogError as error:
         findings.caught(error)
         return
-    wanted = [n for n in every if partitions is None or n in partitions]
-    for number in wanted:
+    selected = [n for n in numbers_ if partitions is None or n in partitions]
+    for number in selected:
         for check in _OF_PARTITION:
             _guarded(check, view, number, findings)
         topic = catalogs.topic_of(view.catalog, number)
@@ -196,13 +198,13 @@ def check_folds(view: View, findings: Findings, partitions: Collection[int] | No
             except TxlogError as error:
                 findings.caught(error, partition=number)
     for number in delayed_partitions(view):
-        if number in wanted:
+        if number in selected:
             _guarded(_delayed, view, number, findings)
-    _transactions(view, wanted, findings)
-    _reserved(view, wanted, findings)
+    _transactions(view, selected, findings)
+    _reserved(view, selected, findings)
     if partitions is None:
         _keys(view, findings)
-        _owners(view, set(every), findings)
+        _owners(view, set(numbers_), findings)
 
 
 def _guarded(
@@ -221,24 +223,31 @@ def _guarded(
 
 
 def _contradictions(view: View, number: int, findings: Findings) -> None:
-    """What is held for a transaction that has ended or never existed; markers of aborted ones."""
-    for one in contradictions(view, number):
+    """Check for messages held for a transaction that has ended or never existed, and for
+    markers of aborted ones.
+    """
+    for contradiction in contradictions(view, number):
         findings.error(
-            604, f"transaction {one.coordinator}:{one.sequence}: {one.detail}", partition=number
+            604,
+            f"transaction {contradiction.coordinator}:{contradiction.sequence}: "
+            f"{contradiction.detail}",
+            partition=number,
         )
 
 
-def _transactions(view: View, wanted: Collection[int], findings: Findings) -> None:
-    """Each ended once: what committed has its markers, what aborted has none."""
+def _transactions(view: View, selected: Collection[int], findings: Findings) -> None:
+    """Check that each transaction ended once: a committed one has its markers, an aborted one
+    has none.
+    """
     try:
         view.load_coordinators()
     except TxlogError as error:
         findings.caught(error)
         return
     for _, state in view.loaded_coordinators():
-        kept = [(*item, False) for item in state.unfinished.items()]
-        kept += [(*item, True) for item in zip(state.ended, state.ended.values(), strict=True)]
-        for sequence, txn, is_ended in kept:
+        records = [(*item, False) for item in state.unfinished.items()]
+        records += [(*item, True) for item in zip(state.ended, state.ended.values(), strict=True)]
+        for sequence, txn, is_ended in records:
             if txn.sequence != sequence or (txn.status in coordinators.ENDED) is not is_ended:
                 findings.error(
                     604,
@@ -248,24 +257,24 @@ def _transactions(view: View, wanted: Collection[int], findings: Findings) -> No
             if sequence >= state.next_sequence or sequence >= state.reserved_below:
                 findings.error(604, f"transaction {txn.coordinator}:{sequence} was never issued")
             for number, ledger, entry, count in txn.markers:
-                if number in wanted:
+                if number in selected:
                     _marker(view, txn, (number, ledger, entry, count), findings)
 
 
 def _marker(
-    view: View, txn: coordinators.Txn, place: tuple[int, int, int, int], findings: Findings
+    view: View, txn: coordinators.Txn, marker_at: tuple[int, int, int, int], findings: Findings
 ) -> None:
-    number, ledger, entry, count = place
+    number, ledger, entry, count = marker_at
     try:
         if all(end.ledger != ledger for end in view.topic(number).ledgers):
             return  # trimmed
         marker = buffers.find_marker(view.buffer(number), ledger, entry)
     except TxlogError:
-        return  # its dump is damaged, which was reported
+        return  # its dump is damaged, which is reported already
     name = f"transaction {txn.coordinator}:{txn.sequence}"
     refs = view.files.of(ledger)
     if refs and refs[0].form == "adopted":
-        return  # of a batch: its files are there themselves
+        return  # it is of a batch, whose files are there without a marker
     if marker is None:
         findings.error(
             604,
@@ -289,10 +298,10 @@ def _marker(
         )
 
 
-def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
-    """Topics of a name that is now refused; they are read and written like any other."""
+def _reserved(view: View, selected: Collection[int], findings: Findings) -> None:
+    """Report topics with a name that is refused now; they are read and written like others."""
     for topic in view.catalog.topics.values():
-        if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in wanted:
+        if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in selected:
             findings.warning(
                 "reserved",
                 f"topic {SIDECAR} has the name of a sidecar",
@@ -302,7 +311,7 @@ def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
 
 
 def _keys(view: View, findings: Findings) -> None:
-    """A key has bound what is open under it, and nothing else is open under it."""
+    """Check that each key has bound its open transaction, and that no other is open under it."""
     states = dict(view.loaded_coordinators())
     bound: set[tuple[int, int]] = set()
     for key in sorted(view.known()):
@@ -313,24 +322,26 @@ def _keys(view: View, findings: Findings) -> None:
         except TxlogError as error:
             findings.caught(error)
             continue
-        for uid, named in keys.of.items():
-            for name, one in named.items():
-                if one.sequence < 0:
+        for uid, keys_of_user in keys.of.items():
+            for name, key_record in keys_of_user.items():
+                if key_record.sequence < 0:
                     continue
-                txn = states[key[1]].unfinished.get(one.sequence) if key[1] in states else None
+                txn = (
+                    states[key[1]].unfinished.get(key_record.sequence) if key[1] in states else None
+                )
                 if txn is None or (txn.key, txn.owner_uid) != (name, uid):
                     findings.error(
                         604,
-                        f"key {name} of {one.owner} has bound transaction "
-                        f"{key[1]}:{one.sequence}, which is not open under it",
+                        f"key {name} of {key_record.owner} has bound transaction "
+                        f"{key[1]}:{key_record.sequence}, which is not open under it",
                     )
-                elif txn.epoch > one.epoch:
+                elif txn.epoch > key_record.epoch:
                     findings.error(
                         604,
-                        f"transaction {key[1]}:{one.sequence} has epoch {txn.epoch} of key "
-                        f"{name}, which is at {one.epoch}",
+                        f"transaction {key[1]}:{key_record.sequence} has epoch {txn.epoch} of key "
+                        f"{name}, which is at {key_record.epoch}",
                     )
-                bound.add((key[1], one.sequence))
+                bound.add((key[1], key_record.sequence))
     for number, state in states.items():
         for sequence, txn in state.unfinished.items():
             is_open = txn.status == coordinators.OPEN and txn.key is not None
@@ -342,11 +353,11 @@ def _keys(view: View, findings: Findings) -> None:
                 )
 
 
-def _owners(view: View, every: set[int], findings: Findings) -> None:
-    """Every ledger has an owner that exists, and is below the next number."""
+def _owners(view: View, partitions: set[int], findings: Findings) -> None:
+    """Check that every ledger has an existing owner, and is below the next number."""
     catalog = view.catalog
     for ledger, (number, _) in sorted(catalog.owners.items()):
-        if number not in every:
+        if number not in partitions:
             findings.error(
                 604,
                 f"ledger {ledger} belongs to partition {number}, which does not exist",
@@ -360,17 +371,17 @@ def _owners(view: View, every: set[int], findings: Findings) -> None:
 
 
 def _delayed(view: View, number: int, findings: Findings) -> None:
-    """Compare the index of delayed messages with the log, for what may not be due."""
+    """Compare the index of delayed messages with the log, for messages that may not be due."""
     state = view.delayed(number)
-    gone = view.topic(number).ledgers[0].ledger
+    first_ledger = view.topic(number).ledgers[0].ledger
     tables = [TIMES.empty_table(), columns_of(state.mutable)]
     for bucket in state.buckets:
         try:
             tables.append(later_in(view, bucket, state.passed_ms))
         except IntegrityError:
             return  # reported for its file; it is dropped and rebuilt
-    indexed = _comparable(pa.concat_tables(tables), state.passed_ms, gone)
-    logged = _comparable(scan(view, number, ID_MIN, ID_MAX), state.passed_ms, gone)
+    indexed = _comparable(pa.concat_tables(tables), state.passed_ms, first_ledger)
+    logged = _comparable(scan(view, number, ID_MIN, ID_MAX), state.passed_ms, first_ledger)
     names = TIMES.names
     missing = logged.join(indexed, names, join_type="left anti")
     for first, last in state.unindexed:
@@ -389,9 +400,9 @@ def _delayed(view: View, number: int, findings: Findings) -> None:
             )
 
 
-def _comparable(times: pa.Table, passed_ms: int, gone: int) -> pa.Table:
+def _comparable(times: pa.Table, passed_ms: int, first_ledger: int) -> pa.Table:
     is_later = pc.greater(times["deliver_at"], passed_ms)
-    return times.filter(pc.and_(is_later, pc.greater_equal(times["ledger"], gone)))
+    return times.filter(pc.and_(is_later, pc.greater_equal(times["ledger"], first_ledger)))
 
 
 def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int, int]) -> pa.Table:
@@ -401,54 +412,54 @@ def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int,
 
 def _watermark(view: View, number: int, findings: Findings) -> None:
     """Fold the rows that move the watermark, from the first existing snapshot."""
-    known = view.watermark(number)
+    watermark = view.watermark(number)
     snapshots = sorted(
-        (ledger, entry) for ledger, rows in known.snapshots.items() for entry in rows
+        (ledger, entry) for ledger, rows in watermark.snapshots.items() for entry in rows
     )
-    state, behind = State(), START
+    state, start = State(), START
     if snapshots:
         first = _snapshot(view, snapshots[0])
         if first is None:
-            return  # of a version that this program does not read
-        state, behind = first, snapshots[0]
-    elif not known.state.seen:
+            return  # the snapshot has a version that this program does not read
+        state, start = first, snapshots[0]
+    elif not watermark.state.seen:
         return
-    for place in snapshots[1:]:
-        for row in _moves(view, number, behind, place):
+    for position in snapshots[1:]:
+        for row in _moves(view, number, start, position):
             row.take(state)
-        behind = place
-        found = _snapshot(view, place)
-        if found is not None and (found.active, found.seen) != (state.active, state.seen):
+        start = position
+        snapshot = _snapshot(view, position)
+        if snapshot is not None and (snapshot.active, snapshot.seen) != (state.active, state.seen):
             findings.error(
                 604,
-                f"the watermark snapshot at {place[0]}:{place[1]} is not what the rows before "
-                "it say",
+                f"the watermark snapshot at {position[0]}:{position[1]} is not what the rows "
+                "before it say",
                 partition=number,
-                ledger=place[0],
-                first=place,
+                ledger=position[0],
+                first=position,
             )
             return
-    for row in _moves(view, number, behind, None):
+    for row in _moves(view, number, start, None):
         row.take(state)
-    if (known.state.active, known.state.seen) != (state.active, state.seen):
+    if (watermark.state.active, watermark.state.seen) != (state.active, state.seen):
         findings.error(
             604,
-            f"the watermark is {known.state.value}, and its rows say {state.value}",
+            f"the watermark is {watermark.state.value}, and its rows say {state.value}",
             partition=number,
         )
 
 
 def _moves(
-    view: View, number: int, behind: tuple[int, int], last: tuple[int, int] | None
+    view: View, number: int, start: tuple[int, int], last: tuple[int, int] | None
 ) -> Iterator[Row]:
-    return read_rows(view, [*moves_between(view.watermark(number), behind, last)])
+    return read_rows(view, [*moves_between(view.watermark(number), start, last)])
 
 
-def _snapshot(view: View, place: tuple[int, int]) -> State | None:
-    ledger, entry = place
+def _snapshot(view: View, position: tuple[int, int]) -> State | None:
+    ledger, entry = position
     (table,) = view.rows([(ledger, entry, entry + 1)], ["value"])
-    found = read_snapshot(table.column(0)[0].as_py())
-    return None if found is None else found.state
+    snapshot = read_snapshot(table.column(0)[0].as_py())
+    return None if snapshot is None else snapshot.state
 
 
 _OF_PARTITION: Final = (

@@ -1,9 +1,8 @@
-"""Verifying Law 1: a checkpoint and the frames after it lead to one state.
+"""Verifying Law 1: a checkpoint and the frames after it give one state.
 
 `check_replay` compares two checkpoints; `first_conflict` applies the frames after the newest one.
 
-State is compared as values: how a bitmap is packed, or in which order a dict was filled, makes no
-difference.
+State is compared as values: the packing of a bitmap and the order of a dict make no difference.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _VALUES_OF_DUMP: Final = ("delayed", "watermark")
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The first frame that its fold cannot apply; why: what the fold says about it."""
+    """The first frame that its fold cannot apply; why: the reason from the fold."""
 
     raw: RawFrame
     why: str
@@ -43,7 +42,7 @@ def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> Co
     """The first frame, flushed or not, that contradicts the checkpoint and the frames before it.
 
     generation: of the checkpoint; 0: the journal begins at LSN 1
-    returns:    None, too, when the frames cannot be read, which other checks report
+    returns:    None, also when the frames cannot be read, which other checks report
     """
     try:
         view = View.open(disk, salt, boot_id, generation=generation)
@@ -105,11 +104,11 @@ def check_replay(
 
 def _compare(disk: Disk, view: View, old: Manifest, new: Manifest, findings: Findings) -> None:
     stored = {(ref.kind, ref.a, ref.b): ref for ref in new.dumps}
-    kept = {(ref.kind, ref.a, ref.b): ref for ref in old.dumps}
+    old_refs = {(ref.kind, ref.a, ref.b): ref for ref in old.dumps}
     changed = set(view.changed())
     for key in sorted({*view.known(), *stored}):
         ref = stored.get(key)
-        if ref is not None and ref == kept.get(key) and key not in changed:
+        if ref is not None and ref == old_refs.get(key) and key not in changed:
             continue  # the same bytes
         theirs = FOLDS[key[0]].dump(FOLDS[key[0]].new()) if ref is None else _bytes_of(disk, ref)
         if theirs is None:
@@ -184,4 +183,4 @@ def _plain_cursor(state: Cursor) -> object:
 def _sorted(value: object) -> object:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Verifying the rows of a partition and its sidecar against what the folds say of them."""
+"""Verifying the rows of a partition and its sidecar against the folds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WATERMARKS: Final = pa.array([W_SET, W_IDLE, W_SNAPSHOT], pa.int8())
 
 
 def check_partition_rows(view: View, number: int, findings: Findings) -> None:
-    """Check for entries without a gap, as many messages as the fold counts, and its markers."""
+    """Check that entries have no gap, and that messages and markers are those of the fold."""
     state = view.topic(number)
     last = 0
     for end in state.ledgers:
@@ -51,7 +51,7 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
 
 
 def _has_entries(view: View, number: int, ledger: int, entries: int, findings: Findings) -> bool:
-    """Check that files and frames have exactly these entries; nobody would read more."""
+    """Check that files and frames have exactly these entries; readers would ignore more."""
     refs = view.files.of(ledger)
     stored = sum(ref.rows for ref in refs)
     runs = view.tail.runs.get(ledger, [])
@@ -91,11 +91,11 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
         seen += rows.num_rows
         for entry, most, least, count in _lists(rows, _PARTITION[1:]):
             messages += count
-            known = markers.get(entry)
+            found_marker = markers.get(entry)
             if (
-                known is None
-                or _pair(most, least) != (known.coordinator, known.sequence)
-                or (count != known.count)
+                found_marker is None
+                or _pair(most, least) != (found_marker.coordinator, found_marker.sequence)
+                or (count != found_marker.count)
             ):
                 _say(
                     findings,
@@ -103,10 +103,10 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
                     ledger,
                     entry,
                     f"the marker {ledger}:{entry} is of {TxnId(*_pair(most, least))} with {count} "
-                    f"messages, {_name(known)}",
+                    f"messages, {_name(found_marker)}",
                 )
         quiet = table.filter(pc.is_in(kinds, _WATERMARKS))["entry"].to_pylist()
-        for entry in [one for one in quiet if one not in silent][:1]:
+        for entry in [entry for entry in quiet if entry not in silent][:1]:
             _say(
                 findings,
                 number,
@@ -133,10 +133,10 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
 
 
 def check_compacted_rows(view: View, number: int, findings: Findings) -> None:
-    """Compacted rows have keys, ids that rise and lie up to the horizon, and numbers from 0."""
-    known = view.topic(number).compaction
+    """Check that compacted rows have keys, rising ids up to the horizon, and numbers from 0."""
+    compaction = view.topic(number).compaction
     last: tuple[int, ...] = (0, -1, -1)
-    for ledger in () if known is None else known.ledgers:
+    for ledger in () if compaction is None else compaction.ledgers:
         if view.catalog.owners.get(ledger) != (number, "c") or not view.files.of(ledger):
             findings.error(
                 604,
@@ -145,8 +145,8 @@ def check_compacted_rows(view: View, number: int, findings: Findings) -> None:
                 ledger=ledger,
             )
             continue
-        assert known is not None
-        last = _check_compacted(view, number, ledger, (last, known.horizon), findings)
+        assert compaction is not None
+        last = _check_compacted(view, number, ledger, (last, compaction.horizon), findings)
 
 
 def _check_compacted(
@@ -163,30 +163,32 @@ def _check_compacted(
         stop = min(start + ROWS_AT_ONCE, rows)
         table = pa.concat_tables(view.rows([(ledger, start, stop)], _COMPACTED))
         ids = [pc.fill_null(table[name], 0).combine_chunks() for name in _COMPACTED[1:]]
-        before = [
-            pa.concat_arrays([pa.array([one], ids[at].type), ids[at][:-1]])
-            for at, one in enumerate(last)
+        previous_ids = [
+            pa.concat_arrays([pa.array([previous], ids[at].type), ids[at][:-1]])
+            for at, previous in enumerate(last)
         ]
-        is_above = pc.greater(ids[2], before[2])
+        is_above = pc.greater(ids[2], previous_ids[2])
         for at in (1, 0):
-            same = pc.and_(pc.equal(ids[at], before[at]), is_above)
-            is_above = pc.or_(pc.greater(ids[at], before[at]), same)
+            same = pc.and_(pc.equal(ids[at], previous_ids[at]), is_above)
+            is_above = pc.or_(pc.greater(ids[at], previous_ids[at]), same)
         wrong = _first(pc.invert(pc.and_(is_above, pc.is_valid(table["key"]).combine_chunks())))
         if wrong is not None:
             message = f"row {start + wrong} of {ledger} has no key, or an id out of order"
             _say(findings, number, ledger, start + wrong, message)
             return last
-        last = tuple(one[-1].as_py() for one in ids)
+        last = tuple(column[-1].as_py() for column in ids)
     if last[:2] > horizon:
         _say(findings, number, ledger, rows - 1, f"ledger {ledger} has rows after its horizon")
     return last
 
 
 def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
-    """Every message that is visible, or may become so, is a row of its transaction and index."""
+    """Check that every message that is or may become visible is a row of its transaction and
+    index.
+    """
     state = view.buffer(number)
     live = live_rows(state)
-    known = {end.ledger for end in state.ledgers}
+    ledgers = {end.ledger for end in state.ledgers}
     for end in state.ledgers:
         if view.catalog.owners.get(end.ledger) != (number, "s"):
             findings.error(
@@ -214,7 +216,7 @@ def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
                 )
         elif not _has_entries(view, number, end.ledger, end.entries, findings):
             return
-    lost = sorted(live.keys() - known)
+    lost = sorted(live.keys() - ledgers)
     if lost:
         findings.error(
             604,
@@ -238,8 +240,8 @@ def _live_spans(view: View, number: int) -> Iterator[Span]:
             for ledger, row, rows, index in marker.ranges:
                 yield ledger, row, rows, index, marker.coordinator, marker.sequence
     for coordinator, held_by in state.held.items():
-        for sequence, held in held_by.items():
-            for ledger, row, rows, index in held.ranges:
+        for sequence, messages in held_by.items():
+            for ledger, row, rows, index in messages.ranges:
                 yield ledger, row, rows, index, coordinator, sequence
 
 
@@ -258,8 +260,8 @@ def _batches(spans: Iterator[Span]) -> Iterator[list[Span]]:
 
 
 def _check_spans(view: View, number: int, spans: list[Span], findings: Findings) -> None:
-    asked: list[Request] = [(ledger, row, row + rows) for ledger, row, rows, *_ in spans]
-    table = pa.concat_tables(view.rows(asked, _SIDECAR))
+    requests: list[Request] = [(ledger, row, row + rows) for ledger, row, rows, *_ in spans]
+    table = pa.concat_tables(view.rows(requests, _SIDECAR))
     counts = pa.array([span[2] for span in spans], pa.int64())
     which = pa.array(_repeated([span[2] for span in spans]), pa.int64())
     start = pc.take(pc.subtract(pc.cumulative_sum(counts), counts), which)
@@ -273,14 +275,14 @@ def _check_spans(view: View, number: int, spans: list[Span], findings: Findings)
         ),
     }
     for name, values in expected.items():
-        found = table[name].cast(values.type)
-        wrong = _first(pc.fill_null(pc.not_equal(found, values), True))
+        actual = table[name].cast(values.type)
+        wrong = _first(pc.fill_null(pc.not_equal(actual, values), True))
         if wrong is not None:
             span = spans[which[wrong].as_py()]
             row = span[1] + offset[wrong].as_py()
-            said = f"row {row} of ledger {span[0]} has {name} {found[wrong].as_py()}"
-            wanted = f"{values[wrong].as_py()} is expected of transaction {TxnId(*span[4:])}"
-            _say(findings, number, span[0], row, f"{said}, and {wanted}")
+            actual_text = f"row {row} of ledger {span[0]} has {name} {actual[wrong].as_py()}"
+            expected_text = f"{values[wrong].as_py()} is expected of transaction {TxnId(*span[4:])}"
+            _say(findings, number, span[0], row, f"{actual_text}, and {expected_text}")
             return
 
 
@@ -303,10 +305,10 @@ def _pair(most: int, least: int) -> tuple[int, int]:
     return most >> 48, least
 
 
-def _name(known: Marker | None) -> str:
-    if known is None:
+def _name(marker: Marker | None) -> str:
+    if marker is None:
         return "and the sidecar knows of none"
-    return f"the sidecar says {TxnId(known.coordinator, known.sequence)} with {known.count}"
+    return f"the sidecar says {TxnId(marker.coordinator, marker.sequence)} with {marker.count}"
 
 
 def _say(findings: Findings, number: int, ledger: int, entry: int, message: str) -> None:
