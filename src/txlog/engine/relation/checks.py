@@ -1,8 +1,8 @@
 """Checking files before others read them by path, and remembering which this process has checked.
 
 DuckDB and Spark accept flipped bits without an error, so every byte is first checked against the
-manifest's checksums. A published file never changes; one whose checksum, length, time and inode are
-what they were when it was checked is not read again.
+manifest's checksums. A published file never changes; a file with the same checksum, length, time
+and inode as at the last check is not read again.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ _fitting: dict[tuple[str, int], bool] = {}  # by path and CRC
 
 
 def fits(disk: Disk, ref: FileRef) -> bool:
-    """Whether SQL can hold all instants of a sealed file, according to its footer.
+    """Whether SQL can represent all instants of a sealed file, according to its footer.
 
     raises: Corruption; MissingFile
     """
-    known = _fitting.get((ref.path, ref.crc))
-    if known is None:
+    is_fitting = _fitting.get((ref.path, ref.crc))
+    if is_fitting is None:
         file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
         try:
-            known = _note(SegmentReader(file, ref))
+            is_fitting = _note(SegmentReader(file, ref))
         finally:
             file.close()
-    return known
+    return is_fitting
 
 
 def _note(reader: SegmentReader) -> bool:
     ref = reader.ref
-    found = [
+    bounds = [
         ends
         for number in range(len(ref.groups))
         for name in _INSTANTS
         if (ends := reader.statistics(number, name)) is not None
     ]
-    known = all(least >= SQL_MS_MIN and most <= SQL_MS_MAX for least, most in found)
+    is_fitting = all(least >= SQL_MS_MIN and most <= SQL_MS_MAX for least, most in bounds)
     if len(_fitting) >= _KNOWN_MAX:
         _fitting.clear()
-    _fitting[ref.path, ref.crc] = known
-    return known
+    _fitting[ref.path, ref.crc] = is_fitting
+    return is_fitting
 
 
 def check_files(disk: Disk, sources: Iterable[Source]) -> int:
@@ -108,12 +108,12 @@ def _check_remote(ref: FileRef) -> None:
 
 
 def _stamp(path: Path, crc: int) -> Stamp | None:
-    """What changes when a file changes; None: there is no such file."""
+    """A stamp that changes when the file changes; None: the file does not exist."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
-        return None  # opening it says what is wrong
-    return (crc, found.st_size, found.st_mtime_ns, found.st_ino)
+        return None  # opening it raises the right error
+    return (crc, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def forget() -> None:

@@ -1,8 +1,8 @@
-"""What no marker makes visible: messages of open and aborted transactions, and other rows.
+"""Messages that no marker makes visible, of open and aborted transactions, and other rows.
 
 These are the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at once
 and with their place in the files. A row of an aborted transaction exists until its ledger is sealed
-or compacted; one whose marker was trimmed was once visible, so it is not among them.
+or compacted; a row whose marker was trimmed was once visible, so it is excluded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _READ: Final = (
     "txn_index", "key", "value", "properties", "publish_time", "event_time",
     "deliver_at", "producer", "sequence_id", "schema_version", "kind", "txn_most", "txn_least",
 )  # fmt: skip
-# How a row is stored, besides its contents: its transaction, and which row of a ledger it is.
+# The storage columns of a row: its transaction, ledger and row number.
 STORED: Final = (
     ("kind", pa.int8()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
     ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
 )  # fmt: skip
-# As a committed message, though these have no place, LSN or visible time; and what they do have.
+# The columns of a committed message, of which place, LSN and visible time are null; and the storage
+# columns.
 HIDDEN: Final = pa.schema(
     [
         ("partition", pa.int32()),
@@ -50,9 +51,9 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 def hidden(
     view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
 ) -> pa.Table:
-    """The messages of these partitions that are not visible, as HIDDEN, in the order stored.
+    """The invisible messages of these partitions, as HIDDEN, in stored order.
 
-    everything: also all other rows of their sidecars: ends of transactions, watermarks
+    everything: include all other rows of their sidecars: ends of transactions, watermarks
     txn_state:  open or aborted; for other rows also committed, null if no longer known
     cost:       O(markers + ledgers), and reading those rows
     """
@@ -66,15 +67,15 @@ def hidden(
             if not everything:
                 rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             total = rows.num_rows
-            made = {name: rows.column(name) for name in _READ}
-            made |= {
+            computed = {name: rows.column(name) for name in _READ}
+            computed |= {
                 "partition": pa.repeat(pa.scalar(index, pa.int32()), total),
                 "stored_ledger": pa.repeat(pa.scalar(ledger, pa.int64()), total),
                 "stored_entry": rows.column("stored_entry"),
                 "txn_state": _states(state, rows),
             }
             columns = [
-                made[field.name] if field.name in made else pa.nulls(total, field.type)
+                computed[field.name] if field.name in computed else pa.nulls(total, field.type)
                 for field in HIDDEN
             ]
             tables.append(pa.Table.from_arrays(columns, schema=HIDDEN))
@@ -84,10 +85,11 @@ def hidden(
 def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
     """(ledger, ranges of its rows that no marker makes or made visible), in order."""
     marked: dict[int, list[tuple[int, int]]] = {
-        ledger: [(row, row + rows) for row, rows in gone] for ledger, gone in state.trimmed.items()
+        ledger: [(row, row + rows) for row, rows in trimmed]
+        for ledger, trimmed in state.trimmed.items()
     }
-    for known in state.markers.values():
-        for marker in known:
+    for markers in state.markers.values():
+        for marker in markers:
             for ledger, row, rows, _ in marker.ranges:
                 marked.setdefault(ledger, []).append((row, row + rows))
     for end in state.ledgers:
@@ -105,31 +107,35 @@ def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
 
 
 def _states(state: Buffer, rows: pa.Table) -> pa.Array:
-    """What became of each row's transaction."""
-    held = [(number, sequence) for number, known in state.held.items() for sequence in known]
-    said = pa.scalar(None, pa.string())
+    """The state of each row's transaction."""
+    open_txns = [
+        (number, sequence) for number, by_sequence in state.held.items() for sequence in by_sequence
+    ]
+    states = pa.scalar(None, pa.string())
     is_data = pc.equal(rows.column("kind"), _DATA)
     if not pc.all(is_data).as_py():
-        marked = {(m.coordinator, m.sequence) for known in state.markers.values() for m in known}
-        said = pc.if_else(_is_of(rows, marked), pa.scalar("committed"), said)
+        marked = {
+            (m.coordinator, m.sequence) for markers in state.markers.values() for m in markers
+        }
+        states = pc.if_else(_is_of(rows, marked), pa.scalar("committed"), states)
         for kind, name in ((TXN_COMMIT, "committed"), (TXN_ABORT, "aborted")):
             ends = rows.filter(pc.equal(rows.column("kind"), pa.scalar(kind, pa.int8())))
             halves = zip(*(ends.column(name).to_pylist() for name in _TXN), strict=True)
             ended = {(txn.coordinator, txn.sequence) for txn in starmap(TxnId.from_halves, halves)}
-            said = pc.if_else(_is_of(rows, ended), pa.scalar(name), said)
-    said = pc.if_else(is_data, pa.scalar("aborted"), said)
-    return pc.if_else(_is_of(rows, held), pa.scalar("open"), said)
+            states = pc.if_else(_is_of(rows, ended), pa.scalar(name), states)
+    states = pc.if_else(is_data, pa.scalar("aborted"), states)
+    return pc.if_else(_is_of(rows, open_txns), pa.scalar("open"), states)
 
 
 def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
-    """Which rows belong to one of these transactions."""
+    """For each row, whether it belongs to one of these transactions."""
     by_most: dict[int, list[int]] = {}
     for coordinator, sequence in txns:
         most, least = txn_halves(coordinator, sequence)
         by_most.setdefault(most, []).append(least)
-    found = pa.repeat(pa.scalar(False), rows.num_rows)
+    mask = pa.repeat(pa.scalar(False), rows.num_rows)
     for most, sequences in by_most.items():
         of = pc.equal(rows.column("txn_most"), pa.scalar(most, pa.int64()))
         its = pc.is_in(rows.column("txn_least"), value_set=pa.array(sequences, pa.int64()))
-        found = pc.or_(found, pc.and_(of, its))
-    return found
+        mask = pc.or_(mask, pc.and_(of, its))
+    return mask

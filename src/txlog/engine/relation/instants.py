@@ -1,6 +1,7 @@
-"""Owns instants as DuckDB and Delta hold them: in microseconds, so those far away are without end.
+"""Owns instants in the form of DuckDB and Delta: in microseconds, where far instants become
+infinite.
 
-It imports neither: a stream that writes such instants does without DuckDB.
+It imports neither: a stream that writes such instants needs no DuckDB.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import pyarrow as pa
 from txlog.base.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.base.startup import compute as pc
 
-_ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
+_ENDLESS: Final = (1 << 63) - 1  # in us, DuckDB's infinity
 
 
 def bounded(table: pa.Table) -> pa.Table:
-    """The table with every instant as DuckDB can hold it: in microseconds, or infinite."""
+    """The table with all instants in DuckDB's form: in microseconds, or infinite."""
     for at, field in enumerate(table.schema):
         if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
             continue

@@ -1,4 +1,4 @@
-"""Owns Relation: the files and rows that hold the committed messages of a topic at one LSN.
+"""Owns Relation: the files and rows with the committed messages of a topic at one LSN.
 
 It is a plain value. The committed messages of a partition are its data rows and the sidecar rows of
 transactions with a marker; so a relation has these sources, each with one rule:
@@ -10,14 +10,14 @@ transactions with a marker; so a relation has these sources, each with one rule:
     tail     what is only in journal frames                         as it is
     frames   the same, if it is to be read a piece at a time        as it is
 
-A topic that was compacted has another source, which says nothing new: `compacted`, the newest
-message of each key up to some position, whose log may have been trimmed since.
+A topic that was compacted has another source, without new messages: `compacted`, the newest message
+of each key up to some position, whose log may have been trimmed since.
 
 With isolation `uncommitted` there is one more, `hidden`: messages that no marker makes visible.
-With `everything`, rows also say how they are stored, and rows that are not messages are included.
+With `everything`, rows have the storage columns, and rows that are not messages are included.
 
-A message has the same ledger, entry, visible time and LSN wherever it lies: those of its marker if
-it was sent in a transaction.
+A message has the same ledger, entry, visible time and LSN in every source; a message of a
+transaction has those of its marker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from txlog.engine.relation.spans import Span, Wanted
 from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
 
-# A committed message without what follows from these: its topic, id as text, and size.
+# A committed message without derived columns: its topic, id as text, and size.
 COMMITTED: Final = pa.schema(
     [
         ("partition", pa.int32()),
@@ -80,7 +80,7 @@ ALL: Final = Wanted()
 class Source:
     """A file of a partition (role p), of its sidecar (s), or of its compacted rows (c).
 
-    within: only these positions are wanted of a file of `direct` or `open`
+    within: only these positions of a file of `direct` or `open` are selected
     """
 
     partition: int
@@ -90,9 +90,9 @@ class Source:
 
 
 def source_of(partition: int, role: str, ref: FileRef, within: Span | None = None) -> Source:
-    """A source, which programs and workers may open that know nothing of places.
+    """A source, for programs and workers that do not know the store's places.
 
-    raises: DiskFailed: this user has not named the place where the file lies
+    raises: DiskFailed: this user has not named the place of the file
     """
     if is_far(ref.path):
         check_named(ref.path)
@@ -103,20 +103,21 @@ def source_of(partition: int, role: str, ref: FileRef, within: Span | None = Non
 class Relation:
     """The committed messages of a topic at an LSN; paths are below the store.
 
-    first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
+    first_ledger: by partition, the first ledger that is not trimmed; 0 where the partition is left
+        out
     unavailable:  partitions that are left out
-    markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
-    spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
-                  no source, except rows of a file with `within`, and messages of a marker that a
-                  span cuts
+    markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has
+                  such a row
+    spans: by partition the selected positions, if not all; rows elsewhere are in no source, except
+                  rows of a file with `within`, and messages of a marker that a span cuts
     hidden:       messages of open and aborted transactions, as hidden.HIDDEN; none with isolation
                   committed
     schemas:      every schema that the topic has or had; with one, messages have a column `record`
     everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
                   rows of all kinds
     frames:       rows that are not in tail, with the same columns; its journal files are open
-    compacted:    files of compacted rows, if they were asked for; compacted_rows: those of files
-                  that SQL cannot read
+    compacted: files of compacted rows, if requested; compacted_rows: the rows of such files that
+                  SQL cannot read
     """
 
     store: str
@@ -149,14 +150,14 @@ class Relation:
 
     @property
     def record_type(self) -> pa.StructType:
-        """The type of `record`, which there is."""
+        """The type of `record`, which must exist."""
         kind: pa.StructType = schema_in(self.schemas[self.record - 1]).arrow
         return kind
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A relation, and the rows of its open parts, from the same view, if they were asked for."""
+    """A relation, and the rows of its open parts, if requested, from the same view."""
 
     relation: Relation
     name: str  # tenant/namespace/topic

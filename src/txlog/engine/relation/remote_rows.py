@@ -1,11 +1,11 @@
 """Files that DuckDB cannot read itself, as tables for SQL.
 
 Some are in an object store: DuckDB does not go to the network by itself. Others have an instant
-that DuckDB cannot hold (ranges.SQL_MS_MAX): their rows are read into memory whole.
+that DuckDB cannot represent (ranges.SQL_MS_MAX): their rows are read into memory whole.
 
 Row groups are fetched as a query asks for them, and only the columns it needs. The footer of a file
-was checked against the manifest before (`checks`); Parquet's checksums of pages are checked as they
-are read. Rows with their number in the file are read whole.
+was checked against the manifest before (`checks`); Parquet's page checksums are checked during the
+read. Rows with their number in the file are read whole.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 def dataset_of(
     sources: Sequence[Source], name: Callable[[Source], str], record: pa.DataType | None = None
 ) -> object:
-    """The rows of files, and the column `filename` with what `name` says for each.
+    """The rows of files, and the column `filename` with the result of `name` for each.
 
-    record: the type of the column `record`, which then is there, too
+    record: the type of the column `record`, which is added then
     """
     ds = arrow_module("pyarrow.dataset")
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -50,7 +50,8 @@ def dataset_of(
 
 
 def without_far(content: Content, disk: Disk) -> Content:
-    """The content, with rows of tables in place of the files whose instants SQL cannot hold.
+    """The content, with rows of tables in place of the files with instants that SQL cannot
+    represent.
 
     raises: Corruption; MissingFile
     """
@@ -60,8 +61,8 @@ def without_far(content: Content, disk: Disk) -> Content:
     compacted = [source for source in relation.compacted if not fits(disk, source.ref)]
     if compacted:
         rows = pa.concat_tables([_tail_rows(source, disk, False) for source in compacted])
-        left = [source for source in relation.compacted if source not in compacted]
-        relation = replace(relation, compacted=left, compacted_rows=rows)
+        readable = [source for source in relation.compacted if source not in compacted]
+        relation = replace(relation, compacted=readable, compacted_rows=rows)
         content = replace(content, relation=relation)
     if not direct and not unclean:
         return content
@@ -80,7 +81,10 @@ def without_far(content: Content, disk: Disk) -> Content:
 
 
 def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
-    """The rows of a file by column, with what its path says about them; every byte is checked."""
+    """The rows of a file by column, with the columns that follow from its path.
+
+    Every byte is checked.
+    """
     ref = source.ref
     file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
     try:
@@ -95,7 +99,7 @@ def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
 
 
 def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
-    """The rows of a file of `direct` like those of `tail`: only messages, unless everything."""
+    """The rows of a file of `direct` in the form of `tail`: only messages, unless everything."""
     columns = _stored_rows(source, disk)
     lsn = pa.scalar(source.ref.lsn_first, pa.int64())
     columns["ledger"] = pc.coalesce(columns["marker_ledger"], columns["stored_ledger"])
@@ -103,13 +107,13 @@ def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
     columns["visible_time"] = pc.coalesce(columns["visible_time"], columns["publish_time"])
     if source.ref.form == "adopted":
         columns["lsn"] = pc.coalesce(columns["lsn"], lsn)
-    wanted = pa.schema([*COMMITTED, *STORED]) if everything else COMMITTED
-    rows = pa.table([columns[name] for name in wanted.names], schema=wanted)
+    schema = pa.schema([*COMMITTED, *STORED]) if everything else COMMITTED
+    rows = pa.table([columns[name] for name in schema.names], schema=schema)
     return rows if everything else rows.filter(pc.equal(columns["kind"], _DATA))
 
 
 def _part_rows(source: Source, disk: Disk, schema: pa.Schema) -> pa.Table:
-    """The rows of a file of `unclean` like those of an open part."""
+    """The rows of a file of `unclean` in the form of an open part."""
     columns = _stored_rows(source, disk)
     columns |= {"ledger": columns["stored_ledger"], "entry": columns["stored_entry"]}
     return pa.table([columns[name] for name in schema.names], schema=schema)
@@ -125,7 +129,7 @@ def numbered_rows(sources: Sequence[Source], name: Callable[[Source], str]) -> p
             rows = SegmentReader(file, source.ref).rows(0, source.ref.rows)
         finally:
             file.close()
-        named = pa.repeat(pa.scalar(name(source), pa.string()), rows.num_rows)
+        file_names = pa.repeat(pa.scalar(name(source), pa.string()), rows.num_rows)
         numbers = pa.arange(0, rows.num_rows)
-        tables.append(pa.table([*rows.columns, named, numbers], schema=schema))
+        tables.append(pa.table([*rows.columns, file_names, numbers], schema=schema))
     return pa.concat_tables(tables)

@@ -1,8 +1,8 @@
-"""Owns spans: which stretch of each partition a reader of files wants, as two positions.
+"""Owns spans: the range of each partition that a reader of files asks for, as two positions.
 
-Bounds may be given by position, count, time, subscription or LSN; each of them comes down to a
-stretch of a partition, since order in a partition is also order by LSN. A position is (ledger,
-entry, index); a plain message has index 0, and those of a transaction count from 1.
+Bounds may be a position, count, time, subscription or LSN. Each of them becomes a range of a
+partition, because order in a partition is also order by LSN. A position is (ledger, entry, index);
+a plain message has index 0, and messages of a transaction count from 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument
 
-# (ledger of a marker, the marker, where its rows lie: ledger, first row, rows, first index)
+# (ledger of a marker, the marker, the location of its rows: ledger, first row, rows, first index)
 PlacedMarker = tuple[int, Marker, tuple[int, int, int, int]]
 _ALL_ENTRIES: Final = 1 << 62
 
@@ -46,9 +46,9 @@ class Span(NamedTuple):
         return self.start[2] > 1 or self.stop[2] > 1
 
     def entries(self, ledger: int, entries: int) -> tuple[int, int]:
-        """Which entries of a ledger with this many are in it: the first and the one after the last.
+        """The entries of a ledger in the span, if the ledger has this many: the first and the end.
 
-        An entry with only some of its messages in it counts.
+        An entry counts even if only some of its messages are in the span.
         """
         low = self.start[1] if self.start[0] == ledger else 0
         high = self.stop[1] + (self.stop[2] > 1) if self.stop[0] == ledger else entries
@@ -57,7 +57,7 @@ class Span(NamedTuple):
         return low, max(low, min(high, entries))
 
     def indexes(self, ledger: int, entry: int, count: int) -> tuple[int, int]:
-        """Which messages of a marker in it are in it: the first and the one after the last."""
+        """The messages of a marker in the span: the first index and the end."""
         low = max(1, self.start[2]) if self.start[:2] == (ledger, entry) else 1
         high = max(1, self.stop[2]) if self.stop[:2] == (ledger, entry) else count + 1
         return low, max(low, min(high, count + 1))
@@ -65,12 +65,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted of a topic; by default everything committed.
+    """The part of a topic that a reader asks for; by default all committed messages.
 
     partitions: by index; None: all
-    range:      as in spec/cli 6, except `unacked`, which is not a stretch
-    at_lsn:     as the topic was at this LSN, as far as it still exists
-    spans:      positions by partition, instead of range and at_lsn; others are left out
+    range:      as in spec/cli 6, except `unacked`, which is not one range
+    at_lsn:     the topic at this LSN, as far as it still exists
+    spans:      positions by partition, instead of range and at_lsn; other partitions are left out
     """
 
     partitions: Sequence[int] | None = None
@@ -85,37 +85,37 @@ class Wanted:
 
     @property
     def has_end(self) -> bool:
-        """True when it reaches the end of the log, after which comes what is not committed."""
+        """True when it reaches the end of the log, where uncommitted messages follow."""
         stop = self.range.stop
         return self.spans is None and self.at_lsn is None and (stop is None or stop.kind == "end")
 
 
-def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> dict[int, Span]:
-    """The stretch of each of these partitions that is wanted; those without one are left out.
+def spans_of(view: View, topic: Topic, selection: Wanted, indexes: list[int]) -> dict[int, Span]:
+    """The selected range of each of these partitions; partitions without one are left out.
 
     raises: InvalidArgument, MessageNotFound, SubscriptionNotFound; PartitionUnavailable for a time
     cost:   for a time or an LSN, one column of a ledger in each partition
     """
-    if wanted.spans is not None:
-        return {index: wanted.spans[index] for index in indexes if index in wanted.spans}
-    if wanted.range.kind == "compacted":
+    if selection.spans is not None:
+        return {index: selection.spans[index] for index in indexes if index in selection.spans}
+    if selection.range.kind == "compacted":
         raise InvalidArgument("a relation has the log, not its compacted messages", code=203)
-    if wanted.range.kind == "unacked":
+    if selection.range.kind == "unacked":
         raise InvalidArgument(
             "unacknowledged messages are not a stretch of the log",
             code=203,
             hint="start=Bound('sub', NAME) starts where the subscription does",
         )
-    if wanted.at_lsn is not None and not 0 <= wanted.at_lsn <= view.lsn:
+    if selection.at_lsn is not None and not 0 <= selection.at_lsn <= view.lsn:
         raise InvalidArgument(
-            f"there is no LSN {wanted.at_lsn}, the last one is {view.lsn}", code=203
+            f"there is no LSN {selection.at_lsn}, the last one is {view.lsn}", code=203
         )
     out: dict[int, Span] = {}
-    for index, place in ranges.resolve_range(view, topic, wanted.range, indexes).items():
-        stop = ranges.end_of(view, topic, index) if place.stop is None else place.stop
-        if wanted.at_lsn is not None:
-            stop = min(stop, above_lsn(view, number_of(topic, index), wanted.at_lsn))
-        out[index] = Span(ranges.stop_after(place.after), stop)
+    for index, read_range in ranges.resolve_range(view, topic, selection.range, indexes).items():
+        stop = ranges.end_of(view, topic, index) if read_range.stop is None else read_range.stop
+        if selection.at_lsn is not None:
+            stop = min(stop, above_lsn(view, number_of(topic, index), selection.at_lsn))
+        out[index] = Span(ranges.stop_after(read_range.after), stop)
     return out
 
 
@@ -126,9 +126,9 @@ def above_lsn(view: View, number: int, lsn: int) -> Mark:
         if end.entries and last_lsn(view, end.ledger) > lsn:
             at = 0
             for table in view.rows([(end.ledger, 0, end.entries)], ["lsn"]):
-                found = pc.index(pc.greater(table.column("lsn"), pa.scalar(lsn)), True).as_py()
-                if found >= 0:
-                    return (end.ledger, at + found, 0)
+                row = pc.index(pc.greater(table.column("lsn"), pa.scalar(lsn)), True).as_py()
+                if row >= 0:
+                    return (end.ledger, at + row, 0)
                 at += table.num_rows
         above = (end.ledger, end.entries, 0)
     return above
@@ -143,7 +143,9 @@ def last_lsn(view: View, ledger: int) -> int:
 
 
 def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
-    """How many rows of a file may be wanted; rows: those of each ledger of the sidecar."""
+    """How many rows of a file may be selected; rows: selected rows of each ledger of the
+    sidecar.
+    """
     if span is None:
         return ref.rows
     if role == "s":
@@ -153,17 +155,17 @@ def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> i
 
 
 def placed(buffer: Buffer, span: Span | None) -> Iterator[PlacedMarker]:
-    """(ledger of the marker, marker, where its rows lie) of what is wanted, in order."""
+    """(ledger of the marker, marker, location of its rows) of the selected messages, in order."""
     for number in sorted(buffer.markers):
-        known = buffer.markers[number]
+        markers = buffer.markers[number]
         if span is not None:
             if not span.start[0] <= number <= span.stop[0]:
                 continue
             low, high = span.entries(number, _ALL_ENTRIES)
-            known = known[
-                bisect_left(known, low, key=_entry) : bisect_left(known, high, key=_entry)
+            markers = markers[
+                bisect_left(markers, low, key=_entry) : bisect_left(markers, high, key=_entry)
             ]
-        for marker in known:
+        for marker in markers:
             if span is None or not span.cuts_markers:
                 for at in marker.ranges:
                     yield number, marker, at
