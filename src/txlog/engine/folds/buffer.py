@@ -101,8 +101,7 @@ class Markers(list[Marker]):
     """The markers of a partition ledger, by entry: they are appended, and replaced in place.
 
     A dump contains all of them, and threads wait for it. So encoded blocks are cached; a block is
-    encoded again when one of its markers was replaced. So what was encoded once is kept, in blocks;
-    a block is encoded again when one of its markers was replaced.
+    encoded again when one of its markers was replaced.
     """
 
     __slots__ = ("_blocks",)

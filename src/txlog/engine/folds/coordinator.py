@@ -164,8 +164,7 @@ class Ended:
 
     They are rarely read again, and never change. But a dump contains all of them, and a sweep
     searches for those past their retention. So they stay encoded, in blocks with the times of their
-    ends. Only the newest, fewer than a block, are objects. So they stay encoded, in blocks that
-    know when theirs ended; only the newest, fewer than a block, are objects.
+    ends. Only the newest, fewer than a block, are objects.
     """
 
     __slots__ = ("_blocks", "_highest", "_last_lsn", "_newest")

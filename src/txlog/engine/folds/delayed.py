@@ -7,8 +7,7 @@ with a time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
     sent plainly, or past its time at commit ─────┘ (past: not here at all)
 
 The log decides what exists and the cursor what is left, so an id missing here costs time, never a
-message. `unindexed` are the ranges where ids are missing although they may not be due. `unindexed`
-are the ranges where it is missing although it may not be due.
+message. `unindexed` are the ranges where ids are missing although they may not be due.
 
 Invariants
   1. Ids enter in order of position: buckets are disjoint rising ranges, mutable is above them.

@@ -4,11 +4,12 @@ A wall clock that is set forward makes all data look old. So the store keeps a *
 clock and the clock since boot at the moment when the wall clock was last trusted.
 
     same boot       the time is the mark plus what the clock since boot has run. If the wall clock
-                    is more than clock_jump_max_ms ahead of that, a user has set it. It is not
-                    trusted until a user accepts it If the wall clock is more than the bound ahead
-                    of the mark, it is trusted after it ran for SETTLE_MS of this boot without being
-                    set no mark         a store of an older version: as another boot, from its
-                    newest frame on
+                    is more than clock_jump_max_ms ahead of that, it was set, and is not trusted
+                    until a user accepts it
+    another boot    it is unknown how long the machine was off. If the wall clock is more than
+                    the bound ahead of the mark, it is trusted after running for SETTLE_MS of this
+                    boot without being set
+    no mark         a store of an older version: as another boot, from its newest frame on
 
 Until then, deletion uses the expected time: in the same boot it advances with the clock since boot,
 otherwise it stands still. Messages are stamped, ordered and delivered by the wall clock as it is;

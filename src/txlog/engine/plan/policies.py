@@ -14,12 +14,10 @@ does, so a topic can keep everything although its namespace has a bound.
 
 Watermarks (spec/watermarks 7, 11):
 
-    watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max the
-        bound on appends to a partition since its last snapshot; beyond it a snapshot comes before
-        the next row
-    watermark_producers_max            the most producers with a watermark, also in open
-    transactions; 0: no bound watermark_producer_idle_timeout_ms a producer silent for this long is
-    declared idle, 0: never
+    watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
+        the bound on appends since a partition's last snapshot; then the next row has one before it
+    watermark_producers_max            the most producers, also of open transactions; 0: no bound
+    watermark_producer_idle_timeout_ms a producer silent for this long is declared idle, 0: never
     watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
     watermark_emit_interval_ms         least time between two events of a consumer
 """

@@ -168,8 +168,7 @@ def stamped_copies(
     """Routed copies of messages of another topic, which are never refused for their values.
 
     table: the messages, with schema_version. Copies that fit the newest schema of the target get
-           its version. For Avro this holds only if the same schema wrote them Of bytes of Avro that
-           is known only if they were written by the same schema
+           its version. For Avro this holds only if the same schema wrote them
     """
     typing = typing_of(view, settings, target)
     if typing is None:

@@ -1,9 +1,9 @@
 """Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
 
-    plan     by the driver: the directory, the number of partitions and the time; it can be pickled
+    plan     by the driver: directory, number of partitions and time; it can be pickled
     task     routes its rows as a producer does, and publishes a file for each partition (R3); files
              that together are too large for memory are begun before they are whole
-    Staged the description of each file; only the driver's frame makes the file part of the topic
+    Staged   describes each file; only the driver's frame makes it part of the topic
 
 Nothing here reads the store. A task that fails or runs twice leaves files that nothing refers to;
 they are deleted with the directory of the job. Source: spec/analytics 7.

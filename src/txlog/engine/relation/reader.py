@@ -291,9 +291,7 @@ class RelationReader:
         Check for the files afterwards, because some may have been removed before the pin. None: the
         store is open read-only, which leaves not even a lock file, and the grace period for readers
         applies; or the disk is full, and has no room for the names of the files. The caller reads
-        in any case. None: the store is open read-only, which leaves not even a lock file, and the
-        grace period for readers applies; or the disk is full, and has no room for the names of the
-        files. It is read all the same.
+        in any case.
         """
         if self._disk.read_only:
             return None

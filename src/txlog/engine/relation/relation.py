@@ -7,8 +7,8 @@ transactions with a marker; so a relation has these sources, each with one rule:
     unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
     open     parts, of both                                         as direct, as unclean
     large    large messages without their values                    as they are
-    tail     what is only in journal frames                         as it is
-    frames   the same, if it is to be read a piece at a time        as it is
+    tail     rows that are only in journal frames                   as they are
+    frames   the same, to be read a piece at a time                 as they are
 
 A topic that was compacted has another source, without new messages: `compacted`, the newest message
 of each key up to some position, whose log may have been trimmed since.

@@ -1,6 +1,10 @@
 """When a checkpoint is due, and running one with all of its upkeep.
 
     policies expire and trim (frames) · delayed indexes are tended
+    · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
+    · a second checkpoint drops the replaced files · unnamed files are swept, and staged files of
+    jobs that never ended
+    · topics past their threshold are compacted by key
 
 An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. It runs
 without a caller, so a failure is a note, and the next try waits. Nothing depends on it: a process
@@ -319,7 +323,7 @@ def _survey(number: int, view: View) -> bool:
 def compact_due(store: Store, *, wait: bool) -> int:
     """Compact the topics whose policy asks for it, by key; returns how many.
 
-    Raises as run_checkpoint. Raises as run_checkpoint.
+    Raises as run_checkpoint.
 
     wait: for maintenance by another process; otherwise leave it to that process
     """

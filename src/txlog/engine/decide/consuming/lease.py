@@ -1,10 +1,9 @@
 """Leases: handing messages to a consumer, and taking them back.
 
     receive                    Leased, for up to a whole batch over all partitions
-    give_back Returned: all messages that a consumer has in hand
+    give_back                  Returned: all messages that a consumer has in hand
     negative_acknowledge       Returned, at once or after a delay that doubles with each redelivery
-    redeliver                  Returned: all leased messages, or these ids, whichever consumer has
-                               them
+    redeliver                  Returned: all leased messages, or these ids, of any consumer
     reap                       Returned + ConsumerDetached for dead consumers, and expired leases
 
 plan/consuming/choice decides which messages are deliverable. Messages that a consumer took ahead

@@ -1,7 +1,6 @@
 """Adopting staged files: ids for them, then the one frame that makes them ledgers of a topic.
 
-    recorded   was this batch stored before? then the caller gets that answer, and nothing is
-               written
+    recorded   was this batch stored before? then nothing is written
     reserve    an id for each file, in a durable frame; the files are linked under it
     append     or one frame with the rows of a small batch: there are no files, nothing is reserved
     adopt      one frame: the key is connected, a transaction opened and committed, each file

@@ -104,7 +104,7 @@ def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
 def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
     """Refuse a sequence that is too old to tell whether it is stored.
 
-    Raises LimitExceeded. Raises LimitExceeded.
+    Raises LimitExceeded.
     """
     if sent is not None and lowest <= sent.unknown:
         raise LimitExceeded(

@@ -3,7 +3,7 @@
     deliver_at T             T, even if it has passed: then the message is delivered at once
     deliver_after D          the time of the frame that appends it, plus D
     nothing                  null: at once
-    fixed_delivery_delay_ms  the time of the frame plus the delay; the requested time is ignored
+    fixed_delivery_delay_ms  the time of the frame plus this; the requested time is ignored
 
 The time is the frame's, never the sender's own, so a delay means the same from producers whose
 clocks differ (apache/pulsar #13567). A refused message is counted, and nothing of its batch is

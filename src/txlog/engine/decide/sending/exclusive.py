@@ -5,8 +5,8 @@ It is stored as the epoch of a named producer, under a name that users cannot ch
 partition of the topic, and is never forgotten. The holder keeps a flock (store/liveness) for as
 long as it lives, so a seat whose holder is dead is free, whatever the epoch says.
 
-    free 0 ──take──> 1 held ──leave──> 2 free ──take──> 3 held ──killed──> 3 dead ──take──> 5 held 1
-                     held ──take, fencing──> 3 held: the holder of 1 gets ProducerFenced
+    free 0 ──take──> 1 held ──leave──> 2 free ──take──> 3 held ──killed──> 3 dead ──take──> 5 held
+                     1 held ──take, fencing──> 3 held: the holder of 1 gets ProducerFenced
 
 1. Only the holder of the newest epoch stores anything (`check`), under the lock that orders frames.
 2. An epoch is taken once, by the process that locked its lock file before the frame that takes it.

@@ -14,14 +14,14 @@ Inherited ones, in four families. A topic takes each one that it does not have f
 and that from the store. A scope that loses a policy inherits again; the store goes back to the
 default (spec/delayed 9 and 10; spec/watermarks 11):
 
-    DELAYED active, tick_time_ms, strict: which subscriptions wait, and how early a message may be
+    DELAYED      active, tick_time_ms, strict: which types wait, and how early a message may be
                  max_delivery_delay_ms    a longer delay is refused; 0: any
-                 fixed_delivery_delay_ms the delay of every message; 0: the requested delay
+                 fixed_delivery_delay_ms  the delay of every message; 0: the requested delay
                  ttl_from                 publish or deliver_at: from when a time to live counts
-    RETENTION retention_ms, retention_bytes, retention_acked, ttl_ms: which messages are kept, and
-                 how long they wait; compaction_threshold_bytes: when a topic is compacted by key
-                 (plan/policies), shown as None where there is no bound; and ttl_from
-    WATERMARK the policies of plan/policies, named without their `watermark_`
+    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: which messages are kept,
+                 and how long they wait; compaction_threshold_bytes: when a topic is compacted by
+                 key (plan/policies), shown as None where there is no bound; and ttl_from
+    WATERMARK    the policies of plan/policies, named without their `watermark_`
     SCHEMA       compatibility, validation: of the schemas of topics (plan/records)
 """
 

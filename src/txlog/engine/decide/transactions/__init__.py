@@ -46,7 +46,7 @@ COMMITTING would never be seen if every participant were always there. A partiti
 (`admin offline`, or a damaged file). Then the frame has everything but that partition's part and
 the last status. The decision stands, no time-out reverses it, and the marker follows when the
 partition is back. The frame that brings the partition back has this and the other waiting markers,
-so no reader sees the partition without them. them.
+so no reader sees the partition without them.
 
     OPEN ──commit──▶ COMMITTING ──▶ COMMITTED      ─┐ the two steps are in one frame
       └────abort───▶ ABORTING   ──▶ ABORTED        ─┘ unless a participant is away
@@ -93,7 +93,7 @@ Contents:
     end        beginning a transaction, and ending it: the decision table
     enter      the first step of every operation in a transaction
     keys       transaction keys: connecting, beginning under one, fencing, deleting
-    register   registering partitions and subscriptions that a client names before it uses them
-    resolve the ops of a commit and of an abort, also late ones and those in a recovery
+    register   partitions and subscriptions that a client names before it uses them
+    resolve    the ops of a commit and of an abort, also of late ends and a recovery
     sweep      what each call does first: expire, drive on, forget
 """

@@ -1,8 +1,8 @@
 """The sweep before every call: it expires, drives on and forgets (spec/transactions 6).
 
-    overdue OPEN                         aborted, reason timeout COMMITTING, ABORTING
-    driven on at participants that are available by now ended, older or more than retained
-    forgotten, by an op
+    overdue OPEN                         aborted, reason timeout
+    COMMITTING, ABORTING                 driven on at participants that are available by now
+    ended, older or more than retained   forgotten, by an op
 
 Nothing runs in the background. The sweep sees only loaded coordinators; a call names the places
 that it uses, and the coordinators of unresolved transactions there get loaded. The bound on ended

@@ -22,8 +22,8 @@ message. Its parts are ranges of positions, one after the other:
                                     due: read        next           not read
 
     mutable   the newest ids, folded from the ops that appended them; dumped with a checkpoint
-    bucket a published file with ranges of time as row groups, so that a look reads only the due
-              ones; also bitmaps of its ids, which reads from the log leave out
+    bucket    a published file with ranges of time as row groups, so that a look reads only the
+              due ones; also bitmaps of its ids, which reads of the log leave out
 
 A message sent in a transaction enters at the commit: its id is not known before. If its time has
 passed by then, it does not enter.

@@ -1,14 +1,14 @@
 """Owns DueScan: which messages of a partition are due for a subscription that honours deliver_at.
 
-    mark     of its place: everything below is acknowledged, held, in a hand, or not due
-    pointer  a key: everything that was passed over as not due is above it
+    mark     a position: all messages below are acknowledged, held, leased, or not due
+    pointer  a key: all messages passed over as not due are above it
     strays   keys of scanned rows that are not due and not in the index
 
 A scan polls the index after the pointer for messages that became due below the mark, then reads
-forward It only proposes: whatever it does not take is found again, since pointer and mark move over
-nothing else. A message that comes back to the subscription moves the mark back (standing). If the
-index may have lost ids, the mark moves back to mark-delete: that repeats bitmap algebra, and reads
-no row that is acknowledged, leased or not due.
+forward from the mark. It only proposes: messages that the caller does not take come again, because
+pointer and mark move over no other message. A message that comes back to the subscription moves the
+mark back (standing). If the index may have lost ids, the mark moves back to mark-delete: that
+repeats bitmap algebra, and reads no row that is acknowledged, leased or not due.
 
 Rows outside the index are read one by one where one may not be due: under a clock behind that of
 the writer that left them out, or in a range that is not indexed.

@@ -4,9 +4,8 @@ It is one for all subscriptions, follows the fold, and is never stored: `view.ti
 and it goes with the view. It has a cutoff, and answers
 
     poll      which ids are due, after a key, in order of key
-    futures   which ids are not due: bitmaps, one set per bucket and one for mutable, in order of
-              position
-    next_key  what is due next
+    futures   which ids are not due: bitmaps by position, one set per bucket and one for mutable
+    next_key  the key that is due next
 
 Its parts are disjoint ranges of positions, in order: the buckets, then mutable. Nothing is read
 before it is asked for. Polling removes nothing, so a failed poll (a full disk, a crash) loses

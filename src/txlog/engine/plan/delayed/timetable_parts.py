@@ -7,9 +7,8 @@ BucketLost (it is dropped and built again) or BucketAway (the next look tries ag
     key = (deliver_at, ledger, entry, index)
 
 Rows of the index are in order of key. A few are checked one by one; many are grouped by Arrow,
-without a Python object per message. A few are looked at one by one; many are grouped by Arrow,
-without an object a message. A marker whose messages are all in a set is stored as its entry: an
-object for each message would cost 186 B.
+without a Python object per message. A marker whose messages are all in a set is stored
+as its entry: an object for each message would cost 186 B.
 
 Invariants
   1. A set of future ids has an id only if it is indexed and its time is above the cutoff.

@@ -3,7 +3,8 @@ pick.
 
     upcoming        in order of time, a table at a time, from the index: buckets and mutable;
                     upcoming_in_any_order, to count or pick from
-    times_of the times of named messages, from their rowsa loop per message
+    times_of        the times of named messages, from their rows
+    is_in, is_behind, runs_in_order     the state of its messages on a cursor, by columns
 
 Nothing here follows the index or caches it. Ids that the index lacks, or that cannot be read from
 it, come from the log, and the caller's note is called. That costs time, but no call fails for a

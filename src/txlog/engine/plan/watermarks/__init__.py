@@ -5,7 +5,8 @@ order, so the arrival of a message from 10:03 says nothing about 9:59. Only prod
 are still going to send. A watermark is their word: "nothing older than T will come from me". The
 watermark of a partition is the least of these times over all active producers.
 
-    a producer asserts T a row W_SET in every partition of the topic, in one framere
+    a producer asserts T      a row W_SET in every partition of the topic, in one frame
+    a producer goes away      a row W_IDLE: it holds nothing back any more
 
 The rows are in the log, between the messages, and that is the whole point. A consumer is somewhere
 in the log; the producers are ahead of it. For the consumer, only assertions *up to its own
@@ -63,8 +64,7 @@ The rules, and what goes wrong without each:
     (`engine/decide/consuming/watermark_offer`). The clamp holds until a seek begins a new epoch: a
     seek means to count again.
  5. A consumer of several partitions has the least of their values. An unavailable partition cannot
-    be read, so there is no value while it is away. One that is unavailable cannot be read, so
-    nothing can be said while it is away.
+    be read, so there is no value while it is away.
 
 Because the value is never stored for a reader, it needs no upkeep and cannot go stale: the same
 rows give the same value in every process, after every crash, and in a copy of the store.

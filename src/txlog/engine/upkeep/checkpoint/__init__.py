@@ -34,7 +34,7 @@ before, fsync of the directory. So a file is never half new.
     ──────────────────────   ──────────────────────────────────────────   ─────────────────────────
     1  the cut               two journal files, manifest g                g, then both files
     2  parts, dumps          files that nothing names                     g; they are swept
-    3 the manifest g or g+1, each complete whichever exists
+    3  the manifest          g or g+1, each complete                      whichever exists
     4  some of the unlinks   files that nothing names                     g+1; they are swept
 
 Two manifests are kept, with the journals that the older one needs. If the newest turns out damaged,
@@ -55,15 +55,16 @@ usually find nothing to do:
 
     open     newest good manifest (cut M) ─▶ its catalog ─▶ the journal's frames up to the witness
              other folds are loaded from their dumps on first use
-    write under the lock, read to the end of the chain (LSN V), and compare with D, the greatest LSN
-             known to be durable: from M, the witness, and the attestation of any frame
+    write    under the lock, read to the end of the chain (LSN V), and compare with D, the
+             greatest LSN known to be durable: from M, the witness, or any frame
 
-    V = D, then zeros          clean V > D, then zeros          a writer died before its flush; the
-    frames are whole and count V > D, a flush was cut     the next writer copies the frames to a new
-    journal file: pages of a short or failed     failed flush may say "clean" without having reached
-    the disk (R13) V ≥ D, then other bytes    a torn frame. No caller got an answer for it. It is
-    copied to quarantine/ and zeroed It is copied to quarantine/ and zeroed V < D
-    frames reported as durable cannot be read. That is damage, not a
+    V = D, then zeros          clean
+    V > D, then zeros          a writer died before its flush; the frames are whole and count
+    V > D, a flush was cut     the next writer copies the frames to a new journal file: pages of a
+           short or failed     failed flush may say "clean" without having reached the disk (R13)
+    V ≥ D, then other bytes    a torn frame. No caller got an answer for it. It is copied
+                               to quarantine/ and zeroed
+    V < D                      frames reported as durable cannot be read. That is damage, not a
                                crash: Corruption with file, byte and LSN, and nothing is overwritten
 
 Why compare with D: after a power cut, a valid chain that ends early looks exactly like a clean one.
@@ -86,7 +87,7 @@ Source: spec/reliability 2.3, 2.4, 3; Law 5.
 
 Contents:
 
-    checkpoint a checkpoint from its cut to the removal of the files that it replaced
+    checkpoint   a checkpoint from its cut to the removal of the files that it replaced
     dump         the contents of a file of a store, shown without the store
     history      the history of transactions, kept after its journal is deleted
     quarantine   recording that a file is damaged, and checking it before its return

@@ -162,7 +162,7 @@ def _bucket(head: Head) -> dict[str, Any]:
 
 
 def manifest_files(data: bytes) -> list[dict[str, Any]]:
-    """A manifest's entry of each file, without row groups. Raises ValueError. Raises ValueError.
+    """A manifest's entry of each file, without row groups. Raises ValueError.
 
     log: the kind of a file of changes, which belongs to no ledger; None for a file of messages
     """

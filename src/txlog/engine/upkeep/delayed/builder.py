@@ -1,6 +1,8 @@
 """Builds the buckets of one partition's delayed index, one step at a time.
 
-    1 read the index at an LSN, and the ids of a new bucket then
+    1 read      the index at an LSN, and the ids of a new bucket
+    2 publish   its file, under a name never used before
+    3 switch    one frame, checked again under the write lock; nothing names the replaced files then
 
 A crash before the frame leaves a file that nothing names, a crash after it files that nothing
 needs. The sweep removes both. The caller holds the maintenance lock, so there are never two

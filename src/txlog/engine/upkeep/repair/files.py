@@ -1,12 +1,13 @@
 """Repairing published files, from the journal, from older files, or by salvaging readable rows.
 
-    a dump        replay from the checkpoint before the newest, or from LSN 1 a part        the same
-    replay: the rows are in frames that still exist a sealed file replay up to the frame that sealed
-    or compacted it: its parts, its source files, or the frames that they came from nothing left
-    the row groups that are good; every other message is *lost*: it keeps its id, has no key and
-    value, and the property `txlog.lost` has the reason. A large message is never half there. The
-    ids of lost compacted rows are unknown, so these rows are missing until the next compaction
-    finds the surviving messages in the log
+    a dump        replay from the checkpoint before the newest, or from LSN 1
+    a part        the same replay: the rows are in frames that still exist
+    a sealed file replay up to the frame that sealed or compacted it: its parts, its
+                  source files, or the frames that they came from
+    nothing left  the row groups that are good; every other message is *lost*: it keeps its id, has
+                  no key and value, and the reason in the property `txlog.lost`. A large message is
+                  never half there. The ids of lost compacted rows are unknown: these rows are
+                  missing until the next compaction finds the surviving messages in the log
 
 A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """

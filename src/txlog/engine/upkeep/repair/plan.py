@@ -1,10 +1,22 @@
 """Repair: how to restore a damaged store, as a plan, and running it step by step.
 
-    1 rebuild-state dumps that a replay producesiles are good
+    1 rebuild-state    dumps that a replay produces
+      forget-history   a damaged part of the transaction log's history
+    2 rebuild-journal  only the header of the journal is bad: its frames after another one
+      cut-journal      the same before damaged frames; the frames after them are lost
+    3 rebuild-file     parts and sealed files whose rows older files or frames still have
+      salvage-file     the good rows of other files; every other message in it is lost, and so
+                       is a large message that lacks a byte
+      rebuild-changes  a file of the logs of changes: rows of the state in its place
+    4 new-checkpoint   a manifest is bad, or the previous checkpoint is: write one
+    5 rebuild-delayed  buckets, from the log
+      bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: the cleanup of every writer
-      sweep unnamed files, and files that jobs left
-      restore          no repair is possible: a copy of the store is needed, or of a file outside
-                       the store
+      sweep            unnamed files, and files that jobs left
+      set-aside        before all others: a directory, link or pipe in place of a file that can be
+                       rebuilt; for a lock file no other process may run then (R26)
+      restore          no repair is possible: a copy of the store is needed, or of a file
+                       outside the store
 
 Each round checks the whole store, runs the first group that has actions, and checks again. Every
 step first makes new files and then names them, by one manifest or one frame; so after a crash

@@ -1,6 +1,9 @@
 """Adoption: staged files become ledgers of a topic; the driver's side of a batch.
 
-    1 look check every file against its checksum
+    1 check    every file against its checksum
+    2 reserve  an id for each, by a durable frame
+    3 link     each gets the name of its ledger; its directory is flushed
+    4 adopt    one frame, which alone makes them part of the topic (Law 5)
 
 All of it runs under the maintenance lock, so that no sweep comes between 3 and 4: a name that no
 frame knows is garbage (R19). A process that dies leaves such names and the directory of the job; a

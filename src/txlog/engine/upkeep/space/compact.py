@@ -1,6 +1,10 @@
 """Compacting sidecars: closed ledgers become sealed ones in commit order, without dead rows.
 
-    1 choose closed ledgers with dead rows, or that an open transaction keeps from sealinges
+    1 choose    closed ledgers with dead rows, or that an open transaction keeps from being sealed
+    2 build     rows with a marker in the order (marker, index), then rows of unfinished
+                transactions in the old order; aborted and trimmed rows are left out
+    3 publish   under a ledger id that a frame reserved, read back and compared
+    4 switch    one frame, checked again under the write lock; nothing names the old files then
 
 Message ids, order and cursors do not change. A crash before the frame leaves a file that nothing
 names, a crash after it files that nothing needs. The sweep removes both. The caller holds the

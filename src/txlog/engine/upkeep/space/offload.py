@@ -1,7 +1,12 @@
 """Offloading: sealed files move to a directory or a bucket, and are read from there.
 
-    1 the place this user confirms it (store/confirmed); a frame of its own, before anything is
-                  copied thereer, because repair uses the predecessor
+    1 the place   this user confirms it (store/confirmed); a frame of its own, before anything is
+                  copied there
+    2 copy        checked against its checksum on the way, and read back from its new location
+    3 switch      one frame per file, checked again under the write lock; readers then use the copy
+    4 let go      the next checkpoint no longer names the local file; after the grace period it is
+                  removed by the first checkpoint whose predecessor does not name it either,
+                  because repair uses the predecessor
 
 A crash before the frame leaves a copy that nothing names; the next offload overwrites it, or
 `txlog admin gc` removes it. Only clean files of sidecars are moved; the others need compacting

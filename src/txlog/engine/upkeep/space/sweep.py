@@ -3,11 +3,12 @@
 Segment and state files are published by the holder of the maintenance lock, so a file that neither
 the two newest manifests nor a later frame names will never be named. Exceptions:
 
-    a temporary      another process may be writing it right now, so it is removed only if its flock
-    is free a large message  its frame may not be written yet; its sender holds the flock until it
-    is. Once it is free, a check under the write lock, which sees every frame, decides a ledger
-    in a partition: the frame that adopted it may be written and not flushed, so the same check
-    decides a pinned file    stays while its reader lives
+    a temporary      another process may be writing it: it is removed only if its flock is free
+    a large message  its frame may not be written yet; its sender holds the flock until it is. Once
+                     that is free, a check under the write lock, which sees every frame, decides
+    a ledger         in a partition: the frame that adopted it may be written and not flushed, so
+                     the same check decides
+    a pinned file    stays while its reader lives
 
 The lock file of a detached consumer is unused, because its number is used once. A path that is not
 a directory, in place of one of the store's directories, is left alone; verify reports it.

@@ -1,12 +1,18 @@
 """Compacting a topic by key: the newest message of each key, in files that outlive the log.
 
-    1 scan the existing compacted rows, and the log after their horizon, up to one LSN: the number
-                of the last message of each key, keys only (`newest_keys`)wards
+    1 scan      the existing compacted rows, and the log after their horizon, up to one LSN: the
+                number of the last message of each key, keys only (`newest_keys`)
+    2 build     the scan again, for the rows with these numbers, in order of their ids; a key whose
+                newest value is null is dropped
+    3 publish   under ledger ids that frames reserved (role c), each as its rows come; read back
+                and compared with a copy put aside
+    4 switch    one frame for all partitions, decided again under the write lock; nothing
+                names the old compaction's files then
 
 However long the topic is, memory holds some keys (`newest_keys`), a bit for each message, and the
 rows of about a row group. A crash leaves, by the step in which it happens:
 
-    1, 2, 3 no scratch files: these have no name, or one only for the moment in which they are
+    1, 2, 3     no scratch files: these have no name, or one only for the moment in which they are
                 created, and are empty then
     3           a reserved id without a file; a temporary with a part of a file, whose lock is free;
                 files that nothing names

@@ -5,8 +5,8 @@ It reads every byte, takes no lock and changes nothing.
 Contents:
 
     changes     the logs of changes, compared with the state
-    files published files, and other files in the directories
-    findings Findings: how much was read, and the problems found
+    files       published files, and other files in the directories
+    findings    Findings: how much was read, and the problems found
     folds       the components, compared with each other and with the rows
     journal     every file, every frame, the chain, the zeros after it
     replay      a checkpoint and the later frames give one state

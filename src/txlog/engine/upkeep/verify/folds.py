@@ -2,15 +2,15 @@
 
     partition     its ledgers against the rows: entries, messages, markers
     sidecar       every visible or open message is a row of that transaction with that index
-    cursors every acknowledged, held or leased message exists, the consumer exists, and no message
-                  is in two of these states
+    cursors       every acknowledged, held or leased message exists, its consumer exists, and no
+                  message is in two of these states
     coordinators  held messages belong to an unfinished transaction; a commit has its markers
     keys          the bound transactions are exactly those open under a key
     delayed       the index has exactly the messages of the log that are not due
     watermarks    folding the rows gives the state, and every snapshot on the way
 
 Each is a function of one view, and reads rows in columns. A component whose own bytes are damaged
-raises, and the others are still checked. the same.
+raises, and the others are still checked.
 """
 
 from __future__ import annotations

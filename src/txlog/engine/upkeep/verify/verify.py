@@ -1,10 +1,10 @@
 """Verify: reads a store byte by byte, repairs nothing, and reports how much of it is intact.
 
-    fast identity, witness, manifests, every journal frame and its chain, every named file against
+    fast   identity, witness, manifests, every journal frame and its chain, every named file against
            its checksums, unnamed files and files that jobs left
-    deep   the same, and: everything decodes; the previous checkpoint and the journal give the state
-           of the newest checkpoint (Law 1); the components agree with each other and with the rows
-           (`folds`)
+    deep   the same, and: everything decodes; the previous checkpoint and the journal give the
+           state of the newest checkpoint (Law 1); the components agree with each other and with
+           the rows (`folds`)
 
 It works without an open store, because the store may not open, and takes no lock. It checks again
 when a checkpoint replaces files meanwhile, so these are not findings. Source: spec/reliability 2.3
@@ -79,7 +79,7 @@ class Known:
     bad: list[int]
     chain: Chain
     view: View | None
-    # of all manifests when the check beganeck began
+    # of all manifests when the check began
     generations: list[int] = field(default_factory=list)
     journals: list[JournalName] = field(default_factory=list)  # when the check began
     bad_dumps: list[DumpRef] = field(default_factory=list)
