@@ -205,7 +205,7 @@ def segments(view: View) -> list[LedgerRows]:
 
     role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
     sealed, chunks (of one large message), or frames, without a file; markers: commit markers of the
-    whole ledger. cost: O(files) cost: O(files)
+    whole ledger. cost: O(files)
     """
     out: list[LedgerRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
