@@ -209,7 +209,7 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
 
     decide = sidecar.switch
 
-    def noted(view: View, made: sidecar.Switch) -> Any:
+    def noted(view: View, made: sidecar.SidecarReplacement) -> Any:
         decision = decide(view, made)
         answers.append(decision.answer)
         return decision

@@ -28,8 +28,8 @@ from txlog.engine.door.consuming import (
     Guard,
     Membership,
     MoveResult,
-    Postponed,
     Receiving,
+    RetryOptions,
     ReturnResult,
     Still,
     Through,
@@ -439,7 +439,10 @@ class Consumer(Watermarked):
         self._receiving.check_open()
         [one] = ids_of([message])
         return reconsume_later(
-            self._store, self._receiving.target, one, Postponed(delay_ms, properties or {}, self.id)
+            self._store,
+            self._receiving.target,
+            one,
+            RetryOptions(delay_ms, properties or {}, self.id),
         )
 
     def redeliver_unacknowledged_messages(self) -> ReturnResult:

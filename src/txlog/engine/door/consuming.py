@@ -1,7 +1,7 @@
 """Consuming: sessions of consumers, cursors, and the decisions that lease and acknowledge."""
 
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find, by_partition
-from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult, Postponed
+from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult, RetryOptions
 from txlog.engine.decide.consuming.lease import (
     UNACKED_MAX,
     ReturnResult,
@@ -9,7 +9,7 @@ from txlog.engine.decide.consuming.lease import (
     redeliver,
 )
 from txlog.engine.decide.consuming.seek import SeekAnswer, seek
-from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
+from txlog.engine.decide.consuming.skip import ALL, SkipLimit, past_ttl, skip
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
 from txlog.engine.model.leases import Seen
 from txlog.engine.plan.ack_sets import (

@@ -1,6 +1,13 @@
 """Delayed delivery: the index of due messages, its buckets, promotion and cancelling."""
 
-from txlog.engine.decide.consuming.promotion import HONOURING, Changed, Find, Which, cancel, promote
+from txlog.engine.decide.consuming.promotion import (
+    HONOURING,
+    DelayedSelection,
+    Find,
+    PromotionResult,
+    cancel,
+    promote,
+)
 from txlog.engine.decide.topics.buckets import cutoff_of, doomed
 from txlog.engine.folds.delayed import Delayed, Ranges
 from txlog.engine.plan.delayed.timetable import Timetable, timetable

@@ -2,7 +2,7 @@
 
 from txlog.engine.decide.transactions.end import EndAnswer, begin, end
 from txlog.engine.decide.transactions.enter import NewTxn, Use, check_timeout
-from txlog.engine.decide.transactions.register import Place, register
+from txlog.engine.decide.transactions.register import TxnPlace, register
 from txlog.engine.decide.transactions.resolve import unrecorded_markers
 from txlog.engine.folds.coordinator import (
     ABORTED,

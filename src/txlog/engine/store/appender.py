@@ -17,7 +17,7 @@ import pyarrow as pa
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import Op, encode_readable, joined
 from txlog.engine.model.schema import encode_rows
@@ -220,7 +220,7 @@ def _too_large(size: int) -> LimitExceeded:
 # --- calls -----------------------------------------------------------------------------------
 
 Decide = Callable[[View, Instant], Decision[Any]]
-NOTHING = Uses()
+NOTHING = CallScope()
 
 
 # How far a call is on its way to the journal.
@@ -258,7 +258,7 @@ class Call:
         self,
         decide: Decide,
         coordinators: tuple[int, ...] = (),
-        uses: Uses = NOTHING,
+        uses: CallScope = NOTHING,
         *,
         thorough: bool = False,
         then: Callable[[Decision[Any]], None] | None = None,

@@ -24,7 +24,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import TOPICS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import AFTER, Delays
+from txlog.engine.decide.sending.deliver_at import AFTER, DeliveryTimes
 from txlog.engine.decide.sending.send import count_mismatched, times_of
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
@@ -67,7 +67,7 @@ class MoveResult(msgspec.Struct, frozen=True, gc=False):
     left: int
 
 
-class Postponed(msgspec.Struct, frozen=True, gc=False):
+class RetryOptions(msgspec.Struct, frozen=True, gc=False):
     """The delay and properties that a consumer asks for (consumer 0: the caller names the ids)."""
 
     delay_ms: int = 0
@@ -207,7 +207,7 @@ def postpone(
     now: Instant,
     find: Find,
     rows: dict[int, pa.Table],
-    how: Postponed,
+    how: RetryOptions,
 ) -> Decision[MoveResult]:
     """Decide to move messages to the retry topic, with a delay; durable.
 
@@ -229,7 +229,7 @@ def made_target(
     now: Instant,
     find: Find,
     rows: dict[int, pa.Table],
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> Decision[tuple[Topic, str]]:
     """Decide to create the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
     topic, subscription = find(view)
@@ -241,7 +241,7 @@ def made_target(
 
 
 def copies(
-    view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
+    view: View, find: Find, table: pa.Table, kind: str, how: RetryOptions | None
 ) -> pa.RecordBatch:
     """The rows as they will be sent to the target, for callers that do not use `bury`."""
     topic, subscription = find(view)
@@ -249,7 +249,7 @@ def copies(
 
 
 def _kind(
-    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: Postponed | None
+    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: RetryOptions | None
 ) -> str:
     """DLQ or RETRY: a message that was postponed too often goes to the dead-letter topic."""
     if how is None:
@@ -276,7 +276,7 @@ def _move(
     rows: dict[int, pa.Table],
     allowed: dict[int, list[Run]],
     kind: str,
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> Decision[MoveResult]:
     topic, subscription = source
     base = home(view, topic, subscription)
@@ -291,7 +291,7 @@ def _move(
         return Decision([], None, True, MoveResult(name.short, 0, requested))
     draft = Draft(view, settings, now.wall_ms)
     target = _target(draft, base, name, kind)
-    delays = Delays(view, settings, target, now.wall_ms)
+    delays = DeliveryTimes(view, settings, target, now.wall_ms)
     pieces: list[pa.RecordBatch] = []
     at = 0
     for partition, table in sorted(chosen.items()):
@@ -375,7 +375,7 @@ def _copies(
     source: tuple[Topic, Subscription],
     base: tuple[Topic, Subscription],
     kind: str,
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> pa.RecordBatch:
     """The rows to append: key, value, event time as they were, and where they come from."""
     is_retried = source[0].number != base[0].number

@@ -48,7 +48,7 @@ NOBODY: Mapping[int, Seen] = {}
 NO_LIMITS: Mapping[int, int] = {}
 
 
-class Wants(msgspec.Struct, frozen=True, gc=False):
+class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
     """The request of a consumer; partitions in the order in which they are tried.
 
     make_do: work without a missing index, which costs reads; else the answer names the index to
@@ -74,7 +74,7 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     seen: Sequence[tuple[int, list[Run], Due]] = ()
     limits: Mapping[int, int] = NO_LIMITS
 
-    def making_do(self) -> Wants:
+    def making_do(self) -> ReceiveRequest:
         """The same, without a missing index."""
         return msgspec.structs.replace(self, make_do=True)
 
@@ -112,7 +112,7 @@ def attached(view: View, consumer: int) -> Consumer:
 
 
 def receive(
-    view: View, settings: Settings, now: Instant, wants: Wants
+    view: View, settings: Settings, now: Instant, wants: ReceiveRequest
 ) -> Decision[Delivery | None]:
     """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
 
@@ -171,12 +171,12 @@ def receive(
     return Decision(ops, None, sync, handed)
 
 
-def _timeout_ms(subscription: Subscription, wants: Wants) -> int:
+def _timeout_ms(subscription: Subscription, wants: ReceiveRequest) -> int:
     requested = wants.ack_timeout_ms
     return int(subscription.policies.get("ack_timeout_ms", 0)) if requested is None else requested
 
 
-def _share(view: View, me: Consumer, wants: Wants) -> int:
+def _share(view: View, me: Consumer, wants: ReceiveRequest) -> int:
     """How many a consumer of a shared type may have ahead, given the others."""
     if not wants.ahead or me.kind not in SHARED_TYPES:
         return wants.limit
@@ -192,7 +192,7 @@ def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
     parts[at].ahead = 0
 
 
-def _seen_ops(view: View, wants: Wants) -> list[Op]:
+def _seen_ops(view: View, wants: ReceiveRequest) -> list[Op]:
     """Leases with a time-out for messages that the application received since the last frame
     and still has.
     """
@@ -207,7 +207,7 @@ def _seen_ops(view: View, wants: Wants) -> list[Op]:
     return ops
 
 
-def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
+def _in_hand(view: View, me: Consumer, wants: ReceiveRequest, now: Instant) -> int:
     """How many messages are leased to the consumer; those that it will receive again count once."""
     total = 0
     for number in wants.partitions:

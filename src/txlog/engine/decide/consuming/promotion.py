@@ -44,7 +44,7 @@ HONOURING = ("shared", "key-shared")  # the types that wait for the time of a me
 Find = Callable[[View], tuple[Topic, Subscription | None]]
 
 
-class Which(msgspec.Struct, frozen=True, gc=False):
+class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
     """Which delayed messages a caller means: named messages, those before an instant, or all.
 
     indexes: the partitions; note: called with each bucket of the index that could not be read
@@ -56,7 +56,7 @@ class Which(msgspec.Struct, frozen=True, gc=False):
     before_ms: int | None = None
 
 
-class Changed(msgspec.Struct, frozen=True, gc=False):
+class PromotionResult(msgspec.Struct, frozen=True, gc=False):
     """The number of messages that changed; first_ms, last_ms: the least and greatest of their
     times.
     """
@@ -68,11 +68,11 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 def promote(
-    view: View, settings: Settings, now: Instant, find: Find, which: Which
-) -> Decision[Changed]:
+    view: View, settings: Settings, now: Instant, find: Find, which: DelayedSelection
+) -> Decision[PromotionResult]:
     """Decide to release delayed messages, on one subscription, or on all of a type that waits.
 
-    returns: Changed, durable
+    returns: PromotionResult, durable
     raises:  NotAllowed (another type of subscription; a transaction holds one), MessageNotFound,
              PartitionUnavailable, what find raises; nothing is changed then
     """
@@ -98,8 +98,8 @@ def promote(
 
 
 def cancel(
-    view: View, settings: Settings, now: Instant, find: Find, which: Which
-) -> Decision[Changed]:
+    view: View, settings: Settings, now: Instant, find: Find, which: DelayedSelection
+) -> Decision[PromotionResult]:
     """Decide to acknowledge delayed messages, on one subscription or on all.
 
     returns, raises: as promote
@@ -130,10 +130,10 @@ def _change(
     now: Instant,
     topic: Topic,
     subscriptions: Sequence[Subscription],
-    which: Which,
+    which: DelayedSelection,
     is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
     change: Callable[[Draft, int, int, pa.Table], None],
-) -> Decision[Changed]:
+) -> Decision[PromotionResult]:
     """Decide a change of those delayed messages that `is_left` selects on each subscription.
 
     Named messages count even if nothing changed for them; others count only if something changed.
@@ -155,12 +155,12 @@ def _change(
         done.append(times if which.runs is not None and subscriptions else times.filter(touched))
     at = pa.concat_tables(done)["deliver_at"]
     ends = pc.min_max(at).as_py()
-    answer = Changed(len(at), not_delayed, ends["min"], ends["max"])
+    answer = PromotionResult(len(at), not_delayed, ends["min"], ends["max"])
     return draft.decision(answer, sync=True)
 
 
 def _delayed(
-    view: View, now: Instant, topic: Topic, which: Which
+    view: View, now: Instant, topic: Topic, which: DelayedSelection
 ) -> tuple[dict[int, pa.Table], int]:
     """The delayed messages that the caller means, by partition, and how many named messages are
     not delayed.

@@ -37,7 +37,7 @@ from txlog.engine.view.view import View
 ALL = 1 << 62
 
 
-class Amount(msgspec.Struct, frozen=True, gc=False):
+class SkipLimit(msgspec.Struct, frozen=True, gc=False):
     """How much to skip: this many messages of each partition, if they are older than an instant.
 
     before_ms: None, whatever their age
@@ -55,7 +55,7 @@ def skip(
     now: Instant,
     topic: Topic,
     subscription: Subscription,
-    amount: Amount,
+    amount: SkipLimit,
     indexes: Sequence[int] | None,
 ) -> Decision[int]:
     """Decide to acknowledge the next messages of a subscription.
@@ -98,7 +98,7 @@ def expire(
     return draft.decision(total)
 
 
-def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amount | None:
+def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> SkipLimit | None:
     """The messages past the topic's time to live; None: the topic has none."""
     ttl_ms = retention_policy(view, settings, topic).ttl_ms
     if ttl_ms is None:
@@ -106,10 +106,10 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amou
     policy = delay_policy(view, settings, topic)
     now_ms = trusted(view, settings, now).wall_ms
     due_ms = policy.cutoff(now_ms) if policy.is_ttl_from_deliver_at else None
-    return Amount(before_ms=now_ms - ttl_ms, due_ms=due_ms)
+    return SkipLimit(before_ms=now_ms - ttl_ms, due_ms=due_ms)
 
 
-def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
+def _is_due(view: View, subscription: int, number: int, amount: SkipLimit) -> bool:
     """True when the first PENDING message is too old; costs reading the time of one row.
 
     If deliver_at counts, this looks at the first message that is due. Later messages can be too old
@@ -134,7 +134,7 @@ def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
     return bool(rows.column(0).cast("int64")[0].as_py() < before_ms)
 
 
-def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
+def _skip(draft: Draft, subscription: int, number: int, amount: SkipLimit) -> int:
     view = draft.view
     cursor = view.cursor(subscription, number)
     stop = None
@@ -159,7 +159,7 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
     return messages
 
 
-def _left_alone(view: View, number: int, cursor: Cursor, amount: Amount) -> Skip:
+def _left_alone(view: View, number: int, cursor: Cursor, amount: SkipLimit) -> Skip:
     """Ids that a skip does not read: acknowledged, held by a transaction, or not due where
     deliver_at counts.
     """

@@ -24,7 +24,7 @@ HOLDING = ("unknown", "unavailable")  # no value while a partition is so
 Pair = tuple[int, int]  # subscription, partition: numbers of the store
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class PartitionWatermark(msgspec.Struct, frozen=True, gc=False):
     """The position of a subscription in a partition; clamp: None if there is none in this epoch.
 
     status: unknown, active, idle, or unavailable: its rows cannot be read now
@@ -38,11 +38,11 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     clamp: int | None
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
+class WatermarkOffer(msgspec.Struct, frozen=True, gc=False):
     """A value and its basis: the standing of every (subscription, partition) of the consumer."""
 
     event_time: int
-    standings: dict[Pair, Standing]
+    standings: dict[Pair, PartitionWatermark]
 
 
 def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int | None:
@@ -51,7 +51,7 @@ def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int 
     return clamp.event_time if clamp is not None and clamp.epoch == epoch else None
 
 
-def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
+def offer(standings: Mapping[Pair, PartitionWatermark], last: int | None) -> WatermarkOffer | None:
     """The value to deliver to a consumer with these partitions; last: its value, None: it is
     new.
     """
@@ -68,15 +68,15 @@ def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
         value = min(delivered)
     if last is not None and value <= last:
         return None
-    return Offer(value, dict(standings))
+    return WatermarkOffer(value, dict(standings))
 
 
-def _effective(standing: Standing) -> int:
+def _effective(standing: PartitionWatermark) -> int:
     assert standing.raw is not None
     return standing.raw if standing.clamp is None else max(standing.raw, standing.clamp)
 
 
-def emit(view: View, offered: Offer) -> Decision[bool]:
+def emit(view: View, offered: WatermarkOffer) -> Decision[bool]:
     """Decide that a value is delivered; durable, with the acknowledgements below it.
 
     Answers False if the value may be stale: a seek came between, or another consumer received a

@@ -24,8 +24,8 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import Delays
-from txlog.engine.decide.sending.send import Outgoing, send_into
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes
+from txlog.engine.decide.sending.send import OutgoingBatch, send_into
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
 from txlog.engine.decide.transactions.resolve import release_key
@@ -61,7 +61,7 @@ Owner = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StoredBatch:
     """A stored batch; what: None if its number is below the last one.
 
     coordinator: of its transaction
@@ -111,7 +111,7 @@ def recorded(
     key: str,
     batch: int | str,
     query: str = "",
-) -> Recorded | None:
+) -> StoredBatch | None:
     """The batch if it was stored under this key and for this topic.
 
     query: the id of the stream; a key with batches of one stream belongs to that stream
@@ -127,10 +127,10 @@ def recorded(
         _check_query(key_record, key, batch, query)
     if isinstance(batch, str):
         stored = key_record.names.get(batch)
-        return None if stored is None else Recorded(number, stored)
+        return None if stored is None else StoredBatch(number, stored)
     if key_record.last is None or batch > key_record.batch:
         return None
-    return Recorded(number, key_record.last if batch == key_record.batch else None)
+    return StoredBatch(number, key_record.last if batch == key_record.batch else None)
 
 
 def _check_key(view: View, key_record: keys.Key, topic: int, key: str, batch: int | str) -> None:
@@ -266,7 +266,7 @@ def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
 def _delays(
     view: View, settings: Settings, now: Instant, topic: Topic, adoption: Adoption
 ) -> tuple[Decision[Any] | None, list[DelaysCounted]]:
-    delays = Delays(view, settings, topic, now.wall_ms)
+    delays = DeliveryTimes(view, settings, topic, now.wall_ms)
     for staged in adoption.staged:
         if staged.times is not None:
             times = pa.Array.from_buffers(
@@ -297,7 +297,7 @@ def append(
         return Decision([], None, True, BEFORE)
     topic = _checked(view, adoption.topic, adoption.staged)
     draft = Draft(view, settings, now.wall_ms)
-    sent = send_into(draft, now, Outgoing(topic, routed, None), 0)
+    sent = send_into(draft, now, OutgoingBatch(topic, routed, None), 0)
     if isinstance(sent, Decision):
         return sent
     holder = find_owner(view, caller, None)

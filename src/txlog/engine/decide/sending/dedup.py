@@ -31,7 +31,7 @@ from txlog.errors import InvalidMessage, LimitExceeded
 Rows = tuple[int, int]
 
 
-class Fresh(NamedTuple):
+class DedupResult(NamedTuple):
     """Which rows of a slice are stored.
 
     rows:          without the repetitions; `repeats` says which rows of the slice these are
@@ -54,7 +54,7 @@ def fresh_rows(
     producer: str,
     sent: Sequences | None,
     series: list[int] | None,
-) -> Fresh:
+) -> DedupResult:
     """Decide which rows of a slice are stored.
 
     sent: the sequences that the producer has stored in the scope; None: none
@@ -67,12 +67,12 @@ def fresh_rows(
         first = next_sequence(producer, sent, piece.rows)
         numbers = pa.arange(first, first + piece.rows)
         stop = first + piece.rows - 1
-        return Fresh(rows.append_column("sequence_id", numbers), last_sequence=stop)
+        return DedupResult(rows.append_column("sequence_id", numbers), last_sequence=stop)
     runs = _runs_of(rows.column(at), piece.partition)
     check_known(producer, sent, runs[0])
     new = sequences.fresh(sent, runs)
     if not new:
-        return Fresh(
+        return DedupResult(
             rows.slice(piece.rows), [(0, piece.rows)], row_of(runs, sequences.placed(sent))
         )
     repeats = () if new == runs else tuple(_repeats(runs, new))
@@ -84,8 +84,8 @@ def fresh_rows(
     stored_rows = _without(rows, repeats)
     original = row_of(runs, sequences.placed(sent)) if repeats else None
     if row < 0 and sequences.is_next(sent, stored):
-        return Fresh(stored_rows, repeats, original, stored[-1])
-    return Fresh(stored_rows, repeats, original, -1, stored, row)
+        return DedupResult(stored_rows, repeats, original, stored[-1])
+    return DedupResult(stored_rows, repeats, original, -1, stored, row)
 
 
 def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:

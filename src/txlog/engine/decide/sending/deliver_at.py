@@ -34,7 +34,7 @@ from txlog.errors import InvalidMessage
 AFTER, AT = "deliver_after", "deliver_at"
 
 
-class Delays:
+class DeliveryTimes:
     """The delivery times of one send to a topic: those requested, refused and warned about.
 
     number_of_refused and beyond_ttl are by partition (its store-wide number)
@@ -183,13 +183,13 @@ class Delays:
 
 def delays_of(
     view: View, settings: Settings, topic: Topic, routed: Routed, time_ms: int
-) -> Delays | None:
+) -> DeliveryTimes | None:
     """The delivery times of routed rows; None: all are delivered at once, and no policy applies."""
     if not routed.has_times:
         policy = delay_policy(view, settings, topic)
         if not (policy.active and policy.fixed_delivery_delay_ms):
             return None
-    return Delays(view, settings, topic, time_ms)
+    return DeliveryTimes(view, settings, topic, time_ms)
 
 
 def _with_instants(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:

@@ -21,8 +21,13 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.dedup import check_known, next_sequence
-from txlog.engine.decide.sending.deliver_at import Delays
-from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes
+from txlog.engine.decide.sending.producers import (
+    NamedProducer,
+    check_producer,
+    last_sent,
+    make_room,
+)
 from txlog.engine.decide.sending.send import check_room, count_large
 from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
@@ -48,7 +53,7 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
 
 
-class Address(msgspec.Struct, frozen=True, gc=False):
+class LargeTarget(msgspec.Struct, frozen=True, gc=False):
     """The partition (from 0), producer and sequence of a large message.
 
     named:                     the producer, None without deduplication
@@ -56,7 +61,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     """
 
     partition: int
-    named: Named | None = None
+    named: NamedProducer | None = None
     sequence: int | None = None
     deliver_at: int | None = None
     deliver_after: int | None = None
@@ -90,7 +95,7 @@ class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def reserve(
-    view: View, settings: Settings, now: Instant, topic: Topic, to: Address
+    view: View, settings: Settings, now: Instant, topic: Topic, to: LargeTarget
 ) -> Decision[LargeOutcome]:
     """Decide the ledger of a plainly sent message, unless stored already; a LargeOutcome.
 
@@ -100,7 +105,7 @@ def reserve(
     number, _, stored, _ = _plain(draft, now, topic, to)
     if stored is not None:
         return draft.decision(stored, sync=True)
-    refusal = _Due(draft, topic, to, number).refusal()
+    refusal = _DeliveryTime(draft, topic, to, number).refusal()
     return refusal or draft.decision(_reserved(draft, topic, number), sync=True)
 
 
@@ -109,7 +114,7 @@ def append(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    to: Address,
+    to: LargeTarget,
     chunks: PublishedChunks,
     owner: tuple[int, str],
 ) -> Decision[LargeOutcome]:
@@ -121,7 +126,7 @@ def append(
     number, sequence, stored, sent = _plain(draft, now, topic, to)
     if stored is not None:
         return draft.decision(stored, sync=True)
-    due = _Due(draft, topic, to, number)
+    due = _DeliveryTime(draft, topic, to, number)
     refusal = due.refusal()
     if refusal is not None:
         return refusal
@@ -162,7 +167,7 @@ def append(
 
 
 def _plain(
-    draft: Draft, now: Instant, topic: Topic, to: Address
+    draft: Draft, now: Instant, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None, Sequences | None]:
     """(partition, sequence or -1, the stored message, the producer's sequences) of a plain send."""
     view, number = draft.view, numbers(topic)[to.partition]
@@ -186,7 +191,7 @@ def _plain(
 
 
 def reserve_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: LargeTarget, use: Use
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
     """Decide the ledger of a message in a transaction; (its TxnId, a LargeOutcome).
 
@@ -201,7 +206,7 @@ def reserve_in_txn(
     answer = TxnId(txn.coordinator, txn.sequence)
     if stored is not None:
         return draft.decision((answer, stored), sync=True)
-    refusal = _Due(draft, topic, to, number).refusal()
+    refusal = _DeliveryTime(draft, topic, to, number).refusal()
     if refusal is not None:
         return refusal
     return draft.decision((answer, _reserved(draft, topic, number)), sync=True)
@@ -213,7 +218,7 @@ def append_in_txn(
     now: Instant,
     uid: int,
     topic: Topic,
-    to: Address,
+    to: LargeTarget,
     chunks: PublishedChunks,
     use: Use,
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
@@ -229,7 +234,7 @@ def append_in_txn(
     number, sequence, outcome = _in_txn(draft, txn, topic, to)
     pair = (txn.coordinator, txn.sequence)
     if outcome is None:
-        due = _Due(draft, topic, to, number)
+        due = _DeliveryTime(draft, topic, to, number)
         refusal = due.refusal()
         if refusal is not None:
             return refusal
@@ -245,7 +250,7 @@ def append_in_txn(
 
 
 def _in_txn(
-    draft: Draft, txn: Txn, topic: Topic, to: Address
+    draft: Draft, txn: Txn, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None]:
     """(partition, sequence or -1, the stored message); the scope is the transaction."""
     view, number = draft.view, numbers(topic)[to.partition]
@@ -268,7 +273,7 @@ def _in_txn(
 # --- both -------------------------------------------------------------------------------------
 
 
-def _sequence(to: Address, sent: Sequences | None) -> int:
+def _sequence(to: LargeTarget, sent: Sequences | None) -> int:
     """The sequence of the message: its own, or the next; raises InvalidMessage, LimitExceeded."""
     assert to.named is not None
     if to.sequence is None:
@@ -279,13 +284,13 @@ def _sequence(to: Address, sent: Sequences | None) -> int:
     return to.sequence
 
 
-class _Due:
+class _DeliveryTime:
     """When the message is delivered, by the clock of this decision."""
 
     __slots__ = ("_delays", "beyond_ttl", "deliver_at")
 
-    def __init__(self, draft: Draft, topic: Topic, to: Address, number: int) -> None:
-        self._delays = Delays(draft.view, draft.settings, topic, draft.now_ms)
+    def __init__(self, draft: Draft, topic: Topic, to: LargeTarget, number: int) -> None:
+        self._delays = DeliveryTimes(draft.view, draft.settings, topic, draft.now_ms)
         self.deliver_at = self._delays.resolved_one(to.deliver_at, to.deliver_after)
         self.beyond_ttl = self._delays.check_one(number, self.deliver_at)
 

@@ -24,7 +24,7 @@ from txlog.engine.view.view import View
 from txlog.errors import ProducerFenced
 
 
-class Named(NamedTuple):
+class NamedProducer(NamedTuple):
     """A producer with a name, and the epoch it was opened with."""
 
     name: str
@@ -33,8 +33,8 @@ class Named(NamedTuple):
 
 def open_producer(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str
-) -> Decision[Named]:
-    """Decide that a producer takes the name over; written, not flushed. Returns its Named."""
+) -> Decision[NamedProducer]:
+    """Decide that a producer takes the name over; written, not flushed. Returns NamedProducer."""
     draft = Draft(view, settings, now.wall_ms)
     number = number_of(topic, 0)
     sent = last_sent(draft, now, number, name)
@@ -42,10 +42,10 @@ def open_producer(
     if sent is None:
         make_room(draft, number, name)
     draft.ops.append(ProducerOpened(number, name, epoch))
-    return draft.decision(Named(name, epoch))
+    return draft.decision(NamedProducer(name, epoch))
 
 
-def check_producer(view: View, topic: Topic, producer: Named) -> None:
+def check_producer(view: View, topic: Topic, producer: NamedProducer) -> None:
     """Raises ProducerFenced when another producer of this name was opened later."""
     newest = view.topic(number_of(topic, 0)).producers.get(producer.name)
     if newest is not None and newest.epoch > producer.epoch:

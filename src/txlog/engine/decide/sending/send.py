@@ -24,8 +24,8 @@ from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending import dedup, producers
-from txlog.engine.decide.sending.dedup import Fresh
-from txlog.engine.decide.sending.deliver_at import Delays, delays_of
+from txlog.engine.decide.sending.dedup import DedupResult
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
@@ -57,7 +57,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.dedup import Rows
-    from txlog.engine.decide.sending.producers import Named
+    from txlog.engine.decide.sending.producers import NamedProducer
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
     from txlog.engine.model.sequences import Sequences
@@ -100,15 +100,15 @@ class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
         return out
 
 
-class Outgoing(NamedTuple):
+class OutgoingBatch(NamedTuple):
     """Routed rows of one producer, and the topic they go to."""
 
     topic: Topic
     routed: Routed
-    named: Named | None
+    named: NamedProducer | None
 
 
-Batch: TypeAlias = Callable[[View], Outgoing]
+Batch: TypeAlias = Callable[[View], OutgoingBatch]
 # Errors that refuse the rows of one producer and do not affect the other producers. NotAllowed is
 # absent: a call made inside this one, from `__del__` or a signal handler, is refused with it.
 REFUSALS = (
@@ -123,14 +123,19 @@ REFUSALS = (
 
 
 def send(
-    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, sender: Named | None
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    routed: Routed,
+    sender: NamedProducer | None,
 ) -> Decision[list[SliceReceipt]]:
     """Decide a plain send; durable before answered. Returns SliceReceipts.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
     draft = Draft(view, settings, now.wall_ms)
-    sent = send_into(draft, now, Outgoing(topic, routed, sender), 0)
+    sent = send_into(draft, now, OutgoingBatch(topic, routed, sender), 0)
     if isinstance(sent, Decision):
         return sent
     # even a duplicate is answered only once its original is durable
@@ -174,7 +179,7 @@ def send_together(
     return Decision(draft.ops, _concatenated(pieces), True, answers)
 
 
-class Sent(NamedTuple):
+class SendResult(NamedTuple):
     """The receipt of each slice, and the rows to store."""
 
     stored: list[SliceReceipt]
@@ -182,8 +187,8 @@ class Sent(NamedTuple):
 
 
 def send_into(
-    draft: Draft, now: Instant, outgoing: Outgoing, row_start: int
-) -> Sent | Decision[Any]:
+    draft: Draft, now: Instant, outgoing: OutgoingBatch, row_start: int
+) -> SendResult | Decision[Any]:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
     topic, routed, sender = outgoing
     view = draft.view
@@ -234,7 +239,7 @@ def send_into(
     refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
-    return Sent(stored, _joined(routed, pieces, at))
+    return SendResult(stored, _joined(routed, pieces, at))
 
 
 def send_in_txn(
@@ -244,7 +249,7 @@ def send_in_txn(
     uid: int,
     topic: Topic,
     routed: Routed,
-    sender: Named | None,
+    sender: NamedProducer | None,
     use: Use,
 ) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
     """Decide a send in a transaction; written, not flushed: the commit carries it.
@@ -312,7 +317,7 @@ def send_in_txn(
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
 
 
-def _refused(draft: Draft, delays: Delays | None) -> Decision[Any] | None:
+def _refused(draft: Draft, delays: DeliveryTimes | None) -> Decision[Any] | None:
     """The decision that refuses all rows for their delays; None: adds the warnings about delays."""
     if delays is None:
         return None
@@ -322,7 +327,7 @@ def _refused(draft: Draft, delays: Delays | None) -> Decision[Any] | None:
     return refusal
 
 
-def _checked(view: View, topic: Topic, sender: Named | None) -> str | None:
+def _checked(view: View, topic: Topic, sender: NamedProducer | None) -> str | None:
     """The producer's name, None without one; raises ProducerFenced."""
     if sender is None:
         return None
@@ -336,13 +341,13 @@ def _fresh(
     producer: str | None,
     sent: Sequences | None,
     series: list[int] | None,
-) -> Fresh:
+) -> DedupResult:
     """Which rows of a slice are stored; all of them without a producer's name."""
     if producer is not None:
         return dedup.fresh_rows(routed, piece, producer, sent, series)
     if routed.has_times:
-        return Fresh(routed.batch.slice(piece.row_start, piece.rows))
-    return Fresh(routed.rows)  # the whole batch: no caller looks at single rows
+        return DedupResult(routed.batch.slice(piece.row_start, piece.rows))
+    return DedupResult(routed.rows)  # the whole batch: no caller looks at single rows
 
 
 def times_of(rows: pa.RecordBatch) -> bytes | None:
@@ -407,7 +412,7 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
         draft.ops.append(SchemaMismatched(partition, 1))
 
 
-def _count_repeats(draft: Draft, partition: int, fresh: Fresh) -> int:
+def _count_repeats(draft: Draft, partition: int, fresh: DedupResult) -> int:
     """Count the repetitions of a slice; returns how many rows they are."""
     duplicates = dedup.repeated(fresh.repeats)
     missing = duplicates - (fresh.original is not None)

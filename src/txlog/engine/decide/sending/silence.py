@@ -29,14 +29,16 @@ LOOK_MS_MAX: Final = 60_000  # between two looks, because the wall clock may be 
 NEVER_MS: Final = 1 << 62
 
 
-class Look(NamedTuple):
+class SilentProducers(NamedTuple):
     """(partition, producer) to be declared idle, and after how many ms there may be others."""
 
     silent: list[tuple[int, str]]
     again_ms: int
 
 
-def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bool = True) -> Look:
+def silent_producers(
+    view: View, settings: Settings, now_ms: int, *, bounded: bool = True
+) -> SilentProducers:
     """The producers silent for as long as the topic's policy says.
 
     bounded: at most sweep_max of them, and from at most sweep_max partitions that may have one; the
@@ -46,7 +48,7 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
     """
     limits = _limits(view, settings)
     if not limits:
-        return Look([], NEVER_MS)
+        return SilentProducers([], NEVER_MS)
     again_ms = min(LOOK_MS_MAX, *limits)  # a producer that begins now is not silent before that
     watched: list[tuple[int, int]] = []
     for topic in _topics(view, settings):
@@ -72,7 +74,7 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
                 again_ms = min(again_ms, RETRY_MS)
             elif not bounded or len(silent) < most:
                 silent.append((number, name))
-    return Look(silent, again_ms)
+    return SilentProducers(silent, again_ms)
 
 
 def _limits(view: View, settings: Settings) -> list[int]:

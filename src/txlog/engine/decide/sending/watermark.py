@@ -14,7 +14,7 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.settings import EVENT_TIME_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.producers import Named, check_producer
+from txlog.engine.decide.sending.producers import NamedProducer, check_producer
 from txlog.engine.decide.transactions.enter import Use, enter
 from txlog.engine.folds.catalog import Topic, index_of, numbers
 from txlog.engine.folds.watermark import START, Active, State, Watermark
@@ -68,7 +68,7 @@ def assert_watermark(
     now: Instant,
     topic: Topic,
     assertion: Assertion,
-    sender: Named | None = None,
+    sender: NamedProducer | None = None,
 ) -> Decision[WatermarkPlaced]:
     """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
 
@@ -95,7 +95,7 @@ def assert_in_txn(
     uid: int,
     topic: Topic,
     assertion: Assertion,
-    sender: Named | None,
+    sender: NamedProducer | None,
     use: Use,
 ) -> Decision[tuple[TxnId, WatermarkPlaced]]:
     """Decide a watermark in a transaction; written, not flushed: the commit carries it.
@@ -147,7 +147,7 @@ def regresses(view: View, topic: Topic, assertion: Assertion, txn: TxnId | None)
     return False
 
 
-def _check(draft: Draft, topic: Topic, assertion: Assertion, sender: Named | None) -> None:
+def _check(draft: Draft, topic: Topic, assertion: Assertion, sender: NamedProducer | None) -> None:
     view = draft.view
     check_event_time(assertion.event_time)
     if sender is not None:

@@ -25,7 +25,7 @@ from txlog.errors import Corruption, InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class AvailabilityChange:
     """The state of a partition after the switch.
 
     finished: the transactions that its return completed.
@@ -52,12 +52,14 @@ def partition_number(view: View, name: TopicName) -> int:
     return number_of(topic, name.partition or 0)
 
 
-def set_offline(view: View, name: TopicName) -> Decision[Switched]:
-    """Decide that a partition is not available; a Switched. Raises TopicNotFound."""
+def set_offline(view: View, name: TopicName) -> Decision[AvailabilityChange]:
+    """Decide that a partition is not available; an AvailabilityChange. Raises TopicNotFound."""
     number = partition_number(view, name)
     if number in view.catalog.unavailable:
-        return Decision([], None, True, Switched(False, False))
-    return Decision([PartitionOffline(number, "admin")], None, True, Switched(False, True))
+        return Decision([], None, True, AvailabilityChange(False, False))
+    return Decision(
+        [PartitionOffline(number, "admin")], None, True, AvailabilityChange(False, True)
+    )
 
 
 def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bool]:
@@ -71,15 +73,17 @@ def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bo
     return Decision([], None, True, False)  # a checkpoint has replaced the file meanwhile
 
 
-def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision[Switched]:
-    """Decide the return of a partition whose files were found good; a Switched."""
+def set_online(
+    view: View, settings: Settings, now: Instant, name: TopicName
+) -> Decision[AvailabilityChange]:
+    """Decide the return of a partition whose files were found good; an AvailabilityChange."""
     number = partition_number(view, name)
     if number not in view.catalog.unavailable:
-        return Decision([], None, True, Switched(True, False))
+        return Decision([], None, True, AvailabilityChange(True, False))
     draft = Draft(view, settings, now.wall_ms)
     finished: list[TxnId] = []
     for txn in waiting_for(view, number):
         if finish_ops(draft, txn, back=number).status in ENDED:
             finished.append(TxnId(txn.coordinator, txn.sequence))
     draft.ops.append(PartitionAvailable(number))
-    return draft.decision(Switched(True, True, finished), sync=True)
+    return draft.decision(AvailabilityChange(True, True, finished), sync=True)

@@ -129,7 +129,7 @@ Value = int | str  # the value of a policy: a switch is a bool, some are words
 OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")
 
 
-class _Name(NamedTuple):
+class _PolicyName(NamedTuple):
     """How a policy is named in the catalog and in the settings of the store.
 
     words: its possible values; the catalog has the index of one
@@ -144,51 +144,51 @@ class _Name(NamedTuple):
         return self.setting in SWITCHES
 
 
-class Family(NamedTuple):
+class PolicyGroup(NamedTuple):
     """Policies that are set together; noun: their subject."""
 
     noun: str
-    names: Mapping[str, _Name]
+    names: Mapping[str, _PolicyName]
 
 
-DELAYED: Final = Family(
+DELAYED: Final = PolicyGroup(
     "delayed delivery",
     {
-        "active": _Name(ACTIVE, ACTIVE),
-        "tick_time_ms": _Name(TICK_TIME, TICK_TIME),
-        "strict": _Name(STRICT, STRICT),
-        "max_delivery_delay_ms": _Name(MAX_DELAY, MAX_DELAY),
-        "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
-        "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
+        "active": _PolicyName(ACTIVE, ACTIVE),
+        "tick_time_ms": _PolicyName(TICK_TIME, TICK_TIME),
+        "strict": _PolicyName(STRICT, STRICT),
+        "max_delivery_delay_ms": _PolicyName(MAX_DELAY, MAX_DELAY),
+        "fixed_delivery_delay_ms": _PolicyName(FIXED_DELAY, FIXED_DELAY),
+        "ttl_from": _PolicyName(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
     },
 )
 _UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms", "compaction_threshold_bytes")
-RETENTION: Final = Family(
+RETENTION: Final = PolicyGroup(
     "retention",
     {
-        **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
+        **{name: _PolicyName(name, name) for name in (*_UNBOUND, "retention_acked")},
         "ttl_from": DELAYED.names["ttl_from"],
     },
 )
-WATERMARK: Final = Family(
+WATERMARK: Final = PolicyGroup(
     "watermarks",
     {
-        name.removeprefix("watermark_"): _Name(
+        name.removeprefix("watermark_"): _PolicyName(
             name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
         )
         for name in WATERMARK_POLICIES
     },
 )
-SCHEMA: Final = Family(
+SCHEMA: Final = PolicyGroup(
     "schemas",
     {
-        name.removeprefix("schema_"): _Name(name, name, CHOICES[name])
+        name.removeprefix("schema_"): _PolicyName(name, name, CHOICES[name])
         for name in ("schema_compatibility", "schema_validation")
     },
 )
 
 
-class Scope(msgspec.Struct, frozen=True, gc=False):
+class PolicyScope(msgspec.Struct, frozen=True, gc=False):
     """Whose policies: a topic's, a namespace's (tenant/namespace), or with neither the store's."""
 
     topic: TopicName | None = None
@@ -200,19 +200,19 @@ class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
     store.
     """
 
-    scope: Scope
+    scope: PolicyScope
     policies: dict[str, Value | None]
     origins: dict[str, str]
     changed: bool = False
 
 
-def scope_of(topic: str | None, namespace: str | None) -> Scope:
+def scope_of(topic: str | None, namespace: str | None) -> PolicyScope:
     """The scope named; raises InvalidArgument (201 for both, 202 for a bad name)."""
     if topic is None:
-        return Scope(namespace=None if namespace is None else _namespace(namespace))
+        return PolicyScope(namespace=None if namespace is None else _namespace(namespace))
     if namespace is not None:
         raise InvalidArgument("a topic and a namespace are given", hint="name one of them")
-    return Scope(topic=TopicName.parse(topic))
+    return PolicyScope(topic=TopicName.parse(topic))
 
 
 def _namespace(text: str) -> str:
@@ -225,7 +225,9 @@ def _namespace(text: str) -> str:
     return f"{name.tenant}/{name.namespace}"
 
 
-def get_policies(view: View, settings: Settings, family: Family, scope: Scope) -> ScopedPolicies:
+def get_policies(
+    view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope
+) -> ScopedPolicies:
     """The policies in effect in a scope. Raises TopicNotFound."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     return _effective(view, settings, family, scope, topic, {})
@@ -240,13 +242,17 @@ def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
     }
     out: dict[str, Value | None] = {}
     for policy, value in view.catalog.policies.get(topic.number, {}).items():
-        name, names = by_policy.get(policy, (policy, _Name(policy, policy)))
+        name, names = by_policy.get(policy, (policy, _PolicyName(policy, policy)))
         out[name] = _said(names, value)
     return out
 
 
 def set_scoped_policies(
-    view: View, settings: Settings, family: Family, scope: Scope, values: Mapping[str, Value]
+    view: View,
+    settings: Settings,
+    family: PolicyGroup,
+    scope: PolicyScope,
+    values: Mapping[str, Value],
 ) -> Decision[ScopedPolicies]:
     """Decide policies of a scope; answers the resulting ScopedPolicies.
 
@@ -257,7 +263,7 @@ def set_scoped_policies(
 
 
 def remove_policies(
-    view: View, settings: Settings, family: Family, scope: Scope, names: Collection[str]
+    view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope, names: Collection[str]
 ) -> Decision[ScopedPolicies]:
     """Decide that a scope inherits these policies (none named: all); answers as set_policies."""
     for name in names:
@@ -266,7 +272,11 @@ def remove_policies(
 
 
 def _decided(
-    view: View, settings: Settings, family: Family, scope: Scope, stored: Mapping[str, int | None]
+    view: View,
+    settings: Settings,
+    family: PolicyGroup,
+    scope: PolicyScope,
+    stored: Mapping[str, int | None],
 ) -> Decision[ScopedPolicies]:
     """stored: the values as the catalog has them, None: inherit."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
@@ -280,9 +290,9 @@ def _decided(
 def _op(
     view: View,
     settings: Settings,
-    scope: Scope,
+    scope: PolicyScope,
     topic: Topic | None,
-    names: _Name,
+    names: _PolicyName,
     value: int | None,
 ) -> list[Op]:
     """The ops that give a scope this value; empty if it has the value."""
@@ -306,8 +316,8 @@ def _op(
 def _effective(
     view: View,
     settings: Settings,
-    family: Family,
-    scope: Scope,
+    family: PolicyGroup,
+    scope: PolicyScope,
     topic: Topic | None,
     changes: Mapping[str, int | None],
 ) -> ScopedPolicies:
@@ -341,17 +351,17 @@ def _effective(
     return ScopedPolicies(scope, policies, origins)
 
 
-def _default(names: _Name) -> int:
+def _default(names: _PolicyName) -> int:
     return _of_store(Settings(), names)
 
 
-def _of_store(settings: Settings, names: _Name) -> int:
+def _of_store(settings: Settings, names: _PolicyName) -> int:
     """The value of a setting, as the catalog would have it as a policy."""
     value: Value = getattr(settings, names.setting)
     return names.words.index(value) if isinstance(value, str) else int(value)
 
 
-def _said(names: _Name, value: int) -> Value | None:
+def _said(names: _PolicyName, value: int) -> Value | None:
     """A catalog value as users write it."""
     if names.policy in _UNBOUND and value == UNLIMITED:
         return None
@@ -360,7 +370,7 @@ def _said(names: _Name, value: int) -> Value | None:
     return bool(value) if names.is_switch else value
 
 
-def _stored(family: Family, name: str, value: object) -> int:
+def _stored(family: PolicyGroup, name: str, value: object) -> int:
     """A user's value as the catalog has it; raises InvalidArgument."""
     names = _name(family, name)
     if names.is_switch:
@@ -380,7 +390,7 @@ def _stored(family: Family, name: str, value: object) -> int:
     return check_setting(names.setting, value)
 
 
-def _name(family: Family, name: str) -> _Name:
+def _name(family: PolicyGroup, name: str) -> _PolicyName:
     names = family.names.get(name)
     if names is None:
         raise InvalidArgument(

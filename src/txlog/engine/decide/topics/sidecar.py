@@ -22,7 +22,7 @@ RowMove = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class SidecarReplacement:
     """A published file and the ledgers that it replaces; old: (ledger, was it sealed)."""
 
     partition: int
@@ -58,7 +58,7 @@ def reserve_ledger(view: View, number: int) -> Decision[int]:
     return Decision([LedgerReserved(number, "s", ledger)], None, True, ledger)
 
 
-def switch(view: View, compacted: Switch) -> Decision[bool]:
+def switch(view: View, compacted: SidecarReplacement) -> Decision[bool]:
     """Decide that a compacted file replaces its ledgers; answers whether it does.
 
     Transactions that ended since the file was written may be in either place: order comes from

@@ -15,7 +15,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.resolve import (
-    Outcome,
+    EndOutcome,
     abort_ops,
     aborter,
     commit_ops,
@@ -93,7 +93,7 @@ def end(
     return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
 
 
-def _answer(txn_id: TxnId, outcome: Outcome, already: bool, open_ms: int) -> EndAnswer:
+def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:
     return EndAnswer(
         txn_id,
         outcome.status,

@@ -39,7 +39,7 @@ from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, Transactio
 Owner = tuple[int, str]
 
 
-class Connected(msgspec.Struct, frozen=True, gc=False):
+class KeyConnection(msgspec.Struct, frozen=True, gc=False):
     """The answer of connect; fenced is the transaction that it aborted."""
 
     key: str
@@ -50,14 +50,14 @@ class Connected(msgspec.Struct, frozen=True, gc=False):
     fenced: TxnId | None
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class KeyedTxn(msgspec.Struct, frozen=True, gc=False):
     """The answer of begin under a key."""
 
     txn_id: TxnId
     fenced: TxnId | None
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeletedKey(msgspec.Struct, frozen=True):
     """The answer of delete; epoch is the one that the tombstone keeps."""
 
     key: str
@@ -75,8 +75,8 @@ def connect(
     key: str,
     epoch: int,
     owner: str | int | None = None,
-) -> Decision[Connected]:
-    """Decide that a holder takes a key; durable before answered. Returns Connected.
+) -> Decision[KeyConnection]:
+    """Decide that a holder takes a key; durable before answered. Returns KeyConnection.
 
     epoch:  the last epoch of this holder; -1 for a new holder, which always takes over
     owner:  the user that owns the key, by default the caller
@@ -99,8 +99,8 @@ def begin(
     key: str,
     epoch: int | None = None,
     owner: str | int | None = None,
-) -> Decision[Opened]:
-    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns Opened.
+) -> Decision[KeyedTxn]:
+    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns KeyedTxn.
 
     epoch:  of the connection; None or -1 connects in the same frame
     raises: ProducerFenced (not the newest epoch, or the key was deleted), InvalidArgument,
@@ -123,7 +123,7 @@ def begin(
     txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
     draft.ops.append(KeyBound(number, holder[0], key, connected.epoch, txn.sequence))
     # durable, because the answer that another transaction was aborted must stay true
-    answer = Opened(TxnId(number, txn.sequence), connected.fenced)
+    answer = KeyedTxn(TxnId(number, txn.sequence), connected.fenced)
     return draft.decision(answer, sync=connects or freed > 0)
 
 
@@ -134,10 +134,10 @@ def delete(
     caller: Owner,
     key: str,
     owner: str | int | None = None,
-) -> Decision[Deleted]:
+) -> Decision[DeletedKey]:
     """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
 
-    returns: Deleted
+    returns: DeletedKey
     raises:  TransactionKeyNotFound, NotAllowed (another's key)
     """
     check_key(key)
@@ -148,7 +148,9 @@ def delete(
     _, fenced = _fence(draft, now, number, key_record)
     draft.ops.append(KeyDeleted(number, uid, key))
     aborted = [] if fenced is None else [fenced]
-    return draft.decision(Deleted(key, uid, key_record.owner, key_record.epoch, aborted), sync=True)
+    return draft.decision(
+        DeletedKey(key, uid, key_record.owner, key_record.epoch, aborted), sync=True
+    )
 
 
 def home(view: View, settings: Settings, uid: int, key: str) -> int:
@@ -259,7 +261,7 @@ def _check_epoch(epoch: int) -> None:
 
 def connect_ops(
     draft: Draft, now: Instant, holder: Owner, key: str, presented: int
-) -> tuple[Connected, int]:
+) -> tuple[KeyConnection, int]:
     """Add the ops of a connection; also how many transactions they end.
 
     holder: as find_owner answers
@@ -274,12 +276,12 @@ def connect_ops(
         raise _refused(holder, key, key_record, presented)
     draft.ops.append(KeyConnected(number, uid, name, key, stored + 1))
     freed, fenced = (0, None) if key_record is None else _fence(draft, now, number, key_record)
-    return Connected(key, uid, name, stored + 1, number, fenced), freed
+    return KeyConnection(key, uid, name, stored + 1, number, fenced), freed
 
 
 def _go_on(
     draft: Draft, now: Instant, holder: Owner, key: str, epoch: int
-) -> tuple[Connected, int]:
+) -> tuple[KeyConnection, int]:
     """The connection of this epoch, if it is the newest; its OPEN transaction is fenced."""
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
@@ -296,7 +298,7 @@ def _go_on(
             owner=name,
         )
     freed, fenced = _fence(draft, now, number, key_record)
-    return Connected(key, uid, name, epoch, number, fenced), freed
+    return KeyConnection(key, uid, name, epoch, number, fenced), freed
 
 
 def _fence(draft: Draft, now: Instant, number: int, key_record: Key) -> tuple[int, TxnId | None]:

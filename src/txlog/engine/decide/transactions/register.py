@@ -27,7 +27,7 @@ from txlog.engine.view.view import View
 AHEAD_MAX: Final = 1_000
 
 
-class Place(NamedTuple):
+class TxnPlace(NamedTuple):
     """A topic or partition; subscription: None for messages, else for acknowledgements on it."""
 
     name: TopicName
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def register(
-    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, places: list[Place]
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, places: list[TxnPlace]
 ) -> Decision[TxnId]:
     """Decide which places take part in a transaction; a whole topic registers all its partitions.
 
@@ -68,14 +68,14 @@ def register(
     return draft.decision(txn_id)
 
 
-def _partitions(topic: Topic, named_place: Place) -> Sequence[int]:
+def _partitions(topic: Topic, named_place: TxnPlace) -> Sequence[int]:
     """The store-wide numbers of the partitions of a place."""
     if named_place.name.partition is None:
         return catalogs.numbers(topic)
     return [catalogs.number_of(topic, named_place.name.partition)]
 
 
-def _subscription(view: View, topic: Topic, named_place: Place) -> int | None:
+def _subscription(view: View, topic: Topic, named_place: TxnPlace) -> int | None:
     """The number of the subscription; 0: the place is for messages; None: it is not stored."""
     if named_place.subscription is None:
         return 0

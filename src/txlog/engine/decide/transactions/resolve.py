@@ -48,7 +48,7 @@ from txlog.engine.plan.participants import Participant, Participants, participan
 from txlog.engine.view.view import View
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class EndOutcome(msgspec.Struct, frozen=True, gc=False):
     """The progress of an end: markers as (partition, ledger, entry, messages)."""
 
     status: str
@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     skipped: list[Participant]
 
 
-def commit_ops(draft: Draft, txn: Txn) -> Outcome:
+def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
     """Add the ops that commit an OPEN transaction, as far as its participants are available."""
     involved = participants(draft.view, txn)
     body, markers = _commit_body(draft, txn, involved)
@@ -74,7 +74,7 @@ def aborter(txn: Txn, uid: int) -> str:
     return "user" if uid == txn.owner_uid else "admin"
 
 
-def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
+def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
     """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
     involved = participants(draft.view, txn)
     body = _abort_body(draft, txn, involved)
@@ -85,7 +85,7 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
 
 def finish_ops(
     draft: Draft, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
-) -> Outcome:
+) -> EndOutcome:
     """Continue a decided transaction: end what is available now, and the whole if nothing waits.
 
     back: a partition that the same frame makes available
@@ -150,7 +150,7 @@ def _outcome(
     involved: Participants,
     markers: list[tuple[int, int, int, int]],
     late: list[tuple[int, int, int, int]],
-) -> Outcome:
+) -> EndOutcome:
     """Add the last status unless a participant waits; returns how far the end has come."""
     if not involved.waiting:
         expected, status = status, COMMITTED if status == COMMITTING else ABORTED
@@ -166,7 +166,7 @@ def _outcome(
         )
         release_key(draft, txn)
     of = txn if txn.decision_lsn else involved
-    return Outcome(
+    return EndOutcome(
         status, reason, of.messages, of.acks, markers, involved.waiting, involved.skipped
     )
 

@@ -38,7 +38,7 @@ Pair = tuple[int, int]
 Find = Callable[[View], tuple[Topic, Subscription]]
 
 
-class Uses(msgspec.Struct, frozen=True, gc=False):
+class CallScope(msgspec.Struct, frozen=True, gc=False):
     """The places that a call works with.
 
     The sweep before the call resolves unfinished transactions there.
@@ -54,12 +54,12 @@ class Uses(msgspec.Struct, frozen=True, gc=False):
     cursors: tuple[tuple[int, int], ...] = ()
     acks: tuple[Find, tuple[int, ...]] | None = None
 
-    def in_txn(self, coordinator: int, sequence: int) -> Uses:
+    def in_txn(self, coordinator: int, sequence: int) -> CallScope:
         """The same, in a transaction."""
-        return Uses((coordinator, sequence), self.sends, self.cursors, self.acks)
+        return CallScope((coordinator, sequence), self.sends, self.cursors, self.acks)
 
 
-class Swept(msgspec.Struct, gc=False):
+class SweepResult(msgspec.Struct, gc=False):
     """How many transactions a sweep changed."""
 
     expired: int = 0
@@ -69,7 +69,7 @@ class Swept(msgspec.Struct, gc=False):
     left: int = 0  # decided transactions beyond the bound
 
 
-def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
+def load_used(view: View, settings: Settings, now: Instant, uses: CallScope) -> bool:
     """Load the coordinators of the places that a call uses.
 
     An acknowledgement checks holders itself, and is repeated if one is overdue.
@@ -92,7 +92,7 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
     return is_past
 
 
-def concerned(view: View, uses: Uses) -> set[Pair]:
+def concerned(view: View, uses: CallScope) -> set[Pair]:
     """Transactions that are swept for a call whatever the bound.
 
     returns: its own transaction, and the holders of messages that it asks for
@@ -103,7 +103,7 @@ def concerned(view: View, uses: Uses) -> set[Pair]:
     return out
 
 
-def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
+def _acknowledged(view: View, uses: CallScope) -> set[tuple[int, int]]:
     """(subscription, partition) that a call acknowledges on."""
     if uses.acks is None:
         return set()
@@ -116,7 +116,9 @@ def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
     return {(subscription, owners[ledger][0]) for ledger in ledgers if ledger in owners}
 
 
-def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool) -> Swept:
+def sweep(
+    draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool
+) -> SweepResult:
     """Add the ops that expire and continue transactions of loaded coordinators.
 
     first:   transactions beyond the bound, too
@@ -124,7 +126,7 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
     """
     overdue, decided = _due(draft.view, now)
     limit = draft.settings.sweep_max if bounded else len(overdue) + len(decided)
-    swept = Swept()
+    swept = SweepResult()
     # markers are written in order of decision, so one beyond the bound brings all earlier ones
     # along
     reach = [at + 1 for at, txn in enumerate(decided) if _pair(txn) in first]

@@ -13,7 +13,7 @@ from txlog.engine.decide.consuming import acknowledge
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.enter import Use
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.ops import Op, Run
 from txlog.engine.plan import runs as message_runs
 from txlog.engine.plan.standing import OUTSIDE, Standing
@@ -108,7 +108,7 @@ def acknowledge_later(
 
 def _in_txn(
     store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
-) -> tuple[DecideIn[AckAnswer], Uses]:
+) -> tuple[DecideIn[AckAnswer], CallScope]:
     """The decision that acknowledges in a transaction, and what it uses."""
     uid = store.disk.owner()[0]
 
@@ -128,8 +128,8 @@ def _in_txn(
     return decide, _uses(find, runs)
 
 
-def _uses(find: Find, runs: list[Run]) -> Uses:
-    return Uses(acks=(find, tuple({run[0] for run in runs})))
+def _uses(find: Find, runs: list[Run]) -> CallScope:
+    return CallScope(acks=(find, tuple({run[0] for run in runs})))
 
 
 def acknowledge_together(

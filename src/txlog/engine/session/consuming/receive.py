@@ -20,14 +20,14 @@ from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
     Part,
-    Wants,
+    ReceiveRequest,
     active_consumer,
     give_back_parts,
     give_back_runs,
     receive,
 )
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -152,7 +152,7 @@ def _record(store: Store, part: Part) -> None:
 WAIT_MS_MIN = 1
 STILL_MS = 1000
 Guard: TypeAlias = Callable[[View], bool]
-Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
+Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of ReceiveRequest
 INDEX_TRIES_MAX = 3  # how often an index is asked for before rows are read instead
 
 
@@ -374,7 +374,7 @@ class Receiving:
 
         guard: asked under the lock before any is handed out
         ahead: None: the application gets the table; else `handed_over` says what it gets. ahead,
-               most, seen: as of Wants
+               most, seen: as in ReceiveRequest
         """
         self.check_open()
         self.is_refused = False
@@ -471,7 +471,7 @@ class Receiving:
             order.sort(key=lambda number: number not in self.first)
             self.first.clear()
         subscription = self.subscription.number
-        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
+        uses = CallScope(cursors=tuple((subscription, number) for number in numbers))
         wants = self._wants(order, limit, ahead)
 
         looked = 0  # the LSN of the last look
@@ -504,7 +504,7 @@ class Receiving:
             self._member.reap(now=False)
         return self._leased(wants, uses, guard)
 
-    def _leased(self, wants: Wants, uses: Uses, guard: Guard | None) -> Delivery:
+    def _leased(self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None) -> Delivery:
         """Lease messages, those of dead peers too; note where to begin next, or how long not to."""
         store, order = self._store, wants.partitions
         handed, looked = self._lease(wants, uses, guard)
@@ -580,9 +580,9 @@ class Receiving:
             return active_consumer(view, me.subscription, index) == me.number
         return me.kind == "key-shared"
 
-    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
+    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> ReceiveRequest:
         numbers = catalogs.numbers(self.topic)
-        return Wants(
+        return ReceiveRequest(
             self.subscription.number,
             self._member.number,
             order,
@@ -594,11 +594,13 @@ class Receiving:
             limits={numbers[index]: most for index, most in self.limits.items()},
         )
 
-    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> tuple[Delivery, int]:
+    def _lease(
+        self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None
+    ) -> tuple[Delivery, int]:
         """What a turn under the lock hands out, and the LSN that it decided on."""
         store, tries, looked = self._store, 0, 0
 
-        def decide(view: View, now: Instant) -> Decision[Delivery | Wants | None]:
+        def decide(view: View, now: Instant) -> Decision[Delivery | ReceiveRequest | None]:
             nonlocal looked
             looked = view.lsn
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
@@ -673,7 +675,7 @@ class Receiving:
         self.topic, self.subscription = self.target(view)
         places, now = dict(self._places), self._store.clock.now()
         while True:
-            wants = Wants(
+            wants = ReceiveRequest(
                 self.subscription.number,
                 self._member.number,
                 self.numbers(),

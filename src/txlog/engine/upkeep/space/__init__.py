@@ -7,8 +7,7 @@ Contents:
     newest_keys        the newest message of each key, in little memory
     notes              `_README` in the directory of each topic
     offload            sealed files move to a directory or a bucket
-    retention          trimming by policy or on demand, and expiring messages past their time to
-                       live
+    retention          trimming by policy or on demand, and expiring old messages
     sweep              removing files that nothing names
     topic_compaction   the newest message of each key, in files that outlive the log
 """

@@ -26,7 +26,7 @@ from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.topics import sidecar
-from txlog.engine.decide.topics.sidecar import RowMove, Switch
+from txlog.engine.decide.topics.sidecar import RowMove, SidecarReplacement
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
 from txlog.engine.folds.catalog import topic_of
@@ -268,7 +268,7 @@ def _compact_group(
     compare_rows(store, ref, [table], records=records)
     old = [(end.ledger, end.sealed) for end in group]
     size = _payload_bytes(view.buffer(number), {end.ledger for end in group})
-    replacement = Switch(number, old, ref, size, list(_moved(places)))
+    replacement = SidecarReplacement(number, old, ref, size, list(_moved(places)))
     if store.write(lambda live, now: sidecar.switch(live, replacement)):
         return True
     store.disk.unlink(path)
