@@ -18,9 +18,9 @@ from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import Id
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
+from txlog.engine.plan.delayed.timetable import DelayedIndex, index_of_partition
 from txlog.engine.plan.delayed.timetable_parts import Key, after_time, sorted_rows
-from txlog.engine.plan.reading.skip_sets import Without
+from txlog.engine.plan.reading.skip_sets import IdsExcept
 from txlog.engine.storage.bucket.reader import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.delayed.buckets import tend
@@ -50,7 +50,7 @@ def columns(rows: list[Key]) -> Columns:
     return Columns(longs[0], longs[1], longs[2], memoryview(array("i", index)))
 
 
-def is_in(one: Id, ids: IdSet | Without) -> bool:
+def is_in(one: Id, ids: IdSet | IdsExcept) -> bool:
     assert isinstance(ids, IdSet)
     return one in ids
 
@@ -95,7 +95,7 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
     def look(view: View) -> None:
         rows = indexed(view)
         cutoff = T0 + chance.randrange(-5, 70)
-        table = timetable(view, 1, cutoff)
+        table = index_of_partition(view, 1, cutoff)
         mark = (chance.randrange(4), chance.randrange(4), 0)
         sets, away = table.futures(Cursor(), mark, make_do=False)
         assert not away
@@ -328,7 +328,7 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
     tend(shop.client._store, None)
     assert take(consumer) == []
     known = shop.client._store.read(lambda view: dict(view.timetables))
-    assert isinstance(known[1], Timetable)
+    assert isinstance(known[1], DelayedIndex)
     shop.reopen()
     assert shop.client._store.read(lambda view: view.timetables) == {}
 

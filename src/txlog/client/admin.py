@@ -54,7 +54,7 @@ from txlog.engine.door.topics import (
 from txlog.engine.door.topics import PolicyGroup as PolicyFamily
 from txlog.engine.door.topics import SettingValue as Value
 from txlog.engine.door.topics import set_scoped_policies as set_policies
-from txlog.engine.door.transactions import Finding, hanging, participant_name
+from txlog.engine.door.transactions import HangingTxn, hanging, participant_name
 from txlog.errors import TransactionNotFound
 
 if TYPE_CHECKING:
@@ -834,7 +834,7 @@ class Admin:
         return _remove(self._store, SCHEMA, topic, namespace, names)
 
 
-def _row(view: View, one: Finding) -> HangingTransaction:
+def _row(view: View, one: HangingTxn) -> HangingTransaction:
     places = [participant_name(view.catalog, place) for place in one.waiting]
     first = places[0].partition(":")[0] if places else ""
     return {

@@ -26,8 +26,8 @@ from txlog.engine.door.store import View
 from txlog.engine.door.watermarks import (
     START,
     Active,
-    Row,
     State,
+    StoredWatermark,
     WatermarkGenerator,
     clamp_of,
     read_rows,
@@ -353,7 +353,7 @@ def _of_partition(
             row.take(state)
 
 
-def _answers(row: Row, state: State) -> Iterator[WatermarkMove]:
+def _answers(row: StoredWatermark, state: State) -> Iterator[WatermarkMove]:
     """What one row did; state: that at the place before it."""
     if row.kind in _TYPES:
         yield _answer(_TYPES[row.kind], row.producer, row.event_time, row.by, state)

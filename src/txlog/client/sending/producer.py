@@ -47,7 +47,7 @@ from txlog.engine.door.sending import (
     with_ordering_key,
 )
 from txlog.engine.door.store import CallScope, Decision, Store, View
-from txlog.engine.door.topics import Typing, schema_in, stamped, typing_of
+from txlog.engine.door.topics import ValueSchema, schema_in, stamped, typing_of
 from txlog.engine.door.transactions import Together
 from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, TxlogError
 
@@ -154,7 +154,7 @@ class _Shape(NamedTuple):
 
     partitions: int
     written: SchemaVersion | None = None
-    typing: Typing | None = None
+    typing: ValueSchema | None = None
     version: int | None = None
     is_stated: bool = False
 

@@ -20,7 +20,7 @@ from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
-    from txlog.engine.plan.ack_sets import Settled
+    from txlog.engine.plan.ack_sets import CursorEffect
 
 
 Mark: TypeAlias = tuple[
@@ -82,7 +82,7 @@ class Draft:
         self.forgotten: set[tuple[int, str]] = set()
         self._ends: dict[tuple[int, str], tuple[int, int]] = {}
         self._next_ledger = 0
-        self._settled: dict[tuple[int, int], Settled] | None = None
+        self._settled: dict[tuple[int, int], CursorEffect] | None = None
 
     def mark(self) -> Mark:
         """The state so far, for `back_to`."""
@@ -197,7 +197,7 @@ class Draft:
         payload = self.view.watermark(partition).payload(as_of)
         self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
 
-    def settled(self, subscription: int, partition: int) -> Settled:
+    def settled(self, subscription: int, partition: int) -> CursorEffect:
         """The effect of the ops so far on a cursor.
 
         Several commits in one frame build on each other.
@@ -208,7 +208,7 @@ class Draft:
         state = self._settled.get(key)
         if state is None:
             mark = self.view.cursor(subscription, partition).mark_delete
-            state = self._settled[key] = ack_sets.Settled(mark)
+            state = self._settled[key] = ack_sets.CursorEffect(mark)
         return state
 
     def decision(self, answer: T | None = None, *, sync: bool = False) -> Decision[T]:

@@ -40,4 +40,4 @@ from txlog.engine.decide.topics.trim import TrimmedPartition
 from txlog.engine.decide.topics.update import Value as SettingValue
 from txlog.engine.decide.topics.update import accept_clock, set_setting, update_topic
 from txlog.engine.plan.policies import delay_policy, policy
-from txlog.engine.plan.records import Typing, records_as, schema_in, stamped, typing_of
+from txlog.engine.plan.records import ValueSchema, records_as, schema_in, stamped, typing_of

@@ -15,7 +15,7 @@ from txlog.engine.folds.coordinator import (
     Txn,
 )
 from txlog.engine.plan.participants import (
-    Finding,
+    HangingTxn,
     check_available,
     hanging,
     participant_name,

@@ -195,7 +195,7 @@ def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
     return out
 
 
-class Settled:
+class CursorEffect:
     """The effect of earlier ops in the same frame on a cursor: its new mark, and the ids they
     delete.
     """
@@ -208,7 +208,11 @@ class Settled:
 
 
 def acked_outcome(
-    view: View, subscription: int, partition: int, runs: list[Run], settled: Settled | None = None
+    view: View,
+    subscription: int,
+    partition: int,
+    runs: list[Run],
+    settled: CursorEffect | None = None,
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
@@ -218,7 +222,7 @@ def acked_outcome(
     settled: the effect of earlier ops of the frame on the cursor; this updates it
     """
     cursor = view.cursor(subscription, partition)
-    settled = settled or Settled(cursor.mark_delete)
+    settled = settled or CursorEffect(cursor.mark_delete)
     extra = settled.extra
     if len(runs) == 1 and not (
         cursor.acked.entries or cursor.acked.inner or extra.entries or extra.inner
@@ -261,7 +265,7 @@ def _is_end(view: View, partition: int, ledger: int, entry: int) -> bool:
 
 
 def pending_outcome(
-    view: View, subscription: int, partition: int, pending: Pending, settled: Settled
+    view: View, subscription: int, partition: int, pending: Pending, settled: CursorEffect
 ) -> tuple[list[Run], Mark]:
     """acked_outcome for the acknowledgements of a committing transaction."""
     return acked_outcome(view, subscription, partition, pending.runs, settled)

@@ -31,7 +31,7 @@ SETTLE_MS: Final = HOUR_MS
 NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is written to
 
 
-class Judged(NamedTuple):
+class ClockVerdict(NamedTuple):
     """The verdict on the wall clock.
 
     ahead_ms: how far it is ahead of the expected time
@@ -48,18 +48,18 @@ class Judged(NamedTuple):
     expected_ms: int
 
 
-def judge(view: View, settings: Settings, now: Instant) -> Judged:
+def judge(view: View, settings: Settings, now: Instant) -> ClockVerdict:
     """Whether the wall clock is trusted."""
     mark = _mark(view)
     is_same = mark.boot_id != "" and mark.boot_id == now.boot_id
     expected = mark.wall_ms + (max(0, now.boot_ms - mark.boot_ms) if is_same else 0)
     ahead, bound = now.wall_ms - expected, settings.clock_jump_max_ms
     if bound == UNLIMITED or ahead <= bound:
-        return Judged(ahead, True, False, 0, expected)
+        return ClockVerdict(ahead, True, False, 0, expected)
     if is_same:
-        return Judged(ahead, False, True, 0, expected)
+        return ClockVerdict(ahead, False, True, 0, expected)
     ran_ms = _ran_ms(mark, now, bound)
-    return Judged(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
+    return ClockVerdict(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
 
 
 def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:

@@ -165,7 +165,7 @@ def participant_name(catalog: Catalog, participant: Participant) -> str:
 # --- hanging transactions --------------------------------------------------------------------
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HangingTxn(msgspec.Struct, frozen=True):
     """A transaction that hangs: cause unavailable, overdue or corrupt; partition: where."""
 
     coordinator: int
@@ -177,12 +177,12 @@ class Finding(msgspec.Struct, frozen=True):
     waiting: tuple[Participant, ...] = ()
 
 
-def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[Finding]:
+def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[HangingTxn]:
     """The hanging transactions of these topics, one finding per transaction and cause, by id."""
     view.load_coordinators()
     numbers = {number for topic in topics for number in catalogs.numbers(topic)}
     is_all = len(topics) == len(view.catalog.topics)
-    findings: dict[tuple[int, int, str], Finding] = {}
+    findings: dict[tuple[int, int, str], HangingTxn] = {}
     for _, state in view.loaded_coordinators():
         for txn in state.unfinished.values():
             touched = {*txn.partitions, *(partition for _, partition in txn.subscriptions)}
@@ -195,21 +195,21 @@ def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -
     return [findings[key] for key in sorted(findings)]
 
 
-def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> Iterator[Finding]:
+def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> Iterator[HangingTxn]:
     pair, age_ms = (txn.coordinator, txn.sequence), now.wall_ms - txn.wall_ms
     if txn.status == coordinators.OPEN:
         if is_overdue(txn, now):
-            yield Finding(*pair, txn.status, age_ms, "overdue", "its time-out is over")
+            yield HangingTxn(*pair, txn.status, age_ms, "overdue", "its time-out is over")
     elif age_ms > older_than_ms:
         waiting = tuple(participants(view, txn).waiting)
         if waiting:
             detail = "it waits for partitions"
-            yield Finding(*pair, txn.status, age_ms, "unavailable", detail, waiting)
+            yield HangingTxn(*pair, txn.status, age_ms, "unavailable", detail, waiting)
         else:
-            yield Finding(*pair, txn.status, age_ms, "overdue", "nothing holds it up")
+            yield HangingTxn(*pair, txn.status, age_ms, "overdue", "nothing holds it up")
 
 
-def contradictions(view: View, partition: int, now: Instant | None = None) -> Iterator[Finding]:
+def contradictions(view: View, partition: int, now: Instant | None = None) -> Iterator[HangingTxn]:
     """Search one partition for the four impossible states; now: for the age."""
     now = now or Instant(0, "", 0)
     side, topic_of = view.buffer(partition), view.catalog.topics
@@ -235,7 +235,7 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
 
 def _held(
     view: View, now: Instant, pair: tuple[int, int], partition: int, subscription: int
-) -> Iterator[Finding]:
+) -> Iterator[HangingTxn]:
     """Check the transaction of held messages or acknowledgements: it must be unfinished and
     list the place.
     """
@@ -257,6 +257,6 @@ def _held(
         yield _corrupt(txn, pair, now, f"it has {contents} that it was not registered for")
 
 
-def _corrupt(txn: Txn | None, pair: tuple[int, int], now: Instant, detail: str) -> Finding:
+def _corrupt(txn: Txn | None, pair: tuple[int, int], now: Instant, detail: str) -> HangingTxn:
     age_ms = 0 if txn is None else now.wall_ms - txn.wall_ms
-    return Finding(*pair, None if txn is None else txn.status, age_ms, "corrupt", detail)
+    return HangingTxn(*pair, None if txn is None else txn.status, age_ms, "corrupt", detail)

@@ -41,7 +41,7 @@ _VERSION: Final = "schema_version"
 _NO_VALUE: Final = pa.scalar(None, pa.binary())
 
 
-class Typing(NamedTuple):
+class ValueSchema(NamedTuple):
     """The schema that values of a topic are checked against.
 
     mode: ENFORCE or MARK; topic: its name.
@@ -77,7 +77,7 @@ def word(view: View, settings: Settings, topic: Topic, name: str) -> str:
 
 def typing_of(
     view: View, settings: Settings, topic: Topic, version: int | None = None
-) -> Typing | None:
+) -> ValueSchema | None:
     """The schema to check values against; None: the topic takes any bytes.
 
     version: the version that a producer writes, None for the newest
@@ -90,10 +90,10 @@ def typing_of(
         return None
     checked = newest if version is None else topic.schemas[version - 1]
     name = TopicName.parse(topic.name).short
-    return Typing(name, checked.version, checked.kind, checked.definition, mode)
+    return ValueSchema(name, checked.version, checked.kind, checked.definition, mode)
 
 
-def stamped(routed: Routed, typing: Typing | None) -> Routed:
+def stamped(routed: Routed, typing: ValueSchema | None) -> Routed:
     """Routed rows with the version of the schema that their values were checked against.
 
     raises: InvalidMessage for a value that does not fit, with mode ENFORCE
@@ -124,7 +124,7 @@ def stamped(routed: Routed, typing: Typing | None) -> Routed:
 
 
 def with_values(
-    rows: pa.Table | pa.RecordBatch, typing: Typing | None
+    rows: pa.Table | pa.RecordBatch, typing: ValueSchema | None
 ) -> tuple[pa.Table | pa.RecordBatch, pa.StructArray]:
     """Rows whose column `record` has become `value`, and the records that these values encode.
 
@@ -151,7 +151,7 @@ def with_values(
     return rows.set_column(at, "value", encoded), records
 
 
-def stamped_as(routed: Routed, typing: Typing, records: pa.StructArray) -> Routed:
+def stamped_as(routed: Routed, typing: ValueSchema, records: pa.StructArray) -> Routed:
     """Routed rows with the records that their values encode; these need no check."""
     if routed.order is not None:
         records = records.take(routed.order)
@@ -205,7 +205,7 @@ def records_for(topic: Topic) -> Records | None:
     return Records(newest.version, kind, lambda rows: records_as(schemas, newest.version, rows))
 
 
-def records_of(typing: Typing) -> Records:
+def records_of(typing: ValueSchema) -> Records:
     """The same for rows that all have one schema."""
     schema = typing.schema
 

@@ -18,7 +18,7 @@ from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
-from txlog.engine.plan.records import Typing, records_of, stamped, stamped_as, with_values
+from txlog.engine.plan.records import ValueSchema, records_of, stamped, stamped_as, with_values
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import RECORD, FileRef
@@ -69,7 +69,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     tag: str = ""
     producer: str | None = None
     query: str = ""
-    typing: Typing | None = None
+    typing: ValueSchema | None = None
 
     def named(self, key: str, batch: int | str, query: str = "") -> StagePlan:
         """The same plan for a batch that was unknown when the files were planned."""

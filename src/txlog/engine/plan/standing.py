@@ -17,7 +17,7 @@ from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Mark
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class ReadPosition(msgspec.Struct, frozen=True, gc=False):
     """A consumer's place in a partition: nothing at or below it can be delivered to it.
 
     round:   of the cursor; the place is valid while it is unchanged, later returns tell how far to
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     strays: tuple[tuple[int, int, int, int], ...] = ()
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class ConsumerState(msgspec.Struct, frozen=True, gc=False):
     """The consumer of a call, its places, and the last message that it got in each.
 
     consumer 0: none, the call is by id
@@ -49,16 +49,16 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """
 
     consumer: int = 0
-    places: Mapping[int, Place] = {}
+    places: Mapping[int, ReadPosition] = {}
     highest: Mapping[int, Mark] = {}
     seen: Mapping[int, Mark] = {}
 
 
-OUTSIDE = Standing()
+OUTSIDE = ConsumerState()
 
 
 def stands_at(
-    cursor: Cursor, position: Place | None, now: Instant, members: tuple[int, ...] = ()
+    cursor: Cursor, position: ReadPosition | None, now: Instant, members: tuple[int, ...] = ()
 ) -> Mark:
     """The position where a consumer continues, further back if messages were returned since."""
     mark = cursor.mark_delete
@@ -74,7 +74,7 @@ def stands_at(
 
 
 def is_stale(
-    cursor: Cursor, standing: Standing, partition: int, target: Mark, now: Instant
+    cursor: Cursor, standing: ConsumerState, partition: int, target: Mark, now: Instant
 ) -> bool:
     """True when messages below a cumulative acknowledgement came back after the consumer
     received it.

@@ -32,7 +32,7 @@ from txlog.engine.plan.ack_sets import (
 )
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.standing import OUTSIDE, Standing, is_stale
+from txlog.engine.plan.standing import OUTSIDE, ConsumerState, is_stale
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 
@@ -119,7 +119,7 @@ def acknowledge(
     runs: list[Run],
     *,
     cumulative: bool,
-    standing: Standing = OUTSIDE,
+    standing: ConsumerState = OUTSIDE,
 ) -> Decision[AckAnswer | None]:
     """Decide a plain acknowledgement; best effort, written but not flushed, as in Pulsar.
 
@@ -187,7 +187,7 @@ def acknowledge_in_txn(
     use: Use,
     *,
     cumulative: bool,
-    standing: Standing = OUTSIDE,
+    standing: ConsumerState = OUTSIDE,
 ) -> Decision[tuple[TxnId, AckAnswer] | None]:
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 

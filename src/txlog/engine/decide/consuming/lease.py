@@ -30,14 +30,14 @@ from txlog.engine.model.leases import Seen, due_in
 from txlog.engine.model.ops import ConsumerDetached, Due, Leased, Op, Returned, Run
 from txlog.engine.plan.ack_sets import messages_in
 from txlog.engine.plan.consuming.choice import SHARED_TYPES as SHARED_TYPES
-from txlog.engine.plan.consuming.choice import Part as Part
+from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDelivery
 from txlog.engine.plan.consuming.choice import active_consumer as active_consumer
 from txlog.engine.plan.consuming.choice import choose, delays_of
-from txlog.engine.plan.delayed.due import Unindexed
+from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.timetable_parts import BucketLost
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.dispatch import Piece
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed
 
@@ -66,7 +66,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
     consumer: int
     partitions: Sequence[int]
     limit: int
-    places: Mapping[int, Place]
+    places: Mapping[int, ReadPosition]
     ack_timeout_ms: int | None = None
     make_do: bool = False
     ahead: int = 0
@@ -88,10 +88,10 @@ class Delivery(msgspec.Struct, gc=False):
     timeout_ms: the ack time-out, 0 for none
     """
 
-    parts: list[Part]
+    parts: list[PartitionDelivery]
     blocked: str | None = None
     is_more: bool = False
-    wanting: Unindexed | BucketLost | None = None
+    wanting: IndexMissing | BucketLost | None = None
     due_ms: int | None = None
     timeout_ms: int = 0
 
@@ -136,7 +136,7 @@ def receive(
     due = due_in(now, timeout_ms) if timeout_ms and not wants.ahead else None
     delays = delays_of(view, settings, topic, me, now, make_do=wants.make_do)
     ops: list[Op] = []
-    parts: list[Part] = []
+    parts: list[PartitionDelivery] = []
     sync = is_more = False
     room_bytes = RECEIVE_BYTES_MAX
     for number in numbers:
@@ -148,7 +148,7 @@ def receive(
         )
         try:
             part = choose(view, topic, me, number, position, most_here, now, delays)
-        except (Unindexed, BucketLost) as error:
+        except (IndexMissing, BucketLost) as error:
             return Decision([], answer=Delivery([], wanting=error))
         if part is None:
             continue
@@ -183,7 +183,7 @@ def _share(view: View, me: Consumer, wants: ReceiveRequest) -> int:
     return max(1, wants.most // len(catalogs.consumers_of(view.catalog, me.subscription)))
 
 
-def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
+def _hand_over(ops: list[Op], parts: list[PartitionDelivery], due: Due | None) -> None:
     """A single message goes to the application at once, so none is ahead."""
     [at] = [at for at, part in enumerate(parts) if part.runs]
     [op] = ops
@@ -325,7 +325,7 @@ def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -
 
 
 def give_back_parts(
-    view: View, subscription: int, consumer: int, parts: list[Part]
+    view: View, subscription: int, consumer: int, parts: list[PartitionDelivery]
 ) -> Decision[None]:
     """Decide to return messages that could not be read; they do not count as redelivered."""
     ops: list[Op] = [

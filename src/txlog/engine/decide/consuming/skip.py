@@ -26,7 +26,7 @@ from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Acked, Run
 from txlog.engine.plan.ack_sets import acked_outcome
 from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.plan.delayed.timetable import timetable
+from txlog.engine.plan.delayed.timetable import index_of_partition
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
@@ -165,7 +165,7 @@ def _left_alone(view: View, number: int, cursor: Cursor, amount: SkipLimit) -> S
     """
     if amount.due_ms is None or view.delayed(number).is_empty:
         return (cursor.acked, cursor.held)
-    index = timetable(view, number, amount.due_ms)
+    index = index_of_partition(view, number, amount.due_ms)
     waiting, _ = index.futures(cursor, cursor.mark_delete, make_do=True)
     return (cursor.acked, cursor.held, *waiting)
 

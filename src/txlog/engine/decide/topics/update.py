@@ -30,7 +30,7 @@ from txlog.engine.model.ops import (
     SettingSet,
     WatermarkSnapshot,
 )
-from txlog.engine.plan.clock_trust import Judged, judge
+from txlog.engine.plan.clock_trust import ClockVerdict, judge
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
 
@@ -145,7 +145,7 @@ def current(settings: Settings, name: str) -> Value:
     return values[name]
 
 
-def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[Judged]:
+def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[ClockVerdict]:
     """Decide that the wall clock is right, durable; answers the verdict on it before."""
     judged = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)

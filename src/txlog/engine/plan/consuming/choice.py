@@ -23,14 +23,14 @@ from txlog.engine.plan.consuming.key_shared import choose_keys
 from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any, next_due
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.reading.dispatch import Piece, plan
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
 SHARED_TYPES = ("shared", "key-shared")
 
 
-class Part(msgspec.Struct, gc=False):
+class PartitionDelivery(msgspec.Struct, gc=False):
     """The messages to deliver from one partition, and the position after them.
 
     runs: the leased messages; takes: for key-shared, the offsets of the chosen rows in each piece
@@ -43,7 +43,7 @@ class Part(msgspec.Struct, gc=False):
 
     partition: int
     pieces: list[Piece]
-    place: Place
+    place: ReadPosition
     runs: list[Run] = []
     takes: list[list[int]] | None = None
     error: Corruption | None = None
@@ -53,7 +53,7 @@ class Part(msgspec.Struct, gc=False):
     ahead: int = 0
 
 
-class Delays(NamedTuple):
+class DelayRules(NamedTuple):
     """How a subscription honours deliver_at; ahead_ms: how long before it is due it may come."""
 
     cutoff: int
@@ -66,7 +66,7 @@ class Delays(NamedTuple):
         view: View,
         me: Consumer,
         number: int,
-        position: Place | None,
+        position: ReadPosition | None,
         now: Instant,
         members: tuple[int, ...] = (),
     ) -> DueScan:
@@ -83,7 +83,7 @@ class Delays(NamedTuple):
             members=members,
         )
 
-    def next_ms(self, view: View, part: Part) -> int | None:
+    def next_ms(self, view: View, part: PartitionDelivery) -> int | None:
         """When the next message of a partition is due, by the wall clock; None: nothing waits."""
         at = next_due(view, part.partition, self.cutoff, part.place)
         return None if at is None else at - self.ahead_ms
@@ -91,7 +91,7 @@ class Delays(NamedTuple):
 
 def delays_of(
     view: View, settings: Settings, topic: Topic, me: Consumer, now: Instant, *, make_do: bool
-) -> Delays | None:
+) -> DelayRules | None:
     """How a consumer honours deliver_at; None: it gets every message at once."""
     if me.kind not in SHARED_TYPES:
         return None
@@ -99,7 +99,7 @@ def delays_of(
     if not policy.active:
         return None
     cutoff = policy.cutoff(due_ms(view, settings, now))
-    return Delays(cutoff, cutoff - now.wall_ms, settings.strays_max, make_do)
+    return DelayRules(cutoff, cutoff - now.wall_ms, settings.strays_max, make_do)
 
 
 def active_consumer(view: View, subscription: int, index: int) -> int:
@@ -119,14 +119,14 @@ def choose(
     topic: Topic,
     me: Consumer,
     number: int,
-    position: Place | None,
+    position: ReadPosition | None,
     limit: int,
     now: Instant,
-    delays: Delays | None,
-) -> Part | None:
+    delays: DelayRules | None,
+) -> PartitionDelivery | None:
     """The next messages of one partition for a consumer; None: there are none for it now.
 
-    raises: Unindexed, BucketLost: the index must be built or dropped first
+    raises: IndexMissing, BucketLost: the index must be built or dropped first
     """
     if delays is None and position is not None and position.honours:
         position = None  # the messages that it passed over as not due are available now
@@ -141,11 +141,11 @@ def _choose_due(
     view: View,
     me: Consumer,
     number: int,
-    position: Place | None,
+    position: ReadPosition | None,
     limit: int,
     now: Instant,
-    delays: Delays,
-) -> Part:
+    delays: DelayRules,
+) -> PartitionDelivery:
     """The next messages of one partition for any consumer."""
     cursor, most = view.cursor(me.subscription, number), RECEIVE_BYTES_MAX
     is_rewound = False
@@ -155,8 +155,8 @@ def _choose_due(
         is_rewound = scan.is_rewound
         due = due_for_any(view, number, scan, limit, most)
         if due.error is not None:
-            return Part(number, due.pieces, due.place, error=due.error)
-    return Part(
+            return PartitionDelivery(number, due.pieces, due.place, error=due.error)
+    return PartitionDelivery(
         number,
         due.pieces,
         due.place,
@@ -171,19 +171,19 @@ def _choose_keys(
     view: View,
     me: Consumer,
     number: int,
-    position: Place | None,
+    position: ReadPosition | None,
     limit: int,
     now: Instant,
-    delays: Delays | None,
-) -> Part:
+    delays: DelayRules | None,
+) -> PartitionDelivery:
     """The next messages of one partition for the owner of some keys."""
     cursor = view.cursor(me.subscription, number)
     members = tuple(other.number for other in consumers_of(view.catalog, me.subscription))
     scan = None if delays is None else delays.scan(view, me, number, position, now, members)
     chosen = choose_keys(view, number, cursor, me.number, members, position, limit, now, scan)
     if chosen.error is not None:
-        return Part(number, chosen.pieces, chosen.place, error=chosen.error)
-    return Part(
+        return PartitionDelivery(number, chosen.pieces, chosen.place, error=chosen.error)
+    return PartitionDelivery(
         number,
         chosen.pieces,
         chosen.place,
@@ -201,10 +201,10 @@ def _choose(
     topic: Topic,
     me: Consumer,
     number: int,
-    next_position: Place | None,
+    next_position: ReadPosition | None,
     limit: int,
     now: Instant,
-) -> Part | None:
+) -> PartitionDelivery | None:
     """The next messages of one partition for a consumer; None: there are none for it now."""
     cursor = view.cursor(me.subscription, number)
     leases = cursor.leases
@@ -220,8 +220,8 @@ def _choose(
     if me.kind in SHARED_TYPES:
         skip = (*skip, leases.leased)
     planned = plan(view, number, at, limit, skip)
-    next_position = Place(cursor.round, planned.after)
-    return Part(
+    next_position = ReadPosition(cursor.round, planned.after)
+    return PartitionDelivery(
         number, planned.pieces, next_position, _runs_of(planned.pieces), bytes=planned.bytes
     )
 

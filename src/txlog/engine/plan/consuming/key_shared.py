@@ -31,7 +31,7 @@ from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
@@ -43,7 +43,7 @@ SCAN_ROWS_MIN = 64
 SCAN_ROWS_MAX = 65_536
 
 
-class Chosen(msgspec.Struct, gc=False):
+class KeySharedBatch(msgspec.Struct, gc=False):
     """The next messages of a partition for one owner.
 
     pieces:  ranges that contain them; takes: for each, the offsets of the chosen rows
@@ -53,7 +53,7 @@ class Chosen(msgspec.Struct, gc=False):
 
     pieces: list[Piece]
     takes: list[list[int]]
-    place: Place
+    place: ReadPosition
     is_more: bool = False
     error: Corruption | None = None
     bytes: int = 0  # roughly those in the pieces
@@ -95,23 +95,23 @@ def choose_keys(
     cursor: Cursor,
     consumer: int,
     members: tuple[int, ...],
-    position: Place | None,
+    position: ReadPosition | None,
     limit: int,
     now: Instant,
     scan: DueScan | None = None,
-) -> Chosen:
+) -> KeySharedBatch:
     """The next messages of a partition for the owner of some slots, at most limit.
 
     scan:   for a subscription that honours deliver_at
     cost: reads the keys of the messages that it passes, once while the members stay the same, and
             of messages that have become due; no key of messages that are not due
-    raises: Unindexed, BucketLost
+    raises: IndexMissing, BucketLost
     """
-    stops = _Stops(cursor, consumer, now)
+    stops = _BlockedSlots(cursor, consumer, now)
     own_slots = slots_of(members, consumer)
     at = stands_at(cursor, position, now, members) if scan is None else scan.mark
-    out = Chosen([], [], _place(cursor, at, members, scan))
-    look = _Look(out, limit, stops)
+    out = KeySharedBatch([], [], _place(cursor, at, members, scan))
+    look = _OwnerPass(out, limit, stops)
     skip: Skip = stops.passed
     if scan is not None:
         if cursor.leases.waiting or stops.first_elsewhere() is not None:
@@ -134,7 +134,7 @@ def choose_keys(
             slots = _slots(view, planned.pieces)
             waiting = {} if scan is None else scan.not_due(planned.pieces)
         except Corruption as error:
-            return Chosen(planned.pieces, [], out.place, error=error)
+            return KeySharedBatch(planned.pieces, [], out.place, error=error)
         start = 0
         for piece, offsets in _owned(planned.pieces, slots, own_slots):
             if scan is not None and waiting:
@@ -150,12 +150,14 @@ def choose_keys(
     return out
 
 
-def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], scan: DueScan | None) -> Place:
-    return Place(cursor.round, at, members) if scan is None else scan.place(at)
+def _place(
+    cursor: Cursor, at: Mark, members: tuple[int, ...], scan: DueScan | None
+) -> ReadPosition:
+    return ReadPosition(cursor.round, at, members) if scan is None else scan.place(at)
 
 
 def _take_due(
-    view: View, number: int, scan: DueScan, look: _Look, own_slots: range, owners: int
+    view: View, number: int, scan: DueScan, look: _OwnerPass, own_slots: range, owners: int
 ) -> bool:
     """Take the owner's due messages below its mark; False: their keys cannot be read.
 
@@ -205,7 +207,7 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
     return dict(zip(ids, _slots(view, pieces).to_pylist(), strict=True))
 
 
-def _back_to_due(scan: DueScan, stops: _Stops) -> Mark:
+def _back_to_due(scan: DueScan, stops: _BlockedSlots) -> Mark:
     """The position to continue from, below all messages that became due after the scan passed them.
 
     It is also below messages that block a key: the consumer that passed them may not know of them.
@@ -228,7 +230,7 @@ def _lower(mark: Mark, id_: Id) -> Mark:
     return mark if covers(lowest, mark) else lowest
 
 
-class _Look:
+class _OwnerPass:
     """One pass over the messages of an owner, in order of position.
 
     halt: the position before the first message that must be looked at again
@@ -236,12 +238,12 @@ class _Look:
 
     __slots__ = ("_out", "_stops", "halt", "left")
 
-    def __init__(self, out: Chosen, limit: int, stops: _Stops) -> None:
+    def __init__(self, out: KeySharedBatch, limit: int, stops: _BlockedSlots) -> None:
         self._out, self._stops = out, stops
         self.left = limit
         self.halt: Mark | None = None
 
-    def fail(self, pieces: list[Piece], position: Place, error: Corruption) -> None:
+    def fail(self, pieces: list[Piece], position: ReadPosition, error: Corruption) -> None:
         """Choose nothing, because these pieces cannot be read."""
         self._out.pieces, self._out.place, self._out.error = pieces, position, error
 
@@ -302,7 +304,7 @@ class _Look:
             self._out.bytes += size * (chosen[-1] - chosen[0] + 1) // piece.rows
 
 
-class _Stops:
+class _BlockedSlots:
     """The messages that block slots for their owner; it grows as the pass moves on by position."""
 
     __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")

@@ -32,13 +32,13 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Id, Mark
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, after_time
+from txlog.engine.plan.delayed.timetable import DelayedIndex, index_of_partition
+from txlog.engine.plan.delayed.timetable_parts import BucketLost, BucketUnreadable, Key, after_time
 from txlog.engine.plan.policies import ACTIVE
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
@@ -47,7 +47,7 @@ LOOK_ROWS = 4096  # rows whose time is read at once
 LOOK_ROWS_MAX = 65_536
 
 
-class Unindexed(Exception):
+class IndexMissing(Exception):
     """A scan reached a range that is not indexed: rebuild it rather than read it row by row."""
 
     def __init__(self, partition: int, first: Id, last: Id) -> None:
@@ -55,19 +55,19 @@ class Unindexed(Exception):
         self.partition, self.first, self.last = partition, first, last
 
 
-class Due(msgspec.Struct, gc=False):
+class DueMessages(msgspec.Struct, gc=False):
     """The result of a scan; is_more: ask again, it ended early; error: the pieces cannot be
     read.
     """
 
     pieces: list[Piece]
-    place: Place
+    place: ReadPosition
     bytes: int = 0
     is_more: bool = False
     error: Corruption | None = None
 
 
-class Split(NamedTuple):
+class SplitPieces(NamedTuple):
     """Pieces without the waiting rows, their message count, and the waiting rows.
 
     stop: the position before the first row that was not looked at, None for none
@@ -118,7 +118,7 @@ class DueScan:
         view: View,
         number: int,
         cursor: Cursor,
-        position: Place | None,
+        position: ReadPosition | None,
         now: Instant,
         cutoff: int,
         *,
@@ -138,9 +138,9 @@ class DueScan:
             self.strays = position.strays
         sets = (cursor.acked, cursor.held, cursor.leases.leased, cursor.leases.not_due(now)[0])
         self.busy = tuple(ids for ids in sets if ids)
-        self._table: Timetable | None = None
+        self._table: DelayedIndex | None = None
         if not delayed.is_empty:
-            self._table = timetable(view, number, cutoff)
+            self._table = index_of_partition(view, number, cutoff)
         self.skip: Skip = ()
         self._ranges: list[tuple[Id, Id]] = []
         self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
@@ -152,10 +152,10 @@ class DueScan:
         self.looked = 0
         self.is_more = False
 
-    def place(self, mark: Mark) -> Place:
+    def place(self, mark: Mark) -> ReadPosition:
         """The position of the scan."""
         delayed = self._delayed
-        return Place(
+        return ReadPosition(
             self.cursor.round,
             mark,
             self._members,
@@ -227,7 +227,7 @@ class DueScan:
             return
         try:
             yield from self._table.poll(self.pointer, self.mark)
-        except BucketAway:
+        except BucketUnreadable:
             self._is_cut = True  # the pointer waits until the bucket can be read
         except BucketLost:
             if not self._make_do:
@@ -278,14 +278,14 @@ class DueScan:
         """Rows of the pieces, numbered throughout, that must wait although the index lacks them.
 
         cost: reads the times of rows that may not be due, and no others
-        raises: Unindexed, when the index must be built first; Corruption
+        raises: IndexMissing, when the index must be built first; Corruption
         """
         reached = self._reached(pieces)
         if reached is None:
             if not self._is_behind:
                 return {}
         elif not (self._make_do or reached[0] in self._away):
-            raise Unindexed(self._number, *reached)
+            raise IndexMissing(self._number, *reached)
         tables = self._view.rows(requests_of(pieces), ("deliver_at",))
         times = pa.concat_tables(tables).column(0).cast(pa.int64())
         rows = pc.indices_nonzero(pc.greater(times, pa.scalar(self.cutoff, pa.int64())))
@@ -325,7 +325,7 @@ class DueScan:
         return len(self.strays) + len(waiting) < self._strays_max
 
 
-def _is_stale(position: Place, delayed: Delayed) -> bool:
+def _is_stale(position: ReadPosition, delayed: Delayed) -> bool:
     """True when the index may lack ids after this position, so that the scan begins again."""
     if not position.honours or position.losses != delayed.losses:
         return True
@@ -336,12 +336,12 @@ def all_due(
     view: View,
     number: int,
     cursor: Cursor,
-    position: Place | None,
+    position: ReadPosition | None,
     now: Instant,
     cutoff: int,
     limit: int,
     bytes_max: int,
-) -> Due | None:
+) -> DueMessages | None:
     """The messages after a position if none can be waiting for its time; None: a scan is necessary.
 
     The scan would find the same messages, in many more steps.
@@ -357,15 +357,15 @@ def all_due(
     planned = plan(view, number, stands_at(cursor, position, now), limit, busy, bytes_max=bytes_max)
     pointer = after_time(cutoff)
     cuts, losses = delayed.cuts, delayed.losses
-    next_position = Place(cursor.round, planned.after, (), pointer, cuts, losses, True)
-    return Due(planned.pieces, next_position, planned.bytes)
+    next_position = ReadPosition(cursor.round, planned.after, (), pointer, cuts, losses, True)
+    return DueMessages(planned.pieces, next_position, planned.bytes)
 
 
-def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> Due:
+def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> DueMessages:
     """A whole scan for a Shared subscription: due messages below the mark, then the messages
     after it.
 
-    raises: Unindexed, BucketLost
+    raises: IndexMissing, BucketLost
     """
     pieces, total, used = scan.take_due(limit, bytes_max)
     mark = scan.mark
@@ -384,7 +384,7 @@ def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: i
         except Corruption as error:
             if pieces:
                 break  # deliver those first
-            return Due(planned.pieces, scan.place(mark), error=error)
+            return DueMessages(planned.pieces, scan.place(mark), error=error)
         if not rows and total + planned.messages <= limit:
             pieces += planned.pieces
             used += planned.bytes
@@ -403,10 +403,10 @@ def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: i
             scan.is_more = True
             break
         batch = max(limit - total, LOOK_ROWS)  # most of the next messages may wait
-    return Due(pieces, scan.place(mark), used, scan.is_more)
+    return DueMessages(pieces, scan.place(mark), used, scan.is_more)
 
 
-def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan) -> Split:
+def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan) -> SplitPieces:
     """Pieces without the rows that wait, at most limit messages."""
     out: list[Piece] = []
     waiting: list[Key] = []
@@ -423,22 +423,22 @@ def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan)
                 out.append(part_of(piece, first, first + count - 1))
                 total += count
             if count < stop - first:
-                return Split(out, total, waiting, before(id_of(piece, first + count)))
+                return SplitPieces(out, total, waiting, before(id_of(piece, first + count)))
             first = stop + 1
             if not is_last:
                 if not scan.room(waiting):
-                    return Split(out, total, waiting, before(id_of(piece, stop)))
+                    return SplitPieces(out, total, waiting, before(id_of(piece, stop)))
                 waiting.append(rows[waits[at]])
                 at += 1
         start += piece.rows
-    return Split(out, total, waiting, None)
+    return SplitPieces(out, total, waiting, None)
 
 
-def next_due(view: View, number: int, cutoff: int, position: Place) -> int | None:
+def next_due(view: View, number: int, cutoff: int, position: ReadPosition) -> int | None:
     """The lowest time above the cutoff that the index or the strays know; None: there is none."""
     times: list[int] = []
     if not view.delayed(number).is_empty:
-        key = timetable(view, number, cutoff).next_key()
+        key = index_of_partition(view, number, cutoff).next_key()
         if key is not None:
             times.append(key[0])
     at = bisect_right(position.strays, after_time(cutoff))

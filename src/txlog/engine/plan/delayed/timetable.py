@@ -1,4 +1,4 @@
-"""Owns Timetable: the index of delayed messages of one partition, as a process holds it.
+"""Owns DelayedIndex: the index of delayed messages of one partition, as a process holds it.
 
 It is one for all subscriptions, follows the fold, and is never stored: `view.timetables` has it,
 and it goes with the view. It has a cutoff, and answers
@@ -23,32 +23,32 @@ from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import NO_TIME, Bucket, Mark
 from txlog.engine.plan.delayed.timetable_parts import (
-    BucketAway,
     BucketLost,
+    BucketUnreadable,
     Key,
-    Loaded,
-    Mutable,
-    Sealed,
+    LoadedPart,
+    MutableBucket,
+    SealedBucket,
     common,
     messages_of,
     remove,
 )
-from txlog.engine.plan.reading.skip_sets import Skip, Without
+from txlog.engine.plan.reading.skip_sets import IdsExcept, Skip
 from txlog.engine.view.view import View
 
 
-class Timetable:
+class DelayedIndex:
     """The index of one partition, at the cutoff it was last moved to."""
 
     __slots__ = ("_buckets", "_mutable", "_number", "_view", "cutoff")
 
     def __init__(self, view: View, number: int) -> None:
         self._view, self._number = view, number
-        self._buckets: list[Sealed] = []
-        self._mutable = Mutable(view, number)
+        self._buckets: list[SealedBucket] = []
+        self._mutable = MutableBucket(view, number)
         self.cutoff = NO_TIME
 
-    def stand(self, cutoff: int) -> Timetable:
+    def stand(self, cutoff: int) -> DelayedIndex:
         """Follow the fold, and move to a cutoff, above or below the last."""
         delayed = self._view.delayed(self._number)
         if [sealed.bucket.gen for sealed in self._buckets] != [
@@ -68,7 +68,7 @@ class Timetable:
         self._buckets = [
             by_gen.pop(bucket.gen)
             if bucket.gen in by_gen
-            else Sealed(self._view, self._number, bucket, self.cutoff)
+            else SealedBucket(self._view, self._number, bucket, self.cutoff)
             for bucket in delayed.buckets
         ]
         for sealed in by_gen.values():
@@ -92,7 +92,7 @@ class Timetable:
             if sealed.bucket.max_at > self.cutoff and not covers(start, sealed.bucket.last):
                 try:
                     out.append(sealed.future())
-                except BucketAway:
+                except BucketUnreadable:
                     away.append(sealed.bucket)
                 except BucketLost:
                     if not make_do:
@@ -101,13 +101,13 @@ class Timetable:
         out.append(self._mutable.future())
         if not cursor.released:
             return tuple(ids for ids in out if ids), away
-        return tuple(Without(ids, cursor.released) for ids in out if ids), away
+        return tuple(IdsExcept(ids, cursor.released) for ids in out if ids), away
 
     def poll(self, start: Key, below: Mark) -> Iterator[Key]:
         """The due keys after a key, in order, without those at or above a position.
 
         If the position is inside a bucket, all its keys come, and the caller must check. An
-        unreadable bucket raises BucketAway or BucketLost after the keys of all others.
+        unreadable bucket raises BucketUnreadable or BucketLost after the keys of all others.
         """
         iterators = self._mutable.keys(start, self.cutoff, below)
         for sealed in self._buckets:
@@ -123,7 +123,7 @@ class Timetable:
                 break  # no key in this bucket or a later one is lower
             try:
                 key = sealed.next_key()
-            except (BucketAway, BucketLost):
+            except (BucketUnreadable, BucketLost):
                 continue  # the next scan handles it
             if key is not None and (best is None or key < best):
                 best = key
@@ -135,11 +135,11 @@ class Timetable:
         for sealed in self._buckets:
             try:
                 total += sealed.count()
-            except (BucketAway, BucketLost):
+            except (BucketUnreadable, BucketLost):
                 total += sealed.bucket.count
         return total
 
-    def loaded(self) -> tuple[Loaded, dict[int, Loaded]]:
+    def loaded(self) -> tuple[LoadedPart, dict[int, LoadedPart]]:
         """The parts in memory: of mutable, and of each bucket by its generation."""
         return self._mutable.loaded(), {
             sealed.bucket.gen: sealed.loaded() for sealed in self._buckets
@@ -154,7 +154,7 @@ class Timetable:
             ):
                 try:
                     total += self._count_in(sealed.future(), cursor)
-                except (BucketAway, BucketLost):
+                except (BucketUnreadable, BucketLost):
                     total += sealed.bucket.count
         return total
 
@@ -176,9 +176,9 @@ def _copy(ids: IdSet) -> IdSet:
     return copy
 
 
-def timetable(view: View, number: int, cutoff: int) -> Timetable:
-    """The timetable of a partition in this process, at a cutoff."""
-    table: Timetable | None = view.timetables.get(number)
+def index_of_partition(view: View, number: int, cutoff: int) -> DelayedIndex:
+    """The index of a partition in this process, at a cutoff."""
+    table: DelayedIndex | None = view.timetables.get(number)
     if table is None:
-        table = view.timetables[number] = Timetable(view, number)
+        table = view.timetables[number] = DelayedIndex(view, number)
     return table.stand(cutoff)

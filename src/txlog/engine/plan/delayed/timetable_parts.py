@@ -1,8 +1,8 @@
-"""Owns the parts of a timetable: Sealed, the ids of one bucket, and Mutable, those above the last.
+"""Owns the parts of an index: SealedBucket, and MutableBucket with the ids above the last one.
 
 Each has a cutoff and answers for its own range of positions. A bucket reads its footer first, then
 the segments that are due, and its bitmaps when a reader needs them. An unreadable bucket raises
-BucketLost (it is dropped and built again) or BucketAway (the next look tries again).
+BucketLost (it is dropped and built again) or BucketUnreadable (the next look tries again).
 
     key = (deliver_at, ledger, entry, index)
 
@@ -260,7 +260,7 @@ KEPT_SEGMENTS_MAX = 2  # of a bucket: the segment that is falling due, and the n
 T = TypeVar("T")
 
 
-class Loaded(NamedTuple):
+class LoadedPart(NamedTuple):
     """The loaded parts of a bucket in this process; bytes: of rows and bitmaps."""
 
     segments: int = 0
@@ -278,7 +278,7 @@ class BucketLost(Exception):
         self.partition, self.gen, self.error = partition, gen, error
 
 
-class BucketAway(Exception):
+class BucketUnreadable(Exception):
     """A bucket that cannot be read now; the next scan tries again."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -286,7 +286,7 @@ class BucketAway(Exception):
         self.bucket = bucket
 
 
-class Mutable:
+class MutableBucket:
     """The ids above the last bucket: chunks in order of key, a larger chunk before a smaller one.
 
     Rows are only added at the end and removed at the front, so the first id shows whether rows were
@@ -360,16 +360,16 @@ class Mutable:
         )
         return min((key_of(chunk, row) for chunk, row in candidates), default=None)
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedPart:
         """The parts in memory."""
-        return Loaded(0, self._rows, ROW_BYTES * self._rows + bytes_of(self._future))
+        return LoadedPart(0, self._rows, ROW_BYTES * self._rows + bytes_of(self._future))
 
     def count(self) -> int:
         """How many ids are above the cutoff."""
         return sum(len(chunk) - bisect_right(chunk.at, self._cutoff) for chunk in self._chunks)
 
 
-class Sealed:
+class SealedBucket:
     """The ids of one bucket."""
 
     __slots__ = (
@@ -403,7 +403,7 @@ class Sealed:
         self._open = self._file = None
 
     def _read(self, look: Callable[[BucketFile], T]) -> T:
-        """Read the file and return the result; raises BucketLost, BucketAway."""
+        """Read the file and return the result; raises BucketLost, BucketUnreadable."""
         for _ in range(READS_MAX):
             try:
                 if self._file is None:
@@ -421,7 +421,7 @@ class Sealed:
                 raise BucketLost(self.number, self.bucket.gen, error) from error
             except (DiskFailed, NoResources):
                 self.close()
-        raise BucketAway(self.bucket)
+        raise BucketUnreadable(self.bucket)
 
     def _segment(self, number: int) -> Columns:
         rows = self._kept.get(number)
@@ -501,13 +501,13 @@ class Sealed:
         rows = self._segment(number)
         return key_of(rows, bisect_right(rows.at, self._cutoff))
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedPart:
         """What of it is in memory."""
         rows = sum(map(len, self._kept.values()))
-        return Loaded(len(self._kept), rows, ROW_BYTES * rows + bytes_of(self._future))
+        return LoadedPart(len(self._kept), rows, ROW_BYTES * rows + bytes_of(self._future))
 
     def count(self) -> int:
-        """How many ids are above the cutoff; raises BucketLost, BucketAway."""
+        """How many ids are above the cutoff; raises BucketLost, BucketUnreadable."""
         if self._cutoff < self.bucket.min_at:
             return self.bucket.count
         if self.bucket.max_at <= self._cutoff:

@@ -49,7 +49,7 @@ _PLAIN = pa.scalar(0, pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class UpcomingSource:
     """Delayed ids that are not loaded yet; all are due at `low` or later."""
 
     low: int
@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TimeFilter:
     """A filter for delayed messages: with a time between two instants, and not trimmed.
 
     first_ledger: of the partition; a bucket may still have trimmed ids
@@ -77,15 +77,15 @@ class Wanted:
             is_match = pc.and_(is_match, pc.less(at, self.before_ms))
         return times.filter(is_match)
 
-    def since(self, after_ms: int) -> Wanted:
+    def since(self, after_ms: int) -> TimeFilter:
         """The same filter for later times only."""
-        return Wanted(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
+        return TimeFilter(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
 
-    def until(self, before_ms: int) -> Wanted:
+    def until(self, before_ms: int) -> TimeFilter:
         """The same filter for earlier times only."""
         if self.before_ms is not None:
             before_ms = min(before_ms, self.before_ms)
-        return Wanted(self.after_ms, before_ms, self.first_ledger)
+        return TimeFilter(self.after_ms, before_ms, self.first_ledger)
 
     def touches(self, min_at: int, max_at: int) -> bool:
         """True when a time between two times, both included, can match."""
@@ -105,9 +105,9 @@ def upcoming(
         sources = _all_sources(view, partitions, note, after_ms, before_ms, stack, few=True)
         sources.sort(key=lambda source: source.low)
         lows = [source.low for source in sources[1:]]
-        loaded: list[_Sorted] = []
+        loaded: list[_SortedTable] = []
         for source, below in zip_longest(sources, lows):
-            loaded.append(_Sorted(source.load()))
+            loaded.append(_SortedTable(source.load()))
             parts = [table for rows in loaded if (table := rows.take(below)).num_rows]
             loaded = [rows for rows in loaded if rows.is_left]
             if len(parts) == 1:
@@ -134,16 +134,16 @@ def _all_sources(
     stack: ExitStack,
     *,
     few: bool,
-) -> list[Source]:
+) -> list[UpcomingSource]:
     """few: load the first segment of a bucket alone, then more at a time; else many at once."""
-    out: list[Source] = []
+    out: list[UpcomingSource] = []
     for number in partitions:
-        filter_ = Wanted(after_ms, before_ms, view.topic(number).ledgers[0].ledger)
+        filter_ = TimeFilter(after_ms, before_ms, view.topic(number).ledgers[0].ledger)
         out += _sources(view, number, filter_, note, stack, few=few)
     return out
 
 
-class _Sorted:
+class _SortedTable:
     """A table in order of key, from which the first rows are taken."""
 
     __slots__ = ("_at", "_start", "_table")
@@ -166,19 +166,21 @@ class _Sorted:
 
 
 def _sources(
-    view: View, partition: int, filter_: Wanted, note: Note, stack: ExitStack, *, few: bool
-) -> Iterator[Source]:
+    view: View, partition: int, filter_: TimeFilter, note: Note, stack: ExitStack, *, few: bool
+) -> Iterator[UpcomingSource]:
     state = view.delayed(partition)
     if filter_.after_ms < state.passed_ms:
         # the clock went back, or another clock is ahead: up to here the index may lack ids
         early = filter_.until(state.passed_ms + 1)
-        yield Source(early.after_ms, partial(_scanned, view, partition, *EVERYWHERE, early))
+        yield UpcomingSource(early.after_ms, partial(_scanned, view, partition, *EVERYWHERE, early))
         filter_ = filter_.since(state.passed_ms)
     mutable = filter_.of(columns_of(state.mutable)).sort_by(KEY)
     if mutable.num_rows:
-        yield Source(pc.min(mutable["deliver_at"]).as_py(), lambda: mutable)
+        yield UpcomingSource(pc.min(mutable["deliver_at"]).as_py(), lambda: mutable)
     for first, last in state.unindexed:
-        yield Source(filter_.after_ms, partial(_scanned, view, partition, first, last, filter_))
+        yield UpcomingSource(
+            filter_.after_ms, partial(_scanned, view, partition, first, last, filter_)
+        )
     for bucket in state.buckets:
         if filter_.touches(bucket.min_at, bucket.max_at):
             yield from _in_bucket(view, partition, bucket, filter_, note, stack, few=few)
@@ -188,12 +190,12 @@ def _in_bucket(
     view: View,
     partition: int,
     bucket: Bucket,
-    filter_: Wanted,
+    filter_: TimeFilter,
     note: Note,
     stack: ExitStack,
     *,
     few: bool,
-) -> Iterator[Source]:
+) -> Iterator[UpcomingSource]:
     """The matching ids of a bucket; if it cannot be read, the same from the log."""
 
     def from_log(error: IntegrityError) -> pa.Table:
@@ -213,7 +215,7 @@ def _in_bucket(
         reader = BucketFile(file, bucket.file)
         segments = reader.segments
     except IntegrityError as error:
-        yield Source(max(filter_.after_ms, bucket.min_at), partial(from_log, error))
+        yield UpcomingSource(max(filter_.after_ms, bucket.min_at), partial(from_log, error))
         return
     wide = [
         at for at, segment in enumerate(segments) if filter_.touches(segment.min_at, segment.max_at)
@@ -223,7 +225,9 @@ def _in_bucket(
     start, count = wide[0], 1 if few else SEGMENTS_AT_ONCE
     while start <= wide[-1]:  # in order of key, so the matching segments are together
         stop = min(wide[-1] + 1, start + count)
-        yield Source(max(filter_.after_ms, segments[start].min_at), partial(load, start, stop))
+        yield UpcomingSource(
+            max(filter_.after_ms, segments[start].min_at), partial(load, start, stop)
+        )
         start, count = stop, min(2 * count, SEGMENTS_AT_ONCE)
 
 
@@ -260,7 +264,7 @@ def later_in(view: View, bucket: Bucket, cutoff_ms: int) -> pa.Table:
     return times.filter(pc.greater(times["deliver_at"], cutoff_ms))
 
 
-def _scanned(view: View, partition: int, first: Id, last: Id, filter_: Wanted) -> pa.Table:
+def _scanned(view: View, partition: int, first: Id, last: Id, filter_: TimeFilter) -> pa.Table:
     return filter_.of(scan(view, partition, first, last)).sort_by(KEY)
 
 

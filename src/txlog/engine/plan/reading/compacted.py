@@ -27,7 +27,7 @@ _ELSEWHERE = ("topic", "partition", "txn_state", "redelivery_count", *_RENAMED.v
 _STORED = (*(name for name in RECEIVED.names if name not in _ELSEWHERE), *_IDS)
 
 
-class Left(NamedTuple):
+class CompactedRange(NamedTuple):
     """The compacted rows of a partition that a reader has not read: rows start to stop of the
     files.
 
@@ -77,7 +77,9 @@ def rows_earlier(view: View, files: Sequence[FileRef], time_ms: int) -> int:
     return count
 
 
-def take(view: View, topic: str, index: int, remaining: Left, limit: int) -> tuple[pa.Table, Left]:
+def take(
+    view: View, topic: str, index: int, remaining: CompactedRange, limit: int
+) -> tuple[pa.Table, CompactedRange]:
     """The next rows as RECEIVED, at most limit and from one row group; and the remaining rows.
 
     raises: SnapshotExpired when a later compaction replaced the files and they were deleted
@@ -115,7 +117,7 @@ def take_again(
     ledger, first, last, index_first, index_last = run
     start = rows_before(view, files, (ledger, first, index_first))
     stop = rows_before(view, files, (ledger, last, index_last + 1))
-    remaining = Left(files, start, min(stop, start + limit), (ledger, last, index_last))
+    remaining = CompactedRange(files, start, min(stop, start + limit), (ledger, last, index_last))
     tables = [NO_MESSAGES]
     while remaining.start < remaining.stop:
         table, remaining = take(view, topic, index, remaining, limit)

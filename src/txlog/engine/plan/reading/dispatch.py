@@ -303,7 +303,7 @@ def _requests(piece: Piece) -> list[Request]:
     return out
 
 
-class Place(NamedTuple):
+class PiecePlace(NamedTuple):
     """The id of the first message of a piece, and when it became visible; no row has this stored.
 
     The messages of a marker have its entry, and their index counts up. The entries of plain
@@ -317,12 +317,12 @@ class Place(NamedTuple):
     txn_state: str | None
 
 
-def place_of(piece: Piece) -> Place:
+def place_of(piece: Piece) -> PiecePlace:
     """The common values of the messages of a piece."""
     marker = piece.marker
     if marker is None:
-        return Place(piece.ledger, piece.entry, None, None, None)
-    return Place(piece.ledger, marker.entry, piece.index, marker.time_ms, COMMITTED)
+        return PiecePlace(piece.ledger, piece.entry, None, None, None)
+    return PiecePlace(piece.ledger, marker.entry, piece.index, marker.time_ms, COMMITTED)
 
 
 class Rows(NamedTuple):

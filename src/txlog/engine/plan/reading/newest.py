@@ -47,7 +47,7 @@ FETCH_BYTES = 8 << 20
 CELL_BYTES = 8  # what a column takes of a row that has no value there
 
 
-class Stretch(NamedTuple):
+class ScanSegment(NamedTuple):
     """Consecutive messages of a scan, not read yet.
 
     pieces: of the log; none: compacted rows
@@ -111,23 +111,23 @@ class Stretch(NamedTuple):
         }
 
 
-def in_log(view: View, number: int, start: Mark, stop: Mark | None = None) -> Iterator[Stretch]:
+def in_log(view: View, number: int, start: Mark, stop: Mark | None = None) -> Iterator[ScanSegment]:
     """The messages of a partition after a position, in order."""
     while True:
         planned = plan(view, number, start, SCAN_MESSAGES, (), stop, NO_MATTER)
         if not planned.messages:
             return
-        yield Stretch(planned.messages, requests_of(planned.pieces), planned.pieces)
+        yield ScanSegment(planned.messages, requests_of(planned.pieces), planned.pieces)
         start = planned.after
 
 
-def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[Stretch]:
+def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[ScanSegment]:
     """The rows of ledgers of compacted rows, in order."""
     for ledger in ledgers:
         for ref in view.files.of(ledger):
             for start in range(0, ref.rows, SCAN_MESSAGES):
                 stop = min(start + SCAN_MESSAGES, ref.rows)
-                yield Stretch(stop - start, [(ledger, start, stop)], [])
+                yield ScanSegment(stop - start, [(ledger, start, stop)], [])
 
 
 def _read(view: View, requests: list[Request], names: Sequence[str]) -> pa.Table:
@@ -147,7 +147,7 @@ def _rows_of(requests: list[Request]) -> pa.Array:
     return pc.add(pa.arange(0, ends[-1]), repeat_runs(bases, ends, pa.int64()))
 
 
-class Latest:
+class NewestRows:
     """The last row of each key in a sequence of tables with a column `key`.
 
     bytes: the memory it holds, roughly
@@ -182,9 +182,9 @@ class Latest:
         return self._kept
 
 
-def newest(view: View, stretches: Iterable[Stretch]) -> pa.Table:
+def newest(view: View, stretches: Iterable[ScanSegment]) -> pa.Table:
     """The location of the last message of each key, as PLACED with key and LSN, in order."""
-    latest = Latest(PLACED)
+    latest = NewestRows(PLACED)
     for stretch in stretches:
         latest.add(stretch.places(view, ("key", "lsn")))
     return latest.table()

@@ -21,7 +21,7 @@ from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.compacted import (
-    Left,
+    CompactedRange,
     compacted_files,
     last_row,
     rows_before,
@@ -46,7 +46,7 @@ class ReadRange(NamedTuple):
     after: Mark
     stop: Mark | None
     subscription: int | None = None
-    compacted: Left | None = None
+    compacted: CompactedRange | None = None
 
 
 def resolve_range(
@@ -114,7 +114,7 @@ def compacted_range(view: View, topic: Topic, partition: int, requested: Range) 
         high = rows_earlier(view, files, requested.stop.value)
     if low >= high:
         return ReadRange(start, stop)
-    return ReadRange(begin, stop, None, Left(files, low, high, start))
+    return ReadRange(begin, stop, None, CompactedRange(files, low, high, start))
 
 
 def _log_position(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:

@@ -15,14 +15,14 @@ from pyroaring import BitMap, BitMap64
 from txlog.engine.model.idset import IdSet
 
 
-class Without(NamedTuple):
+class IdsExcept(NamedTuple):
     """Ids that are left out, except those in `but`."""
 
     ids: IdSet
     but: IdSet
 
 
-Skip: TypeAlias = tuple[IdSet | Without, ...]
+Skip: TypeAlias = tuple[IdSet | IdsExcept, ...]
 
 
 def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | None:
@@ -44,7 +44,7 @@ def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | N
     return remaining
 
 
-def _entries_of(skipped: IdSet | Without, ledger: int) -> BitMap64 | None:
+def _entries_of(skipped: IdSet | IdsExcept, ledger: int) -> BitMap64 | None:
     if isinstance(skipped, IdSet):
         return skipped.entries.get(ledger)
     bits = skipped.ids.entries.get(ledger)
@@ -89,7 +89,7 @@ def indexes_left(
     for skipped in skip:
         ids = skipped if isinstance(skipped, IdSet) else skipped.ids
         bits = ids.inner.get((ledger, entry))
-        if isinstance(skipped, Without):
+        if isinstance(skipped, IdsExcept):
             bits = _indexes_of(skipped, ledger, entry, first, last)
         if bits:
             if remaining is None:
@@ -107,7 +107,9 @@ def indexes_left(
         yield low, position - 1
 
 
-def _indexes_of(skipped: Without, ledger: int, entry: int, first: int, last: int) -> BitMap | None:
+def _indexes_of(
+    skipped: IdsExcept, ledger: int, entry: int, first: int, last: int
+) -> BitMap | None:
     """The messages of a marker that are left out; the set may have the marker as a whole."""
     bits = skipped.ids.inner.get((ledger, entry))
     whole = skipped.ids.entries.get(ledger)

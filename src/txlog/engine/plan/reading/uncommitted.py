@@ -47,7 +47,7 @@ def check_isolation(isolation: str) -> str:
     return isolation
 
 
-class Unmarked:
+class UnmarkedRows:
     """The rows of a sidecar that no marker makes visible, computed once for all batches at one LSN.
 
     late: markers above the LSN of the read; their messages were open then
@@ -57,7 +57,7 @@ class Unmarked:
     __slots__ = ("_lsn", "_marked", "_state", "_through_lsn", "late")
 
     def __init__(
-        self, view: View, state: Buffer, position: PreviewPlace, through_lsn: int | None
+        self, view: View, state: Buffer, position: PreviewPosition, through_lsn: int | None
     ) -> None:
         self._lsn, self._state, self._through_lsn = view.lsn, state, through_lsn
         self.late: list[Marker] = []
@@ -92,7 +92,7 @@ class Unmarked:
             yield start, stop
 
 
-class PreviewPlace(NamedTuple):
+class PreviewPosition(NamedTuple):
     """The row that a reader read last: its LSN and index, and its location at that time.
 
     The row number saves searching the ledger again; it is valid until the ledger is sealed.
@@ -103,13 +103,13 @@ class PreviewPlace(NamedTuple):
     txn_index: int = 0
     ledger: int = 0
     row: int = 0
-    unmarked: Unmarked | None = None
+    unmarked: UnmarkedRows | None = None
 
 
-START = PreviewPlace()
+START = PreviewPosition()
 
 
-def _floor(state: Buffer, position: PreviewPlace) -> int:
+def _floor(state: Buffer, position: PreviewPosition) -> int:
     """An LSN that all markers of rows after a place are above, because rows come before their
     marker.
 
@@ -133,13 +133,13 @@ def preview(
     topic: str,
     partition_number: int,
     partition: int,
-    position: PreviewPlace,
+    position: PreviewPosition,
     limit: int,
     *,
     through_lsn: int | None = None,
     only: TxnId | None = None,
     is_strict: bool = False,
-) -> tuple[pa.Table, PreviewPlace]:
+) -> tuple[pa.Table, PreviewPosition]:
     """(rows as RECEIVED in append order, at most limit; the place after the last).
 
     Ends where the bytes of a batch are reached, but has at least one row.
@@ -150,7 +150,7 @@ def preview(
     state = view.buffer(partition)
     unmarked = position.unmarked
     if unmarked is None or not unmarked.is_of(view, state, through_lsn):
-        unmarked = Unmarked(view, state, position, through_lsn)
+        unmarked = UnmarkedRows(view, state, position, through_lsn)
     if is_strict and through_lsn is not None:
         _check_unmoved(view, state, unmarked.late, topic)
     out: list[pa.Table] = []
@@ -170,7 +170,7 @@ def preview(
             break
         rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
         large_message = state.chunked[large]
-        position = PreviewPlace(
+        position = PreviewPosition(
             large_message.lsn, large_message.index, position.ledger, position.row
         )
         out.append(_received(state, rows, topic, partition_number, unmarked.late))
@@ -204,8 +204,8 @@ def _check_unmoved(view: View, state: Buffer, late: list[Marker], topic: str) ->
 
 def _large(
     state: Buffer,
-    position: PreviewPlace,
-    unmarked: Unmarked,
+    position: PreviewPosition,
+    unmarked: UnmarkedRows,
     through_lsn: int | None,
     only: TxnId | None,
 ) -> list[int]:
@@ -224,12 +224,12 @@ def _large(
 def _small(
     view: View,
     state: Buffer,
-    position: PreviewPlace,
-    unmarked: Unmarked,
+    position: PreviewPosition,
+    unmarked: UnmarkedRows,
     limit: int,
     through: tuple[int, int],
     only: TxnId | None,
-) -> Iterator[tuple[pa.Table, PreviewPlace]]:
+) -> Iterator[tuple[pa.Table, PreviewPosition]]:
     """Batches of the other rows after a position, each with the position after it."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
     order = [end.ledger for end in ends]  # the order of appending, not of ids
@@ -248,7 +248,9 @@ def _small(
             rows = _wanted(read, rows_of(spans), position, through, only).slice(0, limit)
             if rows.num_rows:
                 last = rows.slice(rows.num_rows - 1).to_pylist()[0]
-                position = PreviewPlace(last["lsn"], last["txn_index"], end.ledger, last["row"] + 1)
+                position = PreviewPosition(
+                    last["lsn"], last["txn_index"], end.ledger, last["row"] + 1
+                )
                 limit -= rows.num_rows
                 size += rows.nbytes
                 yield rows, position
@@ -273,7 +275,7 @@ def _spans(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
 def _wanted(
     rows: pa.Table,
     numbers: pa.Array,
-    position: PreviewPlace,
+    position: PreviewPosition,
     through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:

@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 100_000
 _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "txn_least")
 
 
-class Row(NamedTuple):
+class StoredWatermark(NamedTuple):
     """A watermark row, or a marker; by: producer or timeout; effects: those in a marker; times in
     ms.
     """
@@ -56,7 +56,7 @@ class Row(NamedTuple):
             state.take_marker(self.effects, self.where, self.time_ms)
 
 
-def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
+def read_rows(view: View, requests: Sequence[Request]) -> Iterator[StoredWatermark]:
     """The rows of some ledgers, in order; their values are read unless they are a message's."""
     if not requests:
         return
@@ -79,7 +79,7 @@ def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
         places, *columns, strict=True
     ):
         value = values.get(where)
-        yield Row(
+        yield StoredWatermark(
             where,
             kind,
             producer,

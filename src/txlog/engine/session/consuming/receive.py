@@ -19,7 +19,7 @@ from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
-    Part,
+    PartitionDelivery,
     ReceiveRequest,
     active_consumer,
     give_back_parts,
@@ -38,13 +38,13 @@ from txlog.engine.model.ops import Due, Mark, Op, Run
 from txlog.engine.model.routes import CATALOG, Component, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
-from txlog.engine.plan.delayed.due import Unindexed
+from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.timetable_parts import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
-from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
+from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, preview
 from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.plan.standing import Place, Standing
+from txlog.engine.plan.standing import ConsumerState, ReadPosition
 from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.reading.message import Message
@@ -94,14 +94,14 @@ def read_handed(
     return found, runs
 
 
-def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
+def _give_back(store: Store, member: Membership, parts: list[PartitionDelivery]) -> None:
     store.write(
         lambda view, now: give_back_parts(view, member.subscription, member.number, parts),
         tells=True,
     )
 
 
-def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Table:
+def _rows(view: View, *, topic: Topic, subscription: int, part: PartitionDelivery) -> pa.Table:
     number = part.partition
     counts = view.cursor(subscription, number).redelivered
     pieces = _current(view, number, part.pieces)
@@ -138,7 +138,7 @@ def _current(view: View, number: int, pieces: list[Piece]) -> list[Piece]:
     return out
 
 
-def _record(store: Store, part: Part) -> None:
+def _record(store: Store, part: PartitionDelivery) -> None:
     def look(view: View) -> tuple[int, int] | None:
         return find_damage(view, requests_of(_current(view, part.partition, part.pieces)))
 
@@ -311,13 +311,13 @@ class Receiving:
         self._reaped = -1  # of so many departures it has asked whether a peer died
         self.is_refused = False
         self.due_ms: int | None = None
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ReadPosition] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
         self._seen: dict[int, Mark] = {}  # where its application is, if that is not its own place
         self.batches: dict[int, int] = {}
         self.first: set[int] = set()
         self.timeout_ms = 0
-        self._previews: dict[int, PreviewPlace] = {}
+        self._previews: dict[int, PreviewPosition] = {}
         self._turn = 0
         self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
         self._dead = DeadLetters(store, self.target)
@@ -632,10 +632,10 @@ class Receiving:
                 return answer, looked
             self._stand(answer)
 
-    def _mend(self, wanting: Unindexed | BucketLost) -> bool:
+    def _mend(self, wanting: IndexMissing | BucketLost) -> bool:
         """Build a missing index; False: it must do without."""
         store = self._store
-        if isinstance(wanting, Unindexed):
+        if isinstance(wanting, IndexMissing):
             return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
         drop_lost(store, wanting.partition, wanting.gen, wanting.error)
         return True  # it is dropped, or has been
@@ -648,7 +648,7 @@ class Receiving:
     def _preview(self, limit: int) -> list[pa.Table]:
         """READ_UNCOMMITTED: what comes after everything committed, at most limit rows."""
 
-        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
+        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPosition]]:
             left, places, out = limit, dict(self._previews), []
             for number in self.numbers():
                 if left <= 0:
@@ -712,9 +712,9 @@ class Receiving:
     # --- where it stands ---------------------------------------------------------------------
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ConsumerState:
         """The consumer that an acknowledgement comes through, and where that is."""
-        return Standing(self._member.number, self._places, self._highest, self._seen)
+        return ConsumerState(self._member.number, self._places, self._highest, self._seen)
 
     @property
     def strays(self) -> int:
@@ -722,7 +722,7 @@ class Receiving:
         places = [*self._places.values()] if self._member.is_open else ()
         return sum(len(place.strays) for place in places)
 
-    def place(self, partition: int) -> Place | None:
+    def place(self, partition: int) -> ReadPosition | None:
         """Its place in a partition, by store-wide number; None: it was never there."""
         return self._places.get(partition)
 

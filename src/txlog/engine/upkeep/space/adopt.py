@@ -29,7 +29,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.records import Typing, stamped, typing_of
+from txlog.engine.plan.records import ValueSchema, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, route
 from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.storage.checked import check_size, checked_bytes
@@ -131,7 +131,7 @@ def append_rows(
     return done == DONE
 
 
-def _typing(view: View, settings: Settings, number: int, version: int | None) -> Typing | None:
+def _typing(view: View, settings: Settings, number: int, version: int | None) -> ValueSchema | None:
     topic = live_topic(view, number, "of this batch")
     return typing_of(view, settings, topic, version) if topic.schemas else None
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from txlog.base.startup import compute as pc
-from txlog.engine.plan.reading.newest import Latest, last_of_each
+from txlog.engine.plan.reading.newest import NewestRows, last_of_each
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.scratch import Kept, Scratch
 
@@ -52,7 +52,7 @@ class NewestKeys:
         """divisions: how often the incoming keys were divided before."""
         self._disk = disk
         self._divisions = divisions
-        self._held: dict[int, Latest] = {}
+        self._held: dict[int, NewestRows] = {}
         self.held_bytes = 0
         self._scratch: Scratch | None = None
         self._shares: list[list[tuple[int, Kept]]] = [[] for _ in range(1 << SHARE_BITS)]
@@ -69,7 +69,7 @@ class NewestKeys:
             return
         latest = self._held.get(partition)
         if latest is None:
-            latest = self._held[partition] = Latest(KEYED)
+            latest = self._held[partition] = NewestRows(KEYED)
         bytes_before = latest.bytes
         latest.add(table)
         self.held_bytes += latest.bytes - bytes_before

@@ -56,7 +56,7 @@ from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import is_compaction_due
 from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, visible_end
-from txlog.engine.plan.reading.newest import Stretch, fetched, in_ledgers, in_log
+from txlog.engine.plan.reading.newest import ScanSegment, fetched, in_ledgers, in_log
 from txlog.engine.plan.reading.ranges import start_of
 from txlog.engine.plan.records import records_for
 from txlog.engine.storage.columns import conform
@@ -229,7 +229,7 @@ class _Work:
         start = self._behind(partition)
         return bool(plan(self._view, partition, start, 1, bytes_max=NO_MATTER).messages)
 
-    def _stretches(self, partition: int) -> Iterator[tuple[int, Stretch]]:
+    def _stretches(self, partition: int) -> Iterator[tuple[int, ScanSegment]]:
         """The scan of a partition, in order, each with the number of its first message."""
         view, start, at = self._view, self._behind(partition), 0
         compaction = view.topic(partition).compaction

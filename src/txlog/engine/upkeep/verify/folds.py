@@ -32,7 +32,7 @@ from txlog.engine.model.idset import IdSet, covers, size
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
 from txlog.engine.plan.participants import contradictions
-from txlog.engine.plan.watermarks.rows import Row, read_rows
+from txlog.engine.plan.watermarks.rows import StoredWatermark, read_rows
 from txlog.engine.plan.watermarks.value import moves_between
 from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
 from txlog.engine.upkeep.verify.findings import Findings
@@ -451,7 +451,7 @@ def _watermark(view: View, number: int, findings: Findings) -> None:
 
 def _moves(
     view: View, number: int, start: tuple[int, int], last: tuple[int, int] | None
-) -> Iterator[Row]:
+) -> Iterator[StoredWatermark]:
     return read_rows(view, [*moves_between(view.watermark(number), start, last)])
 
 
