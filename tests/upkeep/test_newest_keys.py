@@ -12,7 +12,7 @@ import pytest
 from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog.engine.upkeep.space import newest_keys
-from txlog.engine.upkeep.space.newest_keys import KEYED, NewestKeys, Numbers
+from txlog.engine.upkeep.space.newest_keys import KEYED, NewestKeys, NumberSet
 
 Rows = list[tuple[bytes | None, int]]
 
@@ -122,7 +122,7 @@ def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of more than a bitmap has; kills: forgetting the upper bits."""
     monkeypatch.setattr(newest_keys, "NUMBER_BITS", bits)
     chance = random.Random(bits)
-    known, numbers = set[int](), Numbers()
+    known, numbers = set[int](), NumberSet()
     assert numbers.within(0, 100).to_pylist() == []
     for _ in range(20):
         some = [chance.randrange(200) for _ in range(chance.randrange(10))]
@@ -140,7 +140,7 @@ def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_beyond_a_bitmap() -> None:
-    numbers = Numbers()
+    numbers = NumberSet()
     far = [5, (1 << 32) - 1, 1 << 32, (1 << 33) + 5]
     numbers.add(pa.array(far, pa.int64()))
     assert len(numbers) == 4

@@ -28,7 +28,7 @@ from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import newest_keys, topic_compaction
 from txlog.engine.upkeep.space.newest_keys import NewestKeys
-from txlog.engine.upkeep.space.topic_compaction import _Work
+from txlog.engine.upkeep.space.topic_compaction import _TopicCompaction
 from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
@@ -442,9 +442,9 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
     put(client, (b"a", b"1"))
     client.admin.compact_topic("t")
     put(client, (b"b", b"2"))
-    scan, left = _Work._scan, 3
+    scan, left = _TopicCompaction._scan, 3
 
-    def overtaken(self: _Work, *given: Any) -> None:
+    def overtaken(self: _TopicCompaction, *given: Any) -> None:
         nonlocal left
         times, left = left, 0
         for _ in range(times):  # two manifests keep files
@@ -453,7 +453,7 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
             other.checkpoint()
         scan(self, *given)
 
-    monkeypatch.setattr(_Work, "_scan", overtaken)
+    monkeypatch.setattr(_TopicCompaction, "_scan", overtaken)
     with pytest.raises(SnapshotExpired):
         client.admin.compact_topic("t", dry_run=True)
     put(client, (b"d", b"4"))
@@ -685,9 +685,9 @@ def test_row_groups_that_were_passed_are_not_held(
         client.producer("t").send_batch(pa.table({"key": keys, "value": [bytes(1000)] * 100}))
         client.checkpoint(roll_all=True)
     most, files_kept, kept = 0, 0, list[pa.Table]()
-    made = _Work._staying_rows
+    made = _TopicCompaction._staying_rows
 
-    def looked_at(self: _Work, *given: Any) -> Iterator[pa.Table]:
+    def looked_at(self: _TopicCompaction, *given: Any) -> Iterator[pa.Table]:
         nonlocal most, files_kept
         for table in made(self, *given):
             kept.append(table)
@@ -696,7 +696,7 @@ def test_row_groups_that_were_passed_are_not_held(
             most = max(most, sum(one.get_total_buffer_size() for one in kept))
             yield table
 
-    monkeypatch.setattr(_Work, "_staying_rows", looked_at)
+    monkeypatch.setattr(_TopicCompaction, "_staying_rows", looked_at)
     assert client.admin.compact_topic("t")["keys_kept"] == 21
     assert files_kept == 1
     assert most < 100_000  # 21 rows of a thousand bytes; with their row groups it is two million

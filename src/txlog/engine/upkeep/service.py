@@ -70,7 +70,7 @@ def _changed_sidecars(view: View) -> list[int]:
     return [key[1] for key in view.changed() if key[0] == "buffer"]
 
 
-class Sharing:
+class FastThreadSwitching:
     """While a checkpoint runs next to callers, the interpreter changes threads more often.
 
     A commit releases the interpreter for about ten calls of the kernel. Each time it waits for as
@@ -109,7 +109,7 @@ class Sharing:
             self._give_back()
 
 
-_SHARING = Sharing()
+_SHARING = FastThreadSwitching()
 call_in_child(_SHARING.begin_in_child)
 
 

@@ -24,7 +24,15 @@ from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
 from txlog.engine.storage.segment import GROUP_ROWS, arrow_module
-from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, Cell, Collected, Named, snapshot, tables
+from txlog.engine.upkeep.changes.rows import (
+    KEYS,
+    SCHEMAS,
+    Cell,
+    CollectedChanges,
+    CursorName,
+    snapshot,
+    tables,
+)
 from txlog.engine.view.paths import topic_dir
 from txlog.errors import IntegrityError
 
@@ -52,8 +60,8 @@ _SHARED: Final[Cell] = (0, 0)
 def publish(
     disk: Disk,
     manifest: Manifest,
-    collected: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     dumps: Sequence[DumpRef],
     cut_lsn: int,
     generation: int,
@@ -74,7 +82,7 @@ def publish(
     if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
         return Changes()
     old = changes_of(manifest)
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     try:
         changes = _told(work, manifest, collected, cursors, dumps, cut_lsn, settings, now_ms)
         return work.publish(changes)
@@ -98,10 +106,10 @@ def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
 
 
 def _told(
-    work: _Work,
+    work: _NewFiles,
     manifest: Manifest,
-    collected: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     dumps: Sequence[DumpRef],
     cut_lsn: int,
     settings: Settings,
@@ -149,7 +157,7 @@ def again(
     bad_cells = {(ref.subscription, ref.partition) for ref in bad if ref.kind == "cursor"}
     cells = None if not intact or _SHARED in bad_cells else bad_cells
     rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     return work.publish(
         Changes(
             True,
@@ -165,7 +173,7 @@ def again(
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
     """Every log reduced to the newest row of each key; each cursor in its own file."""
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     out: list[ChangeRef] = []
     for kind in SCHEMAS:
         refs = [ref for ref in old.refs if ref.kind == kind]
@@ -202,7 +210,7 @@ def _groups(
     return out
 
 
-class _Work:
+class _NewFiles:
     """The new files of one generation; they are on disk once `publish` returns."""
 
     __slots__ = ("_generation", "_made", "disk")
@@ -303,7 +311,7 @@ def _own_dir(rows: pa.Table) -> str:
 
 
 def _retained(
-    work: _Work, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
+    work: _NewFiles, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
 ) -> list[ChangeRef]:
     """The files of a log; those past the retention hold the newest row of each of their keys."""
     age, size = settings.change_retention_ms, settings.change_retention_bytes

@@ -173,7 +173,7 @@ Item = tuple[int, int, Any]  # LSN, time, op
 Cell = tuple[int, int]  # numbers of a subscription and of a partition
 
 
-class Named(NamedTuple):
+class CursorName(NamedTuple):
     """The name of a cursor: topic (its short name), partition in it, and subscription."""
 
     topic: str
@@ -191,7 +191,7 @@ class Entity(NamedTuple):
     value: str
 
 
-class _Change:
+class _CursorChange:
     """A row of a cursor that later changes may extend."""
 
     __slots__ = (
@@ -227,7 +227,7 @@ class _Change:
         self.txn = txn
 
 
-class Collected:
+class CollectedChanges:
     """Changes in journal order, taken op by op: `take` is for ops whose type is in TAKES."""
 
     __slots__ = ("catalog", "cursors", "deleted", "keys")
@@ -235,7 +235,7 @@ class Collected:
     def __init__(self) -> None:
         self.keys: list[Item] = []
         self.catalog: list[Item] = []
-        self.cursors: dict[Cell, list[_Change]] = {}
+        self.cursors: dict[Cell, list[_CursorChange]] = {}
         self.deleted: set[int] = set()  # subscriptions
 
     def take(self, lsn: int, time_ms: int, op: Op) -> None:
@@ -271,14 +271,14 @@ class Collected:
             last.messages += op.count
             join(last.runs, op.runs)
             return
-        rows.append(_Change("acknowledged", lsn, time_ms, op.mark_delete, op.runs, op.count))
+        rows.append(_CursorChange("acknowledged", lsn, time_ms, op.mark_delete, op.runs, op.count))
 
     def of_cursor(self, lsn: int, time_ms: int, op: Op) -> None:
         """Any other op of a cursor."""
         change, mark, runs, messages, txn = _described(op)
         cell: Cell = (op.subscription, op.partition)  # type: ignore[union-attr]
         rows = self.cursors.setdefault(cell, [])
-        rows.append(_Change(change, lsn, time_ms, mark, runs, messages, txn))
+        rows.append(_CursorChange(change, lsn, time_ms, mark, runs, messages, txn))
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
@@ -318,23 +318,23 @@ def _described(
     return "promoted", None, op.runs, 0, None
 
 
-Take = Callable[[Collected, int, int, Any], None]
+Take = Callable[[CollectedChanges, int, int, Any], None]
 TAKES: Final[Mapping[type, Take]] = {
-    Acked: Collected.acked,
+    Acked: CollectedChanges.acked,
     **dict.fromkeys(
-        (KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded), Collected.key
+        (KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded), CollectedChanges.key
     ),
     **dict.fromkeys(
         (PendingAcked, PendingCommitted, PendingAborted, Returned, Sought, CursorTrimmed,
          CursorOpened, DeadLettered, Promoted),
-        Collected.of_cursor,
+        CollectedChanges.of_cursor,
     ),
     **dict.fromkeys(
         (SettingSet, TopicCreated, PartitionsAdded, TopicDeleted, PolicySet, SubscriptionCreated,
          SubscriptionDeleted, SubscriptionPolicySet, SubscriptionTypeSet, IsolationSet,
          PartitionOffline, PartitionAvailable, NamespacePolicySet, PlaceAdded, LossAccepted,
          SchemaAdded, SchemasDeleted),
-        Collected.of_catalog,
+        CollectedChanges.of_catalog,
     ),
 }  # fmt: skip
 
@@ -345,8 +345,8 @@ TAKES: Final[Mapping[type, Take]] = {
 def tables(
     disk: Disk,
     manifest: Manifest,
-    collected: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     kinds: Iterable[str] = SCHEMAS,
 ) -> dict[str, pa.Table]:
     """The rows of the changes after a manifest, by kind.
@@ -391,7 +391,7 @@ def snapshot(
         out["key"] = rows.table()
     if "cursor" in selected:
         out["cursor"] = _cursor_table(
-            (cell, named, [_Change(SNAPSHOT, lsn, time_ms, None, (), 0)], blob)
+            (cell, named, [_CursorChange(SNAPSHOT, lsn, time_ms, None, (), 0)], blob)
             for ref in dumps
             if ref.kind == "cursor"
             and (cells is None or (ref.a, ref.b) in cells)
@@ -406,7 +406,7 @@ def snapshot(
     return out
 
 
-def name_of(state: Catalog, cell: Cell) -> Named | None:
+def name_of(state: Catalog, cell: Cell) -> CursorName | None:
     """The name of a cursor; None: its subscription or topic was deleted."""
     subscription, partition = cell
     record = state.subscriptions.get(subscription)
@@ -414,7 +414,7 @@ def name_of(state: Catalog, cell: Cell) -> Named | None:
     if record is None or topic is None:
         return None
     index = catalogs.index_of(topic, partition)
-    return None if index < 0 else Named(_short(topic.name), index, record.name)
+    return None if index < 0 else CursorName(_short(topic.name), index, record.name)
 
 
 def _short(name: str) -> str:
@@ -522,7 +522,9 @@ def _key_row(
 # --- cursors ---------------------------------------------------------------------------------
 
 
-def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -> pa.Table:
+def _cursor_table(
+    cursors: Iterable[tuple[Cell, CursorName, list[_CursorChange], bytes]],
+) -> pa.Table:
     """Rows by cursor, then LSN; the last row of each cursor has its state."""
     columns: dict[str, list[Any]] = {field.name: [] for field in CURSOR_CHANGES}
     add = {name: values.append for name, values in columns.items()}
@@ -570,7 +572,7 @@ def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -
     return pa.Table.from_arrays(arrays, schema=CURSOR_CHANGES)
 
 
-def _beyond(change: _Change) -> list[Run]:
+def _beyond(change: _CursorChange) -> list[Run]:
     """The part of a change above mark-delete, if the row has that position."""
     mark = change.mark
     if mark is None:

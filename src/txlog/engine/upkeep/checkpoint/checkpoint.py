@@ -114,7 +114,7 @@ class Cut(msgspec.Struct):
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
-    named: dict[changes.Cell, changes.Named]
+    named: dict[changes.Cell, changes.CursorName]
 
 
 def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
@@ -258,7 +258,7 @@ def directories_of(cut: Cut) -> list[str]:
     return [place_dir(location) for location in cut.places.values()]
 
 
-def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
+def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.CursorName, bytes]]:
     """The cursors whose dumps are written, with their names."""
     return (
         (cell, name, blob)
@@ -269,10 +269,10 @@ def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
 
 def _read_frames(
     view: View, cut: Cut, cut_lsn: int
-) -> tuple[list[history.Item], changes.Collected]:
+) -> tuple[list[history.Item], changes.CollectedChanges]:
     """Read the frames for their rows and the ops of components; nothing is replayed."""
     items: list[history.Item] = []
-    collected = changes.Collected()
+    collected = changes.CollectedChanges()
     journal, tail = view.journal, view.tail
     journal.current.keep_rows(ROWS_KEPT_BYTES)
     tail.runs = cut.runs

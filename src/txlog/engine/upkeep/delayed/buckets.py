@@ -20,7 +20,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import checkpoint
-from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, TendReport, lose
+from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, IndexUpkeepReport, lose
 from txlog.engine.upkeep.delayed.builder import is_lost as is_lost
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, TxlogError
@@ -39,7 +39,7 @@ def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> 
     return flow.upkeep_due(view, settings, partition, now)
 
 
-def tend_due(store: Store, *, closing: bool = False) -> TendReport:
+def tend_due(store: Store, *, closing: bool = False) -> IndexUpkeepReport:
     """After a call: tend the partitions that gained delayed messages since last time.
 
     It gives way to the holder of the maintenance lock, unless a mutable bucket has twice its
@@ -47,9 +47,9 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     closing: also check partitions that are due only because time has passed
     """
     if store.disk.read_only or store.dry_run:
-        return TendReport()
+        return IndexUpkeepReport()
     if not closing and not store.has_delays_to_look_at:  # the usual case
-        return TendReport()
+        return IndexUpkeepReport()
     now, settings = store.clock.now(), store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
@@ -61,20 +61,22 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     try:
         touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
         if not touched:
-            return TendReport()
+            return IndexUpkeepReport()
         if store.bucket_ops.is_resting(now.wall_ms):
-            return TendReport()
+            return IndexUpkeepReport()
         due, is_overfull = store.read(look, fresh=False)
-        return tend(store, due, wait=is_overfull) if due else TendReport()
+        return tend(store, due, wait=is_overfull) if due else IndexUpkeepReport()
     except AlreadyClosed:
-        return TendReport()
+        return IndexUpkeepReport()
     except TxlogError as error:  # the caller's own call succeeded, so it must not fail
         store.bucket_ops.fail("tend", now.wall_ms)
         store.note(f"upkeep of delayed indexes failed: {error}")
-        return TendReport()
+        return IndexUpkeepReport()
 
 
-def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) -> TendReport:
+def tend(
+    store: Store, partitions: Iterable[int] | None, *, wait: bool = False
+) -> IndexUpkeepReport:
     """Run the upkeep that the indexes of partitions (None: all) need.
 
     Failures are reported, not raised.
@@ -83,12 +85,12 @@ def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) 
     raises: StoreLocked
     """
     with checkpoint.maintenance(store, wait=wait) as is_held:
-        return tend_held(store, partitions) if is_held else TendReport()
+        return tend_held(store, partitions) if is_held else IndexUpkeepReport()
 
 
-def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
+def tend_held(store: Store, partitions: Iterable[int] | None = None) -> IndexUpkeepReport:
     """Like tend, for a caller that holds the maintenance lock."""
-    report = TendReport()
+    report = IndexUpkeepReport()
     now = store.clock.now()
 
     def look(view: View) -> list[int]:
@@ -109,13 +111,13 @@ def delayed_partitions(view: View) -> list[int]:
 # --- by command, and from delivery -----------------------------------------------------------
 
 
-def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
+def merge_now(store: Store, partition: int, to: int = 1) -> IndexUpkeepReport:
     """Delete obsolete buckets, then merge until at most this many are left.
 
     raises: StoreLocked, ReadOnlyStore
     """
     store.need_writable()
-    report = TendReport()
+    report = IndexUpkeepReport()
     with checkpoint.maintenance(store, wait=True):
         builder = Builder(store, partition, report)
         report.deleted += builder.repeat("delete", builder.delete)
@@ -136,7 +138,7 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
     with checkpoint.maintenance(store, wait=False) as is_held:
         if not is_held:
             return False
-        report = TendReport()
+        report = IndexUpkeepReport()
         builder = Builder(store, partition, report)
         builder.repeat("rebuild", lambda: builder.rebuild(first, last))
         return not report.failed
@@ -190,7 +192,7 @@ def rebuild_now(
     low, high = first or ID_MIN, last or ID_MAX
     report = RebuildReport()
     with checkpoint.maintenance(store, wait=True):
-        builder = Builder(store, partition, TendReport(), search)
+        builder = Builder(store, partition, IndexUpkeepReport(), search)
         old = [
             bucket for bucket in builder.buckets() if not (bucket.last < low or high < bucket.first)
         ]

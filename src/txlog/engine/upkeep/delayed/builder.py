@@ -59,7 +59,7 @@ T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
-class TendReport(msgspec.Struct, gc=False):
+class IndexUpkeepReport(msgspec.Struct, gc=False):
     """How many steps were done; failed: given up; lost: buckets found unreadable."""
 
     deleted: int = 0
@@ -96,7 +96,7 @@ class Builder:
     __slots__ = ("_partition", "_report", "_search", "_store")
 
     def __init__(
-        self, store: Store, partition: int, report: TendReport, search: Search | None = None
+        self, store: Store, partition: int, report: IndexUpkeepReport, search: Search | None = None
     ) -> None:
         self._search = search or bucket_source.logged
         self._store = store

@@ -145,7 +145,7 @@ def _united(low: pa.Table, high: pa.Table) -> pa.Table:
 
 
 @dataclass(slots=True)
-class Found:
+class LoggedIds:
     """Ids of the log in order of position; through: the last position that was read."""
 
     ids: pa.Table
@@ -153,10 +153,10 @@ class Found:
 
 
 # (view, partition, first, last, cutoff, ids_max) -> ids of a range of the log, from its beginning
-Search = Callable[[View, int, Id, Id, int, int], Found]
+Search = Callable[[View, int, Id, Id, int, int], LoggedIds]
 
 
-def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
+def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> LoggedIds:
     """The delayed ids of a range of the log that are not due, from its beginning.
 
     It ends between two entries once there are about ids_max; another bucket gets the others.
@@ -187,8 +187,8 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
             at, low = until, stop
             through = (ledger, stop - 1, INDEX_MAX)
             if count >= ids_max and through < last:
-                return Found(_within(tables, first, through), through)
-    return Found(_within(tables, first, last), last)
+                return LoggedIds(_within(tables, first, through), through)
+    return LoggedIds(_within(tables, first, last), last)
 
 
 def looked_up(ids: pa.Table, end: Id) -> Search:
@@ -197,7 +197,9 @@ def looked_up(ids: pa.Table, end: Id) -> Search:
     After the position it reads the log itself.
     """
 
-    def search(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
+    def search(
+        view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int
+    ) -> LoggedIds:
         if last > end:
             return logged(view, partition, first, last, cutoff, ids_max)
         ledger = ids.column("ledger")
@@ -211,8 +213,8 @@ def looked_up(ids: pa.Table, end: Id) -> Search:
             stop = tuple(rows.column(name)[ids_max].as_py() for name in ("ledger", "entry"))
             through = (stop[0], stop[1], INDEX_MAX)
             if through < last:
-                return Found(_through(rows, stop), through)
-        return Found(rows, last)
+                return LoggedIds(_through(rows, stop), through)
+        return LoggedIds(rows, last)
 
     return search
 

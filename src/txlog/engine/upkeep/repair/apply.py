@@ -44,10 +44,10 @@ from txlog.engine.upkeep.checkpoint.quarantine import check_files
 from txlog.engine.upkeep.delayed.buckets import rebuild_now
 from txlog.engine.upkeep.repair.files import publish_like
 from txlog.engine.upkeep.repair.journal import cut_off, forget_before, rewrite_header
-from txlog.engine.upkeep.repair.plan import Action, Plan
+from txlog.engine.upkeep.repair.plan import RepairPlan, RepairStep
 from txlog.engine.upkeep.space.adopt import sweep_stages
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
-from txlog.engine.upkeep.verify.verify import Known
+from txlog.engine.upkeep.verify.verify import StoreEvidence
 from txlog.engine.view.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import TxlogError
 
@@ -83,7 +83,7 @@ def _locked(
             lock.close()
 
 
-def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Action] | None:
+def perform(disk: Disk, clock: Clock, plan: RepairPlan, timeout_ms: int) -> list[RepairStep] | None:
     """Do the first group of a plan. Returns the actions done; empty if none is possible.
 
     returns: None when a checkpoint was written since the plan was made: it is out of date
@@ -117,11 +117,11 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
 def _perform(
     disk: Disk,
     clock: Clock,
-    plan: Plan,
-    evidence: Known,
-    group: tuple[tuple[str, ...], list[Action]],
+    plan: RepairPlan,
+    evidence: StoreEvidence,
+    group: tuple[tuple[str, ...], list[RepairStep]],
     timeout_ms: int,
-) -> list[Action] | None:
+) -> list[RepairStep] | None:
     """One group that works on files alone."""
     names, done = group
     if evidence.chain.name is None and done[0].action in _OF_JOURNAL:
@@ -130,7 +130,7 @@ def _perform(
                 return None
             path = rewrite_header(disk, evidence).path  # the next round handles the later steps
         return [a for a in done if a.action == "rebuild-journal"] or [
-            Action("rebuild-journal", "an empty one", path)
+            RepairStep("rebuild-journal", "an empty one", path)
         ]
     _note_losses(disk, clock, evidence, done, timeout_ms)  # first, so that no loss stays unrecorded
     with _locked(disk, timeout_ms, writing=True):
@@ -146,12 +146,14 @@ def _perform(
     return done
 
 
-def _is_past(disk: Disk, evidence: Known) -> bool:
+def _is_past(disk: Disk, evidence: StoreEvidence) -> bool:
     """True when a checkpoint came since the plan was made; called under the locks."""
     return generations(disk) != evidence.generations
 
 
-def _republish(disk: Disk, clock: Clock, plan: Plan, evidence: Known, done: list[Action]) -> None:
+def _republish(
+    disk: Disk, clock: Clock, plan: RepairPlan, evidence: StoreEvidence, done: list[RepairStep]
+) -> None:
     """Publish a manifest of the same cut, with new dumps and files in place of bad ones.
 
     It replaces the newest manifest; the previous one, which leads to it, stays. Without a previous
@@ -267,11 +269,11 @@ def _aside(path: str) -> str:
     return f"quarantine/{path.replace('/', '+')}.damaged"
 
 
-def _open(disk: Disk, clock: Clock, evidence: Known, timeout_ms: int) -> Store:
+def _open(disk: Disk, clock: Clock, evidence: StoreEvidence, timeout_ms: int) -> Store:
     return Store(disk, clock, evidence.identity, lock_timeout_ms=timeout_ms, durability=None)
 
 
-def _flush(disk: Disk, clock: Clock, evidence: Known, timeout_ms: int) -> None:
+def _flush(disk: Disk, clock: Clock, evidence: StoreEvidence, timeout_ms: int) -> None:
     """Record the newest manifest and the durable LSN in the witness."""
     try:
         store = _open(disk, clock, evidence, timeout_ms)
@@ -286,7 +288,7 @@ def _flush(disk: Disk, clock: Clock, evidence: Known, timeout_ms: int) -> None:
 
 
 def _note_losses(
-    disk: Disk, clock: Clock, evidence: Known, done: list[Action], timeout_ms: int
+    disk: Disk, clock: Clock, evidence: StoreEvidence, done: list[RepairStep], timeout_ms: int
 ) -> None:
     """Write a LossAccepted for each salvaged file, for later readers."""
     losses = [action for action in done if action.action == "salvage-file" and action.messages_lost]
@@ -317,7 +319,7 @@ def _note_losses(
 
 
 def _with_store(
-    disk: Disk, clock: Clock, evidence: Known, done: list[Action], timeout_ms: int
+    disk: Disk, clock: Clock, evidence: StoreEvidence, done: list[RepairStep], timeout_ms: int
 ) -> None:
     """Do the actions that need an open store."""
     store = _open(disk, clock, evidence, timeout_ms)

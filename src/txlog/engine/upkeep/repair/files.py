@@ -56,25 +56,25 @@ FRAMES_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReplayStart:
     """The start of a replay: generation 0 is LSN 1; it reads frames up to `until`."""
 
     generation: int
     until: int | None
 
 
-def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[Source]:
+def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[ReplayStart]:
     """The possible starts of a replay to the newest cut, nearest first."""
     if not manifests:
         return []
     newest = manifests[-1]
-    out = [Source(manifest.generation, newest.cut_lsn) for manifest in manifests[:-1]]
+    out = [ReplayStart(manifest.generation, newest.cut_lsn) for manifest in manifests[:-1]]
     if any(name.first_lsn == 1 for name in list_journals(disk)):
-        out.append(Source(0, newest.cut_lsn))
+        out.append(ReplayStart(0, newest.cut_lsn))
     return out
 
 
-def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
+def _replayed(disk: Disk, salt: bytes, boot_id: str, source: ReplayStart) -> View:
     """A view at the end of a source. Raises Corruption, JournalMoved; the caller closes it."""
     view = View.open(disk, salt, boot_id, generation=source.generation)
     try:
@@ -209,7 +209,7 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class SalvagedRows:
     """The rows of a damaged file, with stand-ins for the unreadable ones.
 
     lost: the replaced entries, as runs; messages: how many of these are messages
@@ -222,7 +222,7 @@ class Salvaged:
     what: str
 
 
-def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | None:
+def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows | None:
     """Salvage the readable rows of a file, row group by row group; None for a form without rows."""
     if is_far(ref.path):
         return None
@@ -250,10 +250,10 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
     summary = f"{ref.rows} rows, {messages} messages of them without key and value"
     if is_compacted:
         summary = f"{table.num_rows} compacted messages, {messages} are lost"
-    return Salvaged(table, lost, messages, summary)
+    return SalvagedRows(table, lost, messages, summary)
 
 
-def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
+def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows:
     """Replace a large message with one chunk that is null, because a part of a value is not a
     message.
 
@@ -276,7 +276,7 @@ def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvage
     }
     arrays = [pa.array([stand_in.get(field.name)], field.type) for field in MESSAGE]
     table = pa.Table.from_arrays(arrays, schema=MESSAGE)
-    return Salvaged(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), summary)
+    return SalvagedRows(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), summary)
 
 
 def _value_bytes(table: pa.Table | None) -> int | None:

@@ -71,8 +71,8 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
     write_parts,
     write_state,
 )
-from txlog.engine.upkeep.verify.journal import Chain
-from txlog.engine.upkeep.verify.verify import Known
+from txlog.engine.upkeep.verify.journal import JournalChain
+from txlog.engine.upkeep.verify.verify import StoreEvidence
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, TxlogError
 
@@ -83,7 +83,7 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostFrames:
     """The frames after the damage: their LSNs, and the messages of those that can still be read.
 
     unread: frames with unknown contents
@@ -104,7 +104,7 @@ class Lost:
         return f"{lost} known to be lost; what was in {frames} that cannot be read is unknown"
 
 
-def headless(disk: Disk, evidence: Known) -> JournalName | None:
+def headless(disk: Disk, evidence: StoreEvidence) -> JournalName | None:
     """The journal after the newest checkpoint, if it exists and its header is bad."""
     cut = evidence.newest.cut_lsn if evidence.newest else 0
     candidates = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
@@ -117,7 +117,7 @@ def headless(disk: Disk, evidence: Known) -> JournalName | None:
     return candidates[-1]
 
 
-def rewrite_header(disk: Disk, evidence: Known) -> JournalName:
+def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
     """Publish the same frames at the same offsets, after a correct header.
 
     Without frames it publishes an empty file.
@@ -133,7 +133,7 @@ def rewrite_header(disk: Disk, evidence: Known) -> JournalName:
     return name
 
 
-def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
+def lost_frames(disk: Disk, salt: bytes, chain: JournalChain) -> LostFrames:
     """Count the genuine frames after the last valid one, in all files."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
@@ -165,10 +165,10 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
                         getattr(op, "rows", 1) if not isinstance(op, Adopted) else (op.file.rows)
                     )
     first, last = chain.last_lsn + 1, max(highest, chain.last_lsn + 1)
-    return Lost(first, last, messages, last - first + 1 - len(seen))
+    return LostFrames(first, last, messages, last - first + 1 - len(seen))
 
 
-def cut_off(disk: Disk, clock: Clock, evidence: Known, lost: Lost | None) -> int:
+def cut_off(disk: Disk, clock: Clock, evidence: StoreEvidence, lost: LostFrames | None) -> int:
     """Write a checkpoint of the readable frames without opening the store; returns its generation.
 
     The caller holds both locks. lost: the frames after the damage; None: there are none
@@ -273,8 +273,8 @@ def _publish_journal(
 
 
 def accept(
-    view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: Lost
-) -> Decision[Lost]:
+    view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: LostFrames
+) -> Decision[LostFrames]:
     """Decide to give up the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(

@@ -43,11 +43,11 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import list_journals
 from txlog.engine.storage.manifest import changes_of, manifest_path
 from txlog.engine.store.identity import IDENTITY_PATH
-from txlog.engine.upkeep.repair.files import Salvaged, led_to, rows_led_to, salvaged
-from txlog.engine.upkeep.repair.journal import Lost, headless, lost_frames
+from txlog.engine.upkeep.repair.files import SalvagedRows, led_to, rows_led_to, salvaged
+from txlog.engine.upkeep.repair.journal import LostFrames, headless, lost_frames
 from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.findings import ERROR, Findings, Problem
-from txlog.engine.upkeep.verify.verify import Known, verify
+from txlog.engine.upkeep.verify.verify import StoreEvidence, verify
 from txlog.errors import Corruption
 
 ROUNDS_MAX: Final = 12
@@ -59,7 +59,7 @@ _SWEPT: Final = ("unnamed", "temporary", "pin", "staged")
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RepairStep:
     """One step; first and last are entries of the ledger, or LSNs if it is about frames.
 
     messages_lost: None: unknown, because the frames cannot be read
@@ -75,16 +75,16 @@ class Action:
 
 
 @dataclass(slots=True)
-class Plan:
+class RepairPlan:
     """The findings and the actions to take; group: the group of the first action."""
 
-    known: Known | None
+    known: StoreEvidence | None
     findings: Findings
-    actions: list[Action] = field(default_factory=list)
-    lost: Lost | None = None
+    actions: list[RepairStep] = field(default_factory=list)
+    lost: LostFrames | None = None
     dumps: dict[Component, bytes] = field(default_factory=dict)
     rows: dict[str, pa.Table] = field(default_factory=dict)
-    left: dict[str, Salvaged] = field(default_factory=dict)
+    left: dict[str, SalvagedRows] = field(default_factory=dict)
 
     def close(self) -> None:
         """Close its files."""
@@ -92,14 +92,14 @@ class Plan:
             self.known.close()
 
     @property
-    def losing(self) -> list[Action]:
+    def losing(self) -> list[RepairStep]:
         """The steps that need consent."""
         return [action for action in self.actions if action.action in LOSING]
 
 
 def make_plan(
     disk: Disk, clock: Clock, rebuild: Collection[str] = (), ledger: int | None = None
-) -> Plan:
+) -> RepairPlan:
     """Examine the store and plan its repair; changes nothing.
 
     rebuild: state, delayed, changes: rebuild these even if they are good
@@ -109,10 +109,10 @@ def make_plan(
     _need_journals(disk)
     findings = Findings()
     evidence = verify(disk, clock.now(), findings)
-    plan = Plan(evidence, findings)
+    plan = RepairPlan(evidence, findings)
     if evidence is None:
         for problem in [problem for problem in findings.problems if problem.severity == ERROR]:
-            plan.actions.append(Action("restore", problem.message, problem.path))
+            plan.actions.append(RepairStep("restore", problem.message, problem.path))
         return plan
     try:
         if ledger is None and _plan_irregular(plan, evidence):
@@ -123,7 +123,7 @@ def make_plan(
                 if not plan.actions:  # a rebuilt state may end the contradiction
                     detail = f"LSN {evidence.conflict.raw.lsn} contradicts what comes before it"
                     path = evidence.conflict.raw.journal.path
-                    plan.actions.append(Action("restore", detail, path))
+                    plan.actions.append(RepairStep("restore", detail, path))
                 return plan  # the other evidence may be wrong
             _plan_chain(disk, plan, evidence)
             _plan_changes(plan, evidence, "changes" in rebuild)
@@ -146,7 +146,7 @@ def _need_journals(disk: Disk) -> None:
             disk.open(name.path).close()
 
 
-def _plan_chain(disk: Disk, plan: Plan, evidence: Known) -> None:
+def _plan_chain(disk: Disk, plan: RepairPlan, evidence: StoreEvidence) -> None:
     if any(action.action == "restore" for action in plan.actions):
         return  # a checkpoint without a dump would drop the files to rebuild it from
     if evidence.chain.is_broken:
@@ -155,7 +155,7 @@ def _plan_chain(disk: Disk, plan: Plan, evidence: Known) -> None:
             return
         plan.lost = lost = lost_frames(disk, evidence.identity.salt, evidence.chain)
         plan.actions.append(
-            Action(
+            RepairStep(
                 "cut-journal",
                 f"continue after LSN {lost.last} without LSN {lost.first} to {lost.last}; "
                 f"open transactions are aborted, every key gets a newer epoch; {lost.words}",
@@ -170,10 +170,10 @@ def _plan_chain(disk: Disk, plan: Plan, evidence: Known) -> None:
     only_before = [problem for problem in plan.findings.problems if problem.code in _PREDECESSOR]
     if evidence.bad or only_before:
         path = manifest_path(evidence.bad[0]) if evidence.bad else only_before[0].path
-        plan.actions.append(Action("new-checkpoint", "write another checkpoint", path))
+        plan.actions.append(RepairStep("new-checkpoint", "write another checkpoint", path))
 
 
-def _plan_irregular(plan: Plan, evidence: Known) -> bool:
+def _plan_irregular(plan: RepairPlan, evidence: StoreEvidence) -> bool:
     """Directories, links and the like in place of files; True: repair can move some away.
 
     Paths that a checkpoint or the journal names are not moved; they are repaired as damaged files
@@ -190,22 +190,22 @@ def _plan_irregular(plan: Plan, evidence: Known) -> bool:
             and not (path.endswith(".journal") or path == IDENTITY_PATH)
         ):
             plan.actions.append(
-                Action("set-aside", "not a regular file: moved to the quarantine", path)
+                RepairStep("set-aside", "not a regular file: moved to the quarantine", path)
             )
     return bool(plan.actions)
 
 
-def _without_journal(disk: Disk, evidence: Known) -> Action:
+def _without_journal(disk: Disk, evidence: StoreEvidence) -> RepairStep:
     """The action if no file with a good header follows the newest checkpoint."""
     name = headless(disk, evidence)
     if name is not None:
-        return Action("rebuild-journal", "its frames after a new header", name.path)
+        return RepairStep("rebuild-journal", "its frames after a new header", name.path)
     if evidence.newest is None:
-        return Action("restore", "there is neither a checkpoint nor a journal", "journal")
+        return RepairStep("restore", "there is neither a checkpoint nor a journal", "journal")
     cut, witnessed = evidence.newest.cut_lsn, evidence.witnessed
     durable = cut if witnessed is None else witnessed.durable_lsn
     if durable > cut:
-        return Action(
+        return RepairStep(
             "cut-journal",
             f"continue without LSN {cut + 1} to {durable}, whose file is missing; "
             "what was in them is unknown",
@@ -215,12 +215,14 @@ def _without_journal(disk: Disk, evidence: Known) -> Action:
             durable,
             None,
         )
-    return Action(
+    return RepairStep(
         "rebuild-journal", "an empty one: nothing was durable after the checkpoint", "journal"
     )
 
 
-def _plan_state(disk: Disk, clock: Clock, plan: Plan, evidence: Known, everything: bool) -> None:
+def _plan_state(
+    disk: Disk, clock: Clock, plan: RepairPlan, evidence: StoreEvidence, everything: bool
+) -> None:
     newest = evidence.newest
     if newest is None:
         return
@@ -238,15 +240,15 @@ def _plan_state(disk: Disk, clock: Clock, plan: Plan, evidence: Known, everythin
         name = f"{ref.kind} {ref.a}" + (f" {ref.b}" if ref.b else "")
         if (ref.kind, ref.a, ref.b) in rebuilt:
             plan.actions.append(
-                Action("rebuild-state", f"the state of {name}, from the journal", ref.path)
+                RepairStep("rebuild-state", f"the state of {name}, from the journal", ref.path)
             )
         elif ref in evidence.bad_dumps:
             plan.actions.append(
-                Action("restore", f"the state of {name}: no older one, no journal", ref.path)
+                RepairStep("restore", f"the state of {name}: no older one, no journal", ref.path)
             )
 
 
-def _plan_changes(plan: Plan, evidence: Known, everything: bool) -> None:
+def _plan_changes(plan: RepairPlan, evidence: StoreEvidence, everything: bool) -> None:
     """Plan the files of the logs of changes, unless a dump that they need is itself damaged."""
     newest = evidence.newest
     if (
@@ -257,19 +259,21 @@ def _plan_changes(plan: Plan, evidence: Known, everything: bool) -> None:
         return
     bad = {ref.path for ref in evidence.bad_changes}
     if everything:
-        plan.actions.append(Action("rebuild-changes", "rows of the state replace all"))
+        plan.actions.append(RepairStep("rebuild-changes", "rows of the state replace all"))
         return
     for ref in changes_of(newest).refs:
         if ref.path in bad:
             detail = f"{ref.rows} changes of {ref.kind} are lost, rows of the state replace them"
-            plan.actions.append(Action("rebuild-changes", detail, ref.path))
+            plan.actions.append(RepairStep("rebuild-changes", detail, ref.path))
 
 
-def _plan_files(disk: Disk, clock: Clock, plan: Plan, evidence: Known, ledger: int | None) -> None:
+def _plan_files(
+    disk: Disk, clock: Clock, plan: RepairPlan, evidence: StoreEvidence, ledger: int | None
+) -> None:
     """Plan the files of rows and the history; files of delayed ids are rebuilt from the log."""
     newest, view = evidence.newest, evidence.view
     for ref in evidence.bad_history:
-        plan.actions.append(Action("forget-history", "txn log no longer covers then", ref.path))
+        plan.actions.append(RepairStep("forget-history", "txn log no longer covers then", ref.path))
     if evidence.chain.is_broken or any(a.action == "rebuild-state" for a in plan.actions):
         return  # the ledgers may change
     salt, boot_id = evidence.identity.salt, clock.now().boot_id
@@ -286,13 +290,13 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, evidence: Known, ledger: i
             continue
         # only a frame names it, so a checkpoint must name it first
         if file.path not in named_files:
-            plan.actions.append(Action("new-checkpoint", "name the file there", file.path))
+            plan.actions.append(RepairStep("new-checkpoint", "name the file there", file.path))
             continue
         table = rows_led_to(disk, salt, boot_id, evidence.manifests, file)
         if table is not None:
             plan.rows[file.path] = table
             plan.actions.append(
-                Action(
+                RepairStep(
                     "rebuild-file",
                     f"{table.num_rows} rows, from older files and the journal",
                     file.path,
@@ -304,12 +308,12 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, evidence: Known, ledger: i
         rescued = salvaged(disk, view, file, f"{file.path} was damaged")
         if rescued is None:
             plan.actions.append(
-                Action("restore", "a file outside the store", file.path, file.ledger)
+                RepairStep("restore", "a file outside the store", file.path, file.ledger)
             )
             continue
         plan.left[file.path] = rescued
         plan.actions.append(
-            Action(
+            RepairStep(
                 "salvage-file",
                 rescued.what,
                 file.path,
@@ -321,7 +325,7 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, evidence: Known, ledger: i
         )
 
 
-def _plan_rest(plan: Plan, evidence: Known, everything: bool) -> None:
+def _plan_rest(plan: RepairPlan, evidence: StoreEvidence, everything: bool) -> None:
     """Plan the actions on an open store: the delayed index, partitions, the cleanup of writers."""
     view = evidence.view
     if view is None:
@@ -331,18 +335,20 @@ def _plan_rest(plan: Plan, evidence: Known, everything: bool) -> None:
         if key[0] == "delayed":
             for bucket in view.delayed(key[1]).buckets:
                 if everything or bucket.file.path in bad:
-                    plan.actions.append(Action("rebuild-delayed", "from the log", bucket.file.path))
+                    plan.actions.append(
+                        RepairStep("rebuild-delayed", "from the log", bucket.file.path)
+                    )
     for number, why in sorted(view.catalog.unavailable.items()):
         if why.reason == "damage" and why.ledger not in {ref.ledger for ref in evidence.bad_files}:
             topic = topic_of(view.catalog, number)
             name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"
             plan.actions.append(
-                Action("bring-online", f"{name}, its files are good", None, why.ledger)
+                RepairStep("bring-online", f"{name}, its files are good", None, why.ledger)
             )
     for action, codes in (("settle", _SETTLED), ("sweep", _SWEPT)):
         for problem in plan.findings.problems:
             if problem.code in codes and not _is_small(problem):
-                plan.actions.append(Action(action, problem.message, problem.path))
+                plan.actions.append(RepairStep(action, problem.message, problem.path))
 
 
 def _is_small(problem: Problem) -> bool:

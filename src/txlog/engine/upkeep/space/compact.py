@@ -72,7 +72,7 @@ class CompactReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TxnRows:
     """Rows of one transaction in one old ledger; marker None: it has not ended."""
 
     ledger: int
@@ -293,7 +293,7 @@ def _built(
     group: list[SidecarLedger],
     report: CompactReport,
     arrange: Arrange | None = None,
-) -> tuple[pa.Table, list[_Place]]:
+) -> tuple[pa.Table, list[_TxnRows]]:
     """The rows of the new ledger, and their old places, in the same order."""
     places = list(_places(view.buffer(number), {end.ledger for end in group}))
     if arrange is None:
@@ -349,7 +349,7 @@ def moved_rows(view: View, op: Compacted) -> pa.Table:
     return _said(table, ends, marks)
 
 
-def _place_table(places: list[_Place]) -> pa.Table:
+def _place_table(places: list[_TxnRows]) -> pa.Table:
     """The new places of the messages of transactions, by their indexes."""
     starts = accumulate((span.rows for span in places), initial=0)
     rows = [
@@ -370,17 +370,17 @@ def _data_rows(table: pa.Table) -> int:
     return int(pc.sum(pc.equal(table.column("kind"), KIND_DATA)).as_py() or 0)
 
 
-def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
+def _places(state: Buffer, ledgers: set[int]) -> Iterator[_TxnRows]:
     """The live rows of these ledgers in the order of the new one."""
     for number in sorted(state.markers):
         for marker in state.markers[number]:
             txn = (marker.coordinator, marker.sequence)
             for ledger, row, rows, index in marker.ranges:
                 if ledger in ledgers:
-                    yield _Place(ledger, row, rows, index, txn, number, marker)
+                    yield _TxnRows(ledger, row, rows, index, txn, number, marker)
     order = {end.ledger: at for at, end in enumerate(state.ledgers)}
     unfinished = [
-        _Place(ledger, row, rows, index, (coordinator, sequence))
+        _TxnRows(ledger, row, rows, index, (coordinator, sequence))
         for coordinator, by_sequence in state.held.items()
         for sequence, messages in by_sequence.items()
         for ledger, row, rows, index in messages.ranges
@@ -389,7 +389,7 @@ def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
     yield from sorted(unfinished, key=lambda span: (order[span.ledger], span.row))
 
 
-def _moved(places: Iterable[_Place]) -> Iterator[RowMove]:
+def _moved(places: Iterable[_TxnRows]) -> Iterator[RowMove]:
     """The new places of rows, in as few pieces as possible."""
     at = 0
     last: RowMove | None = None
@@ -405,7 +405,7 @@ def _moved(places: Iterable[_Place]) -> Iterator[RowMove]:
         yield last
 
 
-def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
+def _check_rows(rows: pa.Table, places: list[_TxnRows], ends: list[int]) -> None:
     """R17: check that every row has the transaction and index of its place."""
     halves = [txn_halves(*span.txn) for span in places]
     starts = [span.index - end + span.rows for span, end in zip(places, ends, strict=True)]
@@ -425,7 +425,7 @@ def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
             )
 
 
-def _marked(rows: pa.Table, places: list[_Place]) -> pa.Table:
+def _marked(rows: pa.Table, places: list[_TxnRows]) -> pa.Table:
     """The rows of the places with the columns of their markers, as in a clean file."""
     if not places:
         return MESSAGE.empty_table()

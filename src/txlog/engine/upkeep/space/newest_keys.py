@@ -185,7 +185,7 @@ class NewestKeys:
             yield pa.Table.from_batches(batches)
 
 
-class Numbers:
+class NumberSet:
     """A set of numbers of messages."""
 
     __slots__ = ("_parts",)

@@ -72,7 +72,7 @@ from txlog.engine.storage.segment import (
 )
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.upkeep.space.newest_keys import KEYED, Group, NewestKeys, Numbers
+from txlog.engine.upkeep.space.newest_keys import KEYED, Group, NewestKeys, NumberSet
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound
@@ -116,7 +116,7 @@ def compact_topic(
     try:
         view.files.kept_bytes_max = KEPT_DECODED_BYTES
         view.take(view.journal.read_durable())
-        work = _Work(store, view, number, report)
+        work = _TopicCompaction(store, view, number, report)
         if not work.changed:
             return False
         ops = [work.of(partition, dry_run=dry_run) for partition in work.changed]
@@ -170,7 +170,7 @@ def compacted_bytes(view: View, partitions: list[int]) -> int:
     return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 
-class _Work:
+class _TopicCompaction:
     """One compaction: the newest messages of each partition, and the files made of them.
 
     changed: the partitions with entries after their horizon, by store-wide number
@@ -187,9 +187,9 @@ class _Work:
         self.changed = [partition for partition in partitions if self._has_more(partition)]
         report.partitions = len(self.changed)
         of_all = partitions if self.changed else []
-        self._newest = {partition: Numbers() for partition in of_all}
-        self._shared: dict[int, Numbers] = {}  # numbers of keys that several partitions have
-        self._staying: dict[int, Numbers] = {}  # nulls: another partition has a value of the key
+        self._newest = {partition: NumberSet() for partition in of_all}
+        self._shared: dict[int, NumberSet] = {}  # numbers of keys that several partitions have
+        self._staying: dict[int, NumberSet] = {}  # nulls: another partition has a value of the key
         with closing(NewestKeys(store.disk)) as keys:
             for partition in of_all:
                 self._scan(partition, keys)
@@ -262,16 +262,16 @@ class _Work:
         shared = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
         for partition, table in group.items() if len(shared) else ():
             of_shared = table.filter(pc.is_in(table.column("key"), shared))
-            self._shared.setdefault(partition, Numbers()).add(of_shared.column("number"))
+            self._shared.setdefault(partition, NumberSet()).add(of_shared.column("number"))
 
-    def _nulls(self, partition: int, numbers: Numbers) -> Numbers:
+    def _nulls(self, partition: int, numbers: NumberSet) -> NumberSet:
         """The given messages that have no value."""
-        nulls = Numbers()
+        nulls = NumberSet()
         for at, rows in self._rows(partition, numbers, ("value",)):
             nulls.add(at.filter(pc.is_null(rows.column("value"))))
         return nulls
 
-    def _note_staying(self, group: Group, nulls: dict[int, Numbers]) -> None:
+    def _note_staying(self, group: Group, nulls: dict[int, NumberSet]) -> None:
         """Find the nulls of a group whose keys have a value in another partition."""
         alive, waiting = list[pa.Array](), dict[int, pa.Table]()
         for partition, table in group.items():
@@ -284,10 +284,10 @@ class _Work:
         alive_keys = pa.chunked_array(alive, pa.binary()).combine_chunks()
         for partition, table in waiting.items():
             shadowing = table.filter(pc.is_in(table.column("key"), alive_keys))
-            self._staying.setdefault(partition, Numbers()).add(shadowing.column("number"))
+            self._staying.setdefault(partition, NumberSet()).add(shadowing.column("number"))
 
     def _rows(
-        self, partition: int, numbers: Numbers, names: Sequence[str] = tuple(MESSAGE.names)
+        self, partition: int, numbers: NumberSet, names: Sequence[str] = tuple(MESSAGE.names)
     ) -> Iterator[tuple[pa.Array, pa.Table]]:
         """The given messages in order: (their numbers, their rows with these columns of
         MESSAGE).
@@ -317,7 +317,7 @@ class _Work:
         old = [] if compaction is None else compaction.ledgers
         return PartitionCompacted(partition, [*old], files, last[:2], view.lsn)
 
-    def _staying_rows(self, partition: int, numbers: Numbers) -> Iterator[pa.Table]:
+    def _staying_rows(self, partition: int, numbers: NumberSet) -> Iterator[pa.Table]:
         """The rows of a partition that stay."""
         staying = self._staying.get(partition)
         for at, rows in self._rows(partition, numbers):
@@ -332,7 +332,7 @@ class _Work:
             self._report.keys_deleted += rows.num_rows - staying_rows.num_rows
             yield staying_rows
 
-    def _pieces(self, partition: int, numbers: Numbers) -> Iterator[pa.Table]:
+    def _pieces(self, partition: int, numbers: NumberSet) -> Iterator[pa.Table]:
         """The same rows, about a row group at a time, and at most as many as a file may have."""
         waiting, most = list[pa.Table](), self._store.settings.ledger_bytes_max
         rows = size = 0

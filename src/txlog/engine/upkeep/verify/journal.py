@@ -41,7 +41,7 @@ _REWRITTEN: Final = "the next writer rewrites it"
 
 
 @dataclass(slots=True)
-class Walked:
+class FrameWalk:
     """The extent of the valid frames of a file; end: the byte after the last one.
 
     attested: the highest LSN that a frame in it proves to be durable
@@ -54,7 +54,7 @@ class Walked:
 
 
 @dataclass(slots=True)
-class Chain:
+class JournalChain:
     """The journal as a whole; known_lsn above last_lsn: frames that were durable are lost.
 
     attested:  the highest LSN that the newest cut or a frame after it proves to be durable
@@ -82,7 +82,7 @@ def check_journals(
     findings: Findings,
     *,
     decode: bool = False,
-) -> Chain:
+) -> JournalChain:
     """Walk every journal file; returns where the chain of the newest manifest ends.
 
     manifests: the good manifests, oldest first
@@ -101,9 +101,9 @@ def check_journals(
             _check_cut(disk, salt, names, manifest, findings)
     if not names:
         findings.error(602, "there is no journal file", path="journal", hint=HINT)
-        return Chain(cuts[-1], max(durable, cuts[-1] + 1), None, 0, 0)
-    chain = Chain(cuts[-1], durable, None, 0, 0)
-    previous: Walked | None = None
+        return JournalChain(cuts[-1], max(durable, cuts[-1] + 1), None, 0, 0)
+    chain = JournalChain(cuts[-1], durable, None, 0, 0)
+    previous: FrameWalk | None = None
     for number, name in enumerate(names):
         next_name = names[number + 1] if number + 1 < len(names) else None
         if next_name is not None and next_name.first_lsn <= cuts[0] + 1:
@@ -153,12 +153,12 @@ def _look(
     disk: Disk,
     salt: bytes,
     names: tuple[JournalName, JournalName | None],
-    previous: Walked | None,
-    chain: Chain,
+    previous: FrameWalk | None,
+    chain: JournalChain,
     findings: Findings,
     is_needed: bool,
     decode: bool,
-) -> Walked | None:
+) -> FrameWalk | None:
     """Check a file that a kept manifest needs, and follow the chain; is_needed: by the newest."""
     name, next_name = names
     try:
@@ -199,12 +199,12 @@ def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findi
 
 def _check_file(
     file: JournalFile,
-    previous: Walked | None,
+    previous: FrameWalk | None,
     next_name: JournalName | None,
     findings: Findings,
     *,
     decode: bool,
-) -> Walked:
+) -> FrameWalk:
     """Check one file up to the LSN where a newer one continues, and the bytes after that."""
     findings.read(file.size)
     name = file.name
@@ -226,7 +226,7 @@ def _check_file(
         )
         return walked
     # after the cut come frames that a newer file repeats, then zeros; no reader uses them
-    beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
+    beyond = FrameWalk(walked.last_lsn, walked.crc, walked.end, walked.attested)
     _rest(file, _walk(file, findings, decode=False, start=beyond, count=False), findings)
     return walked
 
@@ -237,11 +237,11 @@ def _walk(
     *,
     decode: bool,
     stop: int | None = None,
-    start: Walked | None = None,
+    start: FrameWalk | None = None,
     count: bool = True,
-) -> Walked:
+) -> FrameWalk:
     """Follow the frames of a file from its first, or from `start`, up to an LSN or the last."""
-    at = start or Walked(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
+    at = start or FrameWalk(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
     while stop is None or at.last_lsn < stop:
         frame = file.read_frame(at.end, at.last_lsn + 1, at.crc)
         if frame is None:
@@ -271,7 +271,7 @@ def _first_other(file: JournalFile, at: int) -> int | None:
     return None
 
 
-def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
+def _rest(file: JournalFile, walked: FrameWalk, findings: Findings) -> None:
     """Check that only zeros follow the frames that a newer file repeats."""
     other = _first_other(file, walked.end)
     if other is not None:
@@ -283,7 +283,9 @@ def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
         )
 
 
-def _follow(chain: Chain, name: JournalName, walked: Walked, next_name: JournalName | None) -> None:
+def _follow(
+    chain: JournalChain, name: JournalName, walked: FrameWalk, next_name: JournalName | None
+) -> None:
     """Follow the chain after the newest checkpoint into a file, unless it broke before."""
     is_next = chain.name is None or chain.last_lsn == name.first_lsn - 1
     if is_next:
@@ -296,7 +298,12 @@ def _follow(chain: Chain, name: JournalName, walked: Walked, next_name: JournalN
 
 
 def _check_tail(
-    disk: Disk, salt: bytes, file: JournalFile, walked: Walked, chain: Chain, findings: Findings
+    disk: Disk,
+    salt: bytes,
+    file: JournalFile,
+    walked: FrameWalk,
+    chain: JournalChain,
+    findings: Findings,
 ) -> None:
     """Check the bytes after the last valid frame: zeros, a frame being written, an unfinished
     frame, or damage.
@@ -351,7 +358,9 @@ def _is_writing(disk: Disk) -> bool:
         lock.close()
 
 
-def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Findings) -> None:
+def check_age(
+    disk: Disk, salt: bytes, boot_id: str, chain: JournalChain, findings: Findings
+) -> None:
     """Check that the witness covers the LSN that frames prove.
 
     A witness of an earlier boot may be older (R7).

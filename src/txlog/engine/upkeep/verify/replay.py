@@ -31,14 +31,14 @@ _VALUES_OF_DUMP: Final = ("delayed", "watermark")
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class ReplayConflict:
     """The first frame that its fold cannot apply; why: the reason from the fold."""
 
     raw: RawFrame
     why: str
 
 
-def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> Conflict | None:
+def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> ReplayConflict | None:
     """The first frame, flushed or not, that contradicts the checkpoint and the frames before it.
 
     generation: of the checkpoint; 0: the journal begins at LSN 1
@@ -57,7 +57,7 @@ def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> Co
     finally:
         view.close()
     lsn, why = min(filter(None, conflicts), default=(0, ""))
-    return next((Conflict(raw, why) for raw in frames if raw.lsn == lsn), None)
+    return next((ReplayConflict(raw, why) for raw in frames if raw.lsn == lsn), None)
 
 
 def _conflict_of(view: View, key: Component) -> tuple[int, str] | None:

@@ -56,8 +56,13 @@ from txlog.engine.upkeep.verify.files import (
 )
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.folds import check_folds
-from txlog.engine.upkeep.verify.journal import Chain, check_age, check_journals, check_witness
-from txlog.engine.upkeep.verify.replay import Conflict, check_replay, first_conflict
+from txlog.engine.upkeep.verify.journal import (
+    JournalChain,
+    check_age,
+    check_journals,
+    check_witness,
+)
+from txlog.engine.upkeep.verify.replay import ReplayConflict, check_replay, first_conflict
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, TxlogError
 
@@ -66,7 +71,7 @@ TRIES_MAX: Final = 4
 
 
 @dataclass(slots=True)
-class Known:
+class StoreEvidence:
     """The parts of a store that the check could read.
 
     manifests: the good manifests of the two kept, oldest first; bad: the generations of the others
@@ -77,7 +82,7 @@ class Known:
     witnessed: Witnessed | None
     manifests: list[Manifest]
     bad: list[int]
-    chain: Chain
+    chain: JournalChain
     view: View | None
     # of all manifests when the check began
     generations: list[int] = field(default_factory=list)
@@ -86,7 +91,7 @@ class Known:
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_changes: list[ChangeRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
-    conflict: Conflict | None = None
+    conflict: ReplayConflict | None = None
     irregular: set[str] = field(default_factory=set)  # paths that should be regular files
 
     @property
@@ -107,31 +112,31 @@ def verify(
     *,
     deep: bool = False,
     topics: Sequence[TopicName] = (),
-) -> Known | None:
+) -> StoreEvidence | None:
     """Check everything; returns the evidence for a repair; None: no identity.
 
     topics: only the files and components of these topics, and the shared ones
     raises: TopicNotFound
     """
 
-    def look(tried: Findings) -> Known | None:
+    def look(tried: Findings) -> StoreEvidence | None:
         return _verify(disk, now, tried, deep, topics)
 
     return _while_still(disk, findings, look)
 
 
-def glance(disk: Disk, boot_id: str, findings: Findings) -> Known | None:
+def glance(disk: Disk, boot_id: str, findings: Findings) -> StoreEvidence | None:
     """Check only the files that opening needs; returns as verify."""
 
-    def look(tried: Findings) -> Known | None:
+    def look(tried: Findings) -> StoreEvidence | None:
         return survey(disk, boot_id, tried)
 
     return _while_still(disk, findings, look)
 
 
 def _while_still(
-    disk: Disk, findings: Findings, look: Callable[[Findings], Known | None]
-) -> Known | None:
+    disk: Disk, findings: Findings, look: Callable[[Findings], StoreEvidence | None]
+) -> StoreEvidence | None:
     """Check, and repeat while a finding may come from other processes writing meanwhile."""
     for _ in range(TRIES_MAX):
         tried = Findings(findings.tell)
@@ -148,7 +153,7 @@ def _while_still(
 
 def _verify(
     disk: Disk, now: Instant, findings: Findings, deep: bool, topics: Sequence[TopicName]
-) -> Known | None:
+) -> StoreEvidence | None:
     irregular = check_kinds(disk, findings)
     evidence = survey(disk, now.boot_id, findings, deep=deep)
     if evidence is None:
@@ -169,7 +174,7 @@ def _verify(
     return evidence
 
 
-def _check_frames(disk: Disk, evidence: Known, boot_id: str, findings: Findings) -> None:
+def _check_frames(disk: Disk, evidence: StoreEvidence, boot_id: str, findings: Findings) -> None:
     """Let the folds check the frames after the newest checkpoint against each other."""
     findings.begin("replaying the journal")
     newest = 0 if evidence.newest is None else evidence.newest.generation
@@ -186,7 +191,7 @@ def _check_frames(disk: Disk, evidence: Known, boot_id: str, findings: Findings)
         )
 
 
-def _has_moved(disk: Disk, evidence: Known) -> bool:
+def _has_moved(disk: Disk, evidence: StoreEvidence) -> bool:
     """True when other processes have written since the check began: missing files may have been
     removed.
 
@@ -208,7 +213,9 @@ def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | No
     return out
 
 
-def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) -> Known | None:
+def survey(
+    disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False
+) -> StoreEvidence | None:
     """Check identity, witness, manifests and journals; with a view if one can be opened."""
     try:
         identity = read_identity(disk)
@@ -238,7 +245,9 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
                 if isinstance(error, TxlogError)
                 else Corruption("the journal was removed while it was being read", path=JOURNAL_DIR)
             )
-    return Known(identity, witnessed, manifests, bad, chain, view, manifest_generations, journals)
+    return StoreEvidence(
+        identity, witnessed, manifests, bad, chain, view, manifest_generations, journals
+    )
 
 
 def _witnessed(disk: Disk, salt: bytes) -> Witnessed | None:
@@ -299,7 +308,7 @@ def _manifests(
 
 def _check_files(
     disk: Disk,
-    evidence: Known,
+    evidence: StoreEvidence,
     findings: Findings,
     partitions: Collection[int] | None,
     wall_ms: int,
@@ -308,7 +317,7 @@ def _check_files(
 ) -> None:
     """Check every file that a kept manifest or a frame names, and unnamed ones."""
     view = evidence.view
-    is_wanted = _Wanted(disk, evidence)
+    is_wanted = _NamedPaths(disk, evidence)
     for ref, partition in _segments(evidence):
         if partitions is not None and partition not in partitions:
             continue
@@ -350,7 +359,7 @@ def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked 
 
 
 def _check_states(
-    disk: Disk, evidence: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+    disk: Disk, evidence: StoreEvidence, findings: Findings, is_wanted: _NamedPaths, *, deep: bool
 ) -> None:
     """The dumps of both checkpoints; problems in dumps that the newest does not need are
     warnings.
@@ -380,7 +389,7 @@ def _check_states(
 
 
 def _check_changes(
-    disk: Disk, evidence: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+    disk: Disk, evidence: StoreEvidence, findings: Findings, is_wanted: _NamedPaths, *, deep: bool
 ) -> None:
     """Check the logs of both checkpoints.
 
@@ -434,7 +443,7 @@ def _unavailable(view: View, findings: Findings) -> None:
             )
 
 
-def _segments(evidence: Known) -> list[tuple[FileRef, int | None]]:
+def _segments(evidence: StoreEvidence) -> list[tuple[FileRef, int | None]]:
     """The files of rows and the buckets, each with its partition; None: unknown."""
     refs_by_path: dict[str, FileRef] = {}
     for manifest in evidence.manifests:
@@ -462,14 +471,14 @@ def _segments(evidence: Known) -> list[tuple[FileRef, int | None]]:
     return out
 
 
-class _Wanted:
+class _NamedPaths:
     """Whether a manifest or frame names a path now; it reads new manifests after each
     checkpoint.
     """
 
     __slots__ = ("_disk", "_generation", "_let_go", "_newest", "_salt", "named")
 
-    def __init__(self, disk: Disk, evidence: Known) -> None:
+    def __init__(self, disk: Disk, evidence: StoreEvidence) -> None:
         self._disk = disk
         self._salt = evidence.identity.salt
         self._generation = generations(disk)
