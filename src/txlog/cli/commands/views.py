@@ -20,7 +20,7 @@ from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFo
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.door.relation import Content
+    from txlog.engine.door.relation import RelationContent
     from txlog.engine.door.store import View
 
 _TRIES = 5
@@ -106,7 +106,7 @@ def views(
 
 def _contents(
     client: Client, topics: list[str], isolation: str, *, counted: bool
-) -> tuple[list[Content], list[dict[str, object]]]:
+) -> tuple[list[RelationContent], list[dict[str, object]]]:
     """What the topics hold, and all segments, as of one moment. Raises TopicNotFound.
 
     counted: of what is only in the journal nothing but how much it is
@@ -115,7 +115,7 @@ def _contents(
     names = [TopicName.parse(topic) for topic in topics]
     words = [name.full for name in names] if topics else None
 
-    def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
+    def look(view: View) -> tuple[list[RelationContent], list[dict[str, object]]]:
         found = makes.contents(view, words, isolation, compacted=True, counted=counted)
         return found, makes.segments(view)
 
@@ -133,7 +133,7 @@ def _contents(
 def _script(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     segments: list[dict[str, object]],
     isolation: str,
     complete: str | None,
@@ -167,7 +167,7 @@ def _script(
 def _program(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     isolation: str,
     complete: str | None,
     files: list[str],
@@ -196,7 +196,7 @@ def _from_store(root: str) -> Callable[[str], str]:
 def _complete(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     folder: str,
     uncommitted: bool,
     force: bool,

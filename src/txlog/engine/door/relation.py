@@ -1,7 +1,7 @@
 """The files and rows that hold the committed messages of a topic, for SQL and Spark."""
 
 from txlog.engine.relation.build import content, contents, segments
-from txlog.engine.relation.frames import Frames
+from txlog.engine.relation.frames import RowsInFrames
 from txlog.engine.relation.hidden import HIDDEN
 from txlog.engine.relation.instants import bounded
 from txlog.engine.relation.progress import (
@@ -17,7 +17,14 @@ from txlog.engine.relation.progress import (
     watermark_at,
 )
 from txlog.engine.relation.reader import RelationReader, open_relations
-from txlog.engine.relation.relation import ALL, COMMITTED, Content, Relation, Source, adopted_lsns
+from txlog.engine.relation.relation import (
+    ALL,
+    COMMITTED,
+    FileSource,
+    Relation,
+    RelationContent,
+    adopted_lsns,
+)
 from txlog.engine.relation.remote_rows import dataset_of, numbered_rows
 from txlog.engine.relation.scans import (
     MESSAGES,
@@ -28,7 +35,7 @@ from txlog.engine.relation.scans import (
     read_scan,
     scans_of,
 )
-from txlog.engine.relation.spans import Span, Wanted
+from txlog.engine.relation.spans import RelationFilter, Span
 from txlog.engine.relation.stored import (
     ROW_COLUMNS,
     ROWS,

@@ -50,7 +50,7 @@ from txlog.engine.model.schedule import times_from
 BLOCK: Final = 1024  # markers that are encoded together
 
 
-class LastSent(msgspec.Struct, array_like=True, gc=False):
+class TxnSequences(msgspec.Struct, array_like=True, gc=False):
     """The last sequence that a producer sent to a transaction here (model/sequences).
 
     index: of the message with the sequence `row`; row -1: with the last sequence
@@ -63,7 +63,7 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     row: int = -1
 
 
-class Held(msgspec.Struct, array_like=True, gc=False):
+class OpenTxn(msgspec.Struct, array_like=True, gc=False):
     """The messages of an open transaction here.
 
     sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at;
@@ -73,7 +73,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
     ranges: list[Range] = []
     count: int = 0
     payload_bytes: int = 0
-    producers: dict[str, LastSent] = {}
+    producers: dict[str, TxnSequences] = {}
     first_ms: int = 0
     sizes: dict[int, int] | None = None
     delayed: int = 0
@@ -153,7 +153,7 @@ class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
     dead_bytes: int = 0
 
 
-class Chunked(msgspec.Struct, array_like=True, gc=False):
+class ChunkedMessage(msgspec.Struct, array_like=True, gc=False):
     """The large message of a ledger in chunks, with the columns that its file lacks."""
 
     value_bytes: int
@@ -174,14 +174,14 @@ class Buffer(msgspec.Struct, array_like=True):
     """State of the fold."""
 
     ledgers: list[SidecarLedger] = []
-    held: dict[int, dict[int, Held]] = {}  # coordinator -> sequence -> its messages here
+    held: dict[int, dict[int, OpenTxn]] = {}  # coordinator -> sequence -> its messages here
     markers: dict[int, list[Marker]] = {}  # partition ledger -> its Markers, by entry
     dead_bytes: int = 0
     aborted_count: int = 0
     committed_count: int = 0
     # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted rows, and still stored
     trimmed: dict[int, list[tuple[int, int]]] = {}
-    chunked: dict[int, Chunked] = {}  # sidecar ledger -> its message
+    chunked: dict[int, ChunkedMessage] = {}  # sidecar ledger -> its message
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -292,7 +292,7 @@ def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> No
 
 def _held(
     state: Buffer, lsn: int, time_ms: int, coordinator: int, sequence: int, index: int
-) -> Held:
+) -> OpenTxn:
     """The transaction that a message with this index is added to."""
     open_txn = _known(state, time_ms, coordinator, sequence)
     if index != open_txn.count + 1:
@@ -300,14 +300,14 @@ def _held(
     return open_txn
 
 
-def _known(state: Buffer, time_ms: int, coordinator: int, sequence: int) -> Held:
+def _known(state: Buffer, time_ms: int, coordinator: int, sequence: int) -> OpenTxn:
     """The transaction's messages here, created with its first row."""
     of_coordinator = state.held.get(coordinator)
     if of_coordinator is None:
         of_coordinator = state.held[coordinator] = {}
     open_txn = of_coordinator.get(sequence)
     if open_txn is None:
-        open_txn = of_coordinator[sequence] = Held(first_ms=time_ms)
+        open_txn = of_coordinator[sequence] = OpenTxn(first_ms=time_ms)
     return open_txn
 
 
@@ -329,7 +329,7 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
     state.ledgers.insert(
         -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
     )
-    state.chunked[ledger] = Chunked(
+    state.chunked[ledger] = ChunkedMessage(
         op.value_bytes,
         op.crc,
         op.payload_bytes,
@@ -371,7 +371,7 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
     if op.producer is not None and op.last_sequence >= 0:
         sent = open_txn.producers.get(op.producer)
         if sent is None:
-            open_txn.producers[op.producer] = LastSent(op.last_sequence, open_txn.count)
+            open_txn.producers[op.producer] = TxnSequences(op.last_sequence, open_txn.count)
         else:
             sent.sequence, sent.index, sent.row = op.last_sequence, open_txn.count, -1
     if op.times:
@@ -383,9 +383,9 @@ def _sequences_stored(state: Buffer, lsn: int, time_ms: int, op: BufferSequences
     _store_sequences(open_txn, lsn, op.producer, op.runs, op.row)
 
 
-def _store_sequences(open_txn: Held, lsn: int, producer: str, runs: list[int], row: int) -> None:
+def _store_sequences(open_txn: OpenTxn, lsn: int, producer: str, runs: list[int], row: int) -> None:
     """Store sequences of the messages that the transaction got last."""
-    sent = open_txn.producers.setdefault(producer, LastSent(-1, 0))
+    sent = open_txn.producers.setdefault(producer, TxnSequences(-1, 0))
     last = sent.sequence
     if not runs or not sequences.store(sent, runs):
         raise broken("buffer", lsn, f"producer {producer} repeats a sequence")
@@ -393,7 +393,7 @@ def _store_sequences(open_txn: Held, lsn: int, producer: str, runs: list[int], r
         sent.index, sent.row = open_txn.count, row
 
 
-def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> Held:
+def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> OpenTxn:
     """Remove and return the messages of a transaction that ends; last: the open ledger."""
     of_coordinator = state.held.get(coordinator)
     open_txn = None if of_coordinator is None else of_coordinator.pop(sequence, None)
@@ -435,7 +435,7 @@ def _sealed(state: Buffer, ledger: int) -> None:
     _recount(state)
 
 
-def bytes_in(of: Held | Marker, ledger: int) -> int:
+def bytes_in(of: OpenTxn | Marker, ledger: int) -> int:
     """Payload bytes that a transaction has in a ledger of the sidecar.
 
     Dumps of older versions have no sizes; then it is the share by rows.
@@ -447,9 +447,9 @@ def bytes_in(of: Held | Marker, ledger: int) -> int:
     return of.payload_bytes * here // rows if rows else 0
 
 
-def transactions(state: Buffer) -> list[Held | Marker]:
+def transactions(state: Buffer) -> list[OpenTxn | Marker]:
     """All transactions with live rows here: markers in order, then open transactions."""
-    out: list[Held | Marker] = []
+    out: list[OpenTxn | Marker] = []
     for number in sorted(state.markers):
         out += state.markers[number]
     for _, by_sequence in sorted(state.held.items()):
@@ -474,7 +474,7 @@ def _trim(state: Buffer, ledger: int) -> None:
             state.trimmed.setdefault(side, []).append((row, rows))
 
 
-def _kill(state: Buffer, ended: Sequence[Held | Marker]) -> None:
+def _kill(state: Buffer, ended: Sequence[OpenTxn | Marker]) -> None:
     ends = {end.ledger: end for end in state.ledgers}
     for txn in ended:
         for ledger in {part[0] for part in txn.ranges}:
@@ -541,7 +541,7 @@ class _Moved(NamedTuple):
     size: int
 
 
-def _moved(txn: Held | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
+def _moved(txn: OpenTxn | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
     """Make the ranges of a transaction point into the new ledger."""
     size = sum(bytes_in(txn, old) for old in {part[0] for part in txn.ranges} & moves.keys())
     sizes = txn.sizes
@@ -554,7 +554,7 @@ def _moved(txn: Held | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
     return _Moved(new_ranges, sizes, size)
 
 
-def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
+def find_held(state: Buffer, coordinator: int, sequence: int) -> OpenTxn | None:
     """The messages of an open transaction in this sidecar."""
     of_coordinator = state.held.get(coordinator)
     return None if of_coordinator is None else of_coordinator.get(sequence)

@@ -159,7 +159,7 @@ class _Block:
         return block
 
 
-class Ended:
+class EndedTxns:
     """The ended transactions of a coordinator by sequence, in order of decision.
 
     They are rarely read again, and never change. But a dump contains all of them, and a sweep
@@ -179,7 +179,7 @@ class Ended:
             self.put(txn)
 
     @classmethod
-    def loaded(cls, raw: dict[int, msgspec.Raw]) -> Ended:
+    def loaded(cls, raw: dict[int, msgspec.Raw]) -> EndedTxns:
         """The ended transactions of a dump, still encoded."""
         ended, items_left = cls(), iter(raw.items())
         while piece := list(islice(items_left, BLOCK)):
@@ -210,7 +210,7 @@ class Ended:
         return next((block for block in reversed(self._blocks) if sequence in block), None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ended) and [*self.values()] == [*other.values()]
+        return isinstance(other, EndedTxns) and [*self.values()] == [*other.values()]
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -308,7 +308,7 @@ class Coordinator(msgspec.Struct, array_like=True):
     next_sequence: int = 0
     reserved_below: int = 0
     unfinished: dict[int, Txn] = {}
-    ended: Ended = msgspec.field(default_factory=Ended)
+    ended: EndedTxns = msgspec.field(default_factory=EndedTxns)
     committed_count: int = 0
     aborted_count: int = 0
     timed_out_count: int = 0
@@ -557,7 +557,7 @@ def _dump(state: Coordinator) -> bytes:
 
 def _load(data: bytes) -> Coordinator:
     dump = _decoder.decode(data)
-    return Coordinator(**{**_fields(dump), "ended": Ended.loaded(dump.ended)})
+    return Coordinator(**{**_fields(dump), "ended": EndedTxns.loaded(dump.ended)})
 
 
 def _fields(of: Coordinator) -> dict[str, Any]:

@@ -61,7 +61,7 @@ BEFORE_ALL: Mark = (0, -1, 0)
 REWINDS_MAX = 64
 
 
-class Pending(msgspec.Struct, array_like=True, gc=False):
+class PendingAcks(msgspec.Struct, array_like=True, gc=False):
     """The acknowledgements of a transaction in PENDING_ACK here.
 
     consumer: the consumer of all these acknowledgements; 0: by id, or several consumers
@@ -73,7 +73,7 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     consumer: int = 0
 
 
-class Figures(msgspec.Struct, array_like=True, gc=False):
+class CursorCounts(msgspec.Struct, array_like=True, gc=False):
     """Counts since the beginning; each only grows.
 
     ops: applied by this fold; ends of transactions with acknowledgements here; messages
@@ -117,7 +117,7 @@ class Cursor:
         self.mark_delete: Mark = BEFORE_ALL
         self.acked = IdSet()
         self.held = IdSet()
-        self.pending: dict[tuple[int, int], Pending] = {}
+        self.pending: dict[tuple[int, int], PendingAcks] = {}
         self.leases = Leases()
         self.redelivered: dict[Id, int] = {}
         self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete removes the lowest
@@ -125,7 +125,7 @@ class Cursor:
         self.rewinds: list[tuple[int, Mark]] = []
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
-        self.figures = Figures()
+        self.figures = CursorCounts()
         self.epoch = 0  # raised by each seek; values delivered in earlier epochs are void
         self.released = IdSet()  # delivered regardless of their time: delivered before, or promoted
 
@@ -178,12 +178,12 @@ class Dumped(msgspec.Struct, array_like=True):
     mark_delete: Mark
     acked: dict[int, bytes]
     inner: list[tuple[int, int, bytes]]
-    pending: list[tuple[int, int, Pending]]
+    pending: list[tuple[int, int, PendingAcks]]
     redelivered: list[tuple[int, int, int, int]]
     round: int
     acked_count: int
     last_ack_ms: int
-    figures: Figures = msgspec.field(default_factory=Figures)
+    figures: CursorCounts = msgspec.field(default_factory=CursorCounts)
     leases: list[DumpedLease] = []
     waiting: list[tuple[Id, Due]] = []
     rewinds: list[tuple[int, Mark]] = []
@@ -313,7 +313,7 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     key = (op.coordinator, op.sequence)
     pending = state.pending.get(key)
     if pending is None:
-        pending = state.pending[key] = Pending()
+        pending = state.pending[key] = PendingAcks()
         pending.consumer = op.consumer
     elif pending.consumer != op.consumer:
         pending.consumer = 0
@@ -328,7 +328,7 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     pending.count += op.count
 
 
-def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
+def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> PendingAcks:
     pending = state.pending.pop((coordinator, sequence), None)
     if pending is None:
         raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")

@@ -48,7 +48,7 @@ from txlog.engine.model.schedule import DumpedSchedule, Schedule, times_from
 Ranges = list[tuple[Id, Id]]
 
 
-class Pending:
+class PendingDelays:
     """The delayed messages of an open transaction: index (from 1) and time of each."""
 
     __slots__ = ("at", "index")
@@ -82,7 +82,7 @@ class Delayed:
     def __init__(self) -> None:
         self.buckets: list[Bucket] = []
         self.mutable = Schedule()
-        self.pending: dict[tuple[int, int], Pending] = {}
+        self.pending: dict[tuple[int, int], PendingDelays] = {}
         self.unindexed: Ranges = []
         self.next_gen = 1
         self.cuts = 0
@@ -150,11 +150,11 @@ def _chunks_appended(state: Delayed, lsn: int, time_ms: int, op: ChunksAppended)
     pending.at.append(op.deliver_at)
 
 
-def _pending(state: Delayed, coordinator: int, sequence: int) -> Pending:
+def _pending(state: Delayed, coordinator: int, sequence: int) -> PendingDelays:
     key = (coordinator, sequence)
     pending = state.pending.get(key)
     if pending is None:
-        pending = state.pending[key] = Pending()
+        pending = state.pending[key] = PendingDelays()
     return pending
 
 

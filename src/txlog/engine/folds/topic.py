@@ -63,7 +63,7 @@ class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
     sealed: bool = False
 
 
-class LastSent(msgspec.Struct, array_like=True, gc=False):
+class ProducerState(msgspec.Struct, array_like=True, gc=False):
     """The last message of a producer: its sequence and position.
 
     sequence -1:   opened, and nothing sent yet; epoch is kept in the first partition only
@@ -101,7 +101,7 @@ class Topic(msgspec.Struct, array_like=True):
     """State of the fold; the last of `ledgers` is the open one."""
 
     ledgers: list[LedgerEnd] = []
-    producers: dict[str, LastSent] = {}
+    producers: dict[str, ProducerState] = {}
     messages: int = 0
     payload_bytes: int = 0
     last_publish_ms: int = 0
@@ -186,7 +186,9 @@ def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, wh
     """Store the last of consecutive sequences without a gap."""
     sent = state.producers.get(producer)
     if sent is None:
-        state.producers[producer] = LastSent(sequence, where[0], where[1], time_ms, 0, where[2])
+        state.producers[producer] = ProducerState(
+            sequence, where[0], where[1], time_ms, 0, where[2]
+        )
         return
     if sequence <= sent.sequence:
         raise broken("topic", lsn, f"producer {producer} repeats a sequence")
@@ -195,7 +197,7 @@ def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, wh
 
 
 def _sequences_stored(state: Topic, lsn: int, time_ms: int, op: SequencesStored) -> None:
-    sent = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
+    sent = state.producers.setdefault(op.producer, ProducerState(-1, 0, -1, time_ms))
     last, old_gaps = sent.sequence, len(sent.gaps)
     if not op.runs or not sequences.store(sent, op.runs):
         raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
@@ -254,7 +256,7 @@ def _compacted(state: Topic, lsn: int, time_ms: int, op: PartitionCompacted) -> 
 
 
 def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
-    opened = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
+    opened = state.producers.setdefault(op.producer, ProducerState(-1, 0, -1, time_ms))
     if op.epoch <= opened.epoch:
         raise broken("topic", lsn, f"producer {op.producer} opens with an old epoch")
     opened.epoch, opened.time_ms = op.epoch, time_ms

@@ -7,8 +7,8 @@ SubscriptionDeleted of a subscription that received a value.
     W_SET in the partition ──────────────────────────> active (the greatest time wins)
     W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
 
-`State` is the value at one position and has all folding rules: the fold has the state at the end of
-the partition, a generator (plan/watermarks/value) a state at an earlier position.
+`WatermarkState` is the value at one position and has all folding rules: the fold has the state at
+the end of the partition, a generator (plan/watermarks/value) a state at an earlier position.
 
 Invariants
   1. The state at a position is a function of the partition's rows up to it.
@@ -45,7 +45,7 @@ START: Position = (0, -1)
 PAYLOAD_VERSION = 1
 
 
-class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ActiveProducer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A producer that holds the watermark back: its time, the row that set it, and the row's
     time.
     """
@@ -56,10 +56,10 @@ class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
     time_ms: int
 
 
-class State(msgspec.Struct, array_like=True):
+class WatermarkState(msgspec.Struct, array_like=True):
     """The state at a position; seen: whether any producer asserted a time up to it."""
 
-    active: dict[str, Active] = {}
+    active: dict[str, ActiveProducer] = {}
     seen: bool = False
 
     def raise_to(self, producer: str, event_time: int, where: Position, time_ms: int) -> bool:
@@ -71,7 +71,7 @@ class State(msgspec.Struct, array_like=True):
         active = self.active.get(producer)
         fell = active is not None and event_time < active.event_time
         most = event_time if active is None else max(active.event_time, event_time)
-        self.active[producer] = Active(most, *where, time_ms)
+        self.active[producer] = ActiveProducer(most, *where, time_ms)
         return fell
 
     def leave(self, producer: str) -> None:
@@ -99,9 +99,9 @@ class State(msgspec.Struct, array_like=True):
         """unknown, active or idle."""
         return "active" if self.active else "idle" if self.seen else "unknown"
 
-    def copy(self) -> State:
+    def copy(self) -> WatermarkState:
         """A copy that a caller may change."""
-        return State(dict(self.active), self.seen)
+        return WatermarkState(dict(self.active), self.seen)
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -112,7 +112,7 @@ class Snapshot(msgspec.Struct, array_like=True):
 
     version: int
     as_of: Position
-    state: State
+    state: WatermarkState
     pending: list[tuple[int, int, list[Effect]]] = []
 
 
@@ -128,7 +128,7 @@ class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
     emitted: int = 0
 
 
-class Figures(msgspec.Struct, array_like=True, gc=False):
+class WatermarkCounts(msgspec.Struct, array_like=True, gc=False):
     """Counts since the beginning; each only grows."""
 
     regressions: int = 0
@@ -136,7 +136,7 @@ class Figures(msgspec.Struct, array_like=True, gc=False):
     snapshot_bytes: int = 0
 
 
-class Since(msgspec.Struct, array_like=True, gc=False):
+class LastSnapshot(msgspec.Struct, array_like=True, gc=False):
     """The last snapshot: its ledger, entry, size, bytes of the ledger before it; moves after it."""
 
     ledger: int = 0
@@ -168,14 +168,14 @@ class Watermark:
     )
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = WatermarkState()
         self.pending: dict[tuple[int, int], dict[str, tuple[bool, int | None]]] = {}
         self.silent: dict[int, BitMap64] = {}
         self.moves: dict[int, BitMap64] = {}
         self.snapshots: dict[int, BitMap64] = {}
-        self.since = Since()
+        self.since = LastSnapshot()
         self.clamps: dict[int, Clamp] = {}
-        self.figures = Figures()
+        self.figures = WatermarkCounts()
         self.changes = 0
 
     @property
@@ -249,7 +249,7 @@ def _watermark_snapshot(state: Watermark, lsn: int, time_ms: int, op: WatermarkS
             state.state = snapshot.state
     _row(state, (op.ledger, op.entry), moves=False)
     state.snapshots.setdefault(op.ledger, BitMap64()).add(op.entry)
-    state.since = Since(op.ledger, op.entry, len(op.payload), op.ledger_bytes)
+    state.since = LastSnapshot(op.ledger, op.entry, len(op.payload), op.ledger_bytes)
     state.figures.snapshots += 1
     state.figures.snapshot_bytes += len(op.payload)
 
@@ -319,14 +319,14 @@ def _ledger_trimmed(state: Watermark, lsn: int, time_ms: int, op: LedgerTrimmed)
 
 
 class _Dumped(msgspec.Struct, array_like=True):
-    state: State
+    state: WatermarkState
     pending: list[tuple[int, int, list[Effect]]]
     silent: dict[int, bytes]
     moves: dict[int, bytes]
     snapshots: dict[int, bytes]
-    since: Since
+    since: LastSnapshot
     clamps: dict[int, Clamp]
-    figures: Figures
+    figures: WatermarkCounts
     changes: int
 
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap, BitMap64
 
 from txlog.base.ids import MessageId
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.cursor import Pending, covers
+from txlog.engine.folds.cursor import PendingAcks, covers
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
@@ -265,7 +265,7 @@ def _is_end(view: View, partition: int, ledger: int, entry: int) -> bool:
 
 
 def pending_outcome(
-    view: View, subscription: int, partition: int, pending: Pending, settled: CursorEffect
+    view: View, subscription: int, partition: int, pending: PendingAcks, settled: CursorEffect
 ) -> tuple[list[Run], Mark]:
     """acked_outcome for the acknowledgements of a committing transaction."""
     return acked_outcome(view, subscription, partition, pending.runs, settled)

@@ -31,9 +31,9 @@ from txlog.engine.view.view import View
 from txlog.errors import PartitionUnavailable
 
 if TYPE_CHECKING:
-    from txlog.engine.folds.buffer import Held
+    from txlog.engine.folds.buffer import OpenTxn
     from txlog.engine.folds.coordinator import Coordinator, Txn
-    from txlog.engine.folds.cursor import Pending
+    from txlog.engine.folds.cursor import PendingAcks
 
 Participant = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
 
@@ -46,8 +46,8 @@ class Participants(msgspec.Struct, gc=False):
     ids.
     """
 
-    partitions: list[tuple[int, Held]] = []
-    cursors: list[tuple[int, int, Pending]] = []  # (subscription, partition, ...)
+    partitions: list[tuple[int, OpenTxn]] = []
+    cursors: list[tuple[int, int, PendingAcks]] = []  # (subscription, partition, ...)
     waiting: list[Participant] = []
     skipped: list[Participant] = []
     messages: int = 0  # of the transaction, in available and waiting places

@@ -24,7 +24,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.compacted import compacted_files
 from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.relation.frames import Frames, Journals, Marked
+from txlog.engine.relation.frames import Journals, MarkedRows, RowsInFrames
 from txlog.engine.relation.hidden import HIDDEN, STORED, hidden
 from txlog.engine.relation.positions import chosen_partitions
 from txlog.engine.relation.relation import (
@@ -32,12 +32,12 @@ from txlog.engine.relation.relation import (
     COMMITTED,
     LARGE,
     MARKERS,
-    Content,
+    FileSource,
     Relation,
-    Source,
+    RelationContent,
     source_of,
 )
-from txlog.engine.relation.spans import PlacedMarker, Span, Wanted, placed, share, spans_of
+from txlog.engine.relation.spans import PlacedMarker, RelationFilter, Span, placed, share, spans_of
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
@@ -69,7 +69,7 @@ def contents(
     compacted: bool = False,
     counted: bool = False,
     in_pieces: bool = False,
-) -> list[Content]:
+) -> list[RelationContent]:
     """The contents of the named topics, by short or full names in any case; None: all topics.
 
     compacted: with the files of compacted rows
@@ -79,7 +79,7 @@ def contents(
     raises: as relation
     """
     folded = None if names is None else {word.casefold() for word in names}
-    out: list[Content] = []
+    out: list[RelationContent] = []
     journals = Journals(view.disk, view.salt) if in_pieces else None
     try:
         for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
@@ -99,7 +99,7 @@ def contents(
                         relation_, compacted=_compacted(view, topic, relation_.unavailable)
                     )
                 nothing = part_rows(view, [])
-                out.append(Content(relation_, name.full, nothing, nothing))
+                out.append(RelationContent(relation_, name.full, nothing, nothing))
     except BaseException:  # no caller has them yet, so close them here
         if journals is not None:
             journals.close()
@@ -107,7 +107,7 @@ def contents(
     return out
 
 
-def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Source]:
+def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[FileSource]:
     """The files of compacted rows of a topic."""
     return [
         source_of(index, "c", ref)
@@ -120,11 +120,11 @@ def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Sour
 def content(
     view: View,
     name: TopicName,
-    selection: Wanted = ALL,
+    selection: RelationFilter = ALL,
     *,
     skip_unavailable: bool = False,
     isolation: str = "committed",
-) -> Content:
+) -> RelationContent:
     """The selected contents of a topic, or of one partition of it.
 
     raises: as relation, part_rows
@@ -136,13 +136,13 @@ def content(
         part_rows(view, [source for source in relation_.open if source.role == role])
         for role in ("p", "s")
     ]
-    return Content(relation_, TopicName.parse(find_topic(view, name).name).full, *parts)
+    return RelationContent(relation_, TopicName.parse(find_topic(view, name).name).full, *parts)
 
 
 def relation(
     view: View,
     name: TopicName,
-    selection: Wanted = ALL,
+    selection: RelationFilter = ALL,
     *,
     skip_unavailable: bool = False,
     isolation: str = "committed",
@@ -162,7 +162,7 @@ def relation(
     check_isolation(isolation)
     topic = find_topic(view, name)
     chosen = chosen_partitions(topic, name, selection.partitions)
-    builder = _Making(view, everything, counted, journals)
+    builder = _RelationBuilder(view, everything, counted, journals)
     left_out: list[int] = []
     there: list[int] = []
     for index in range(topic.partitions) if chosen is None else chosen:
@@ -176,7 +176,7 @@ def relation(
     return builder.relation(topic, selection, there, left_out, isolation)
 
 
-def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
+def part_rows(view: View, sources: Sequence[FileSource]) -> pa.Table:
     """The stored rows of parts, every byte checked, with the partition and ledger of each.
 
     A partition's part yields only the selected rows; a sidecar's part is joined with the selected
@@ -258,7 +258,7 @@ def _in_file(of: LedgerRows, ref: FileRef) -> LedgerRows:
 def _hidden(
     view: View,
     topic: Topic,
-    selection: Wanted,
+    selection: RelationFilter,
     indexes: list[int],
     isolation: str,
     *,
@@ -283,7 +283,7 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
     return unavailable_error(view.catalog, topic, number)
 
 
-class _Making:
+class _RelationBuilder:
     """Builds a relation, partition by partition."""
 
     def __init__(
@@ -295,19 +295,24 @@ class _Making:
         self.of_tail = pa.schema([*COMMITTED, *stored])
         self.of_large = pa.schema([*LARGE, *stored])
         self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
-        self.frames: Frames | None = None
+        self.frames: RowsInFrames | None = None
         if journals is not None:
-            self.frames = Frames(journals, self.of_tail, everything=everything)
-        self.direct: list[Source] = []
-        self.unclean: list[Source] = []
-        self.open: list[Source] = []
-        self.large_files: list[Source] = []
+            self.frames = RowsInFrames(journals, self.of_tail, everything=everything)
+        self.direct: list[FileSource] = []
+        self.unclean: list[FileSource] = []
+        self.open: list[FileSource] = []
+        self.large_files: list[FileSource] = []
         self.large: list[pa.Table] = []
         self.markers: list[pa.Table] = []
         self.tail: list[pa.Table] = []
 
     def relation(
-        self, topic: Topic, selection: Wanted, there: list[int], left_out: list[int], isolation: str
+        self,
+        topic: Topic,
+        selection: RelationFilter,
+        there: list[int],
+        left_out: list[int],
+        isolation: str,
     ) -> Relation:
         """The relation of a topic with the partitions `there`; `left_out` are unavailable."""
         view = self._view
@@ -430,7 +435,9 @@ class _Making:
                 tail.clear()
             for request, ledger, marker in tail:
                 assert self.frames is not None
-                self._add_pieces(self.frames, index, request[0], request, Marked(ledger, marker))
+                self._add_pieces(
+                    self.frames, index, request[0], request, MarkedRows(ledger, marker)
+                )
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [source_of(index, "s", ref) for ref in refs]
@@ -443,7 +450,7 @@ class _Making:
             self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _add_pieces(
-        self, frames: Frames, index: int, ledger: int, request: Request, at: Marked | None
+        self, frames: RowsInFrames, index: int, ledger: int, request: Request, at: MarkedRows | None
     ) -> None:
         """Add rows of a ledger that are in frames, to be read later."""
         _, start, stop = request

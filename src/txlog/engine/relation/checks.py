@@ -25,7 +25,7 @@ _KNOWN_MAX: Final = 100_000  # some 20 MB; then it starts over
 Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, inode
 
 
-class Source(Protocol):
+class HasFile(Protocol):
     """A file of a relation."""
 
     @property
@@ -66,7 +66,7 @@ def _note(reader: SegmentReader) -> bool:
     return is_fitting
 
 
-def check_files(disk: Disk, sources: Iterable[Source]) -> int:
+def check_files(disk: Disk, sources: Iterable[HasFile]) -> int:
     """Check every byte of files against their checksums; returns how many files were read.
 
     raises: Corruption (path, offset); MissingFile

@@ -1,4 +1,4 @@
-"""Owns Frames: rows of a topic in journal frames, read a piece at a time.
+"""Owns RowsInFrames: rows of a topic in journal frames, read a piece at a time.
 
 They stay those of one view: the journal files are open, and frames never change. So a query keeps
 only a piece of them in memory, however far behind the last checkpoint is.
@@ -26,20 +26,20 @@ WINDOW_BYTES = 8 << 20
 _DATA = pa.scalar(KIND_DATA, pa.int8())
 
 
-class Marked(NamedTuple):
+class MarkedRows(NamedTuple):
     """Rows of a sidecar, with the marker in a ledger of the partition that places them."""
 
     ledger: int
     marker: Marker
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Consecutive rows of a ledger; marked: in a sidecar."""
 
     partition: int
     ledger: int
     slice: Slice
-    marked: Marked | None
+    marked: MarkedRows | None
 
     @property
     def rows(self) -> int:
@@ -48,7 +48,7 @@ class Run(NamedTuple):
         return stop - start
 
 
-Piece: TypeAlias = list[Run]
+Piece: TypeAlias = list[FrameRun]
 
 
 class Journals:
@@ -96,7 +96,7 @@ def windows(frames: Sequence[FrameRef]) -> Iterator[tuple[int, list[int]]]:
         yield first, sorted(window)
 
 
-class Frames:
+class RowsInFrames:
     """Committed rows in frames, with the columns of a table.
 
     schema:  COMMITTED; with `everything` also the storage columns, and rows of all kinds
@@ -107,14 +107,16 @@ class Frames:
 
     def __init__(self, journals: Journals, schema: pa.Schema, *, everything: bool) -> None:
         self._journals, self.schema, self._everything = journals, schema, everything
-        self._runs: list[Run] = []
+        self._runs: list[FrameRun] = []
         self.rows = 0
 
-    def add(self, partition: int, ledger: int, slices: Sequence[Slice], at: Marked | None) -> None:
+    def add(
+        self, partition: int, ledger: int, slices: Sequence[Slice], at: MarkedRows | None
+    ) -> None:
         """Add the next slices; their journal files are open from now on."""
         for slice_ in slices:
             self._journals.file(slice_[0].frame.journal)
-            run = Run(partition, ledger, slice_, at)
+            run = FrameRun(partition, ledger, slice_, at)
             self._runs.append(run)
             self.rows += run.rows
 
@@ -162,14 +164,14 @@ class Frames:
         return table
 
 
-def _pieces(runs: Iterable[Run]) -> Iterator[Piece]:
+def _pieces(runs: Iterable[FrameRun]) -> Iterator[Piece]:
     """Runs in pieces of PIECE_ROWS; a piece has one partition, and is marked or not."""
     piece: Piece = []
     rows = 0
     for partition, ledger, (run, start, stop), marked in runs:
         for begin in range(start, stop, PIECE_ROWS):
             slice_ = (run, begin, min(begin + PIECE_ROWS, stop))
-            next_run = Run(partition, ledger, slice_, marked)
+            next_run = FrameRun(partition, ledger, slice_, marked)
             if piece and (
                 rows + next_run.rows > PIECE_ROWS
                 or piece[0].partition != partition

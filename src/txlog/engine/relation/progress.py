@@ -26,7 +26,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
 from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_after
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
-from txlog.engine.relation.spans import Span, Wanted, above_lsn, spans_of
+from txlog.engine.relation.spans import RelationFilter, Span, above_lsn, spans_of
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
 
@@ -60,7 +60,7 @@ def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> 
 
     raises: as spans_of
     """
-    spans = spans_of(view, topic, Wanted(range=Range(bound)), indexes)
+    spans = spans_of(view, topic, RelationFilter(range=Range(bound)), indexes)
     firsts = {index: first_place(view, topic, index) for index in indexes}
     return {
         index: max(first, spans[index].start) if index in spans else first

@@ -30,9 +30,9 @@ from txlog.errors import AlreadyClosed, StoreFull
 
 if TYPE_CHECKING:
     from txlog.base.rows.files import LedgerRows
-    from txlog.engine.relation.relation import Content, Relation, Source
+    from txlog.engine.relation.relation import FileSource, Relation, RelationContent
     from txlog.engine.relation.scans import Ends, Scan
-    from txlog.engine.relation.spans import Wanted
+    from txlog.engine.relation.spans import RelationFilter
     from txlog.engine.store.pins import Pin
 
 KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "ended")
@@ -150,7 +150,7 @@ class RelationReader:
     def _relation(
         self,
         topic: str,
-        selection: Wanted | None = None,
+        selection: RelationFilter | None = None,
         *,
         skip_unavailable: bool = False,
         isolation: str = "committed",
@@ -174,11 +174,11 @@ class RelationReader:
     def _content(
         self,
         topic: str,
-        selection: Wanted | None = None,
+        selection: RelationFilter | None = None,
         *,
         skip_unavailable: bool = False,
         isolation: str = "committed",
-    ) -> Content:
+    ) -> RelationContent:
         """The relation of a topic with the rows of its parts; raises as relation."""
         [content] = self._content_of_each(
             [topic],
@@ -195,7 +195,7 @@ class RelationReader:
         *,
         everything: bool = False,
         skip_unavailable: bool = False,
-    ) -> list[Content]:
+    ) -> list[RelationContent]:
         """The relations of topics, all at one LSN, without the rows of their parts; None: all.
 
         words:      names of topics, short or in full, in any case
@@ -216,13 +216,13 @@ class RelationReader:
         compacted: bool,
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
-    ) -> tuple[list[Content], dict[str, pa.Table]]:
+    ) -> tuple[list[RelationContent], dict[str, pa.Table]]:
         """The result of contents, and these tables by name, all of one view.
 
         Rows in frames are in pieces: the caller closes `relation.frames`.
         """
 
-        def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
+        def together(view: View) -> tuple[list[RelationContent], dict[str, pa.Table]]:
             contents = build.contents(
                 view,
                 names,
@@ -245,8 +245,13 @@ class RelationReader:
         return self._ask(together)
 
     def _content_of_each(
-        self, topics: Sequence[str], selection: Wanted, *, skip_unavailable: bool, isolation: str
-    ) -> list[Content]:
+        self,
+        topics: Sequence[str],
+        selection: RelationFilter,
+        *,
+        skip_unavailable: bool,
+        isolation: str,
+    ) -> list[RelationContent]:
         """The result of content for each topic, all of one view."""
         names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
         return self._ask(
@@ -285,7 +290,7 @@ class RelationReader:
         """
         return self._ask(build.segments)
 
-    def _pin(self, sources: Iterable[Source]) -> Pin | None:
+    def _pin(self, sources: Iterable[FileSource]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed or this process ends.
 
         Check for the files afterwards, because some may have been removed before the pin. None: the
@@ -309,18 +314,18 @@ class RelationReader:
             pin_disk.close()
             raise
 
-    def _has_files(self, sources: Iterable[Source]) -> bool:
+    def _has_files(self, sources: Iterable[FileSource]) -> bool:
         """Whether all files of a relation still exist, including those outside the store."""
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
-    def _check_files(self, sources: Iterable[Source]) -> int:
+    def _check_files(self, sources: Iterable[FileSource]) -> int:
         """Check every byte of files of a relation; returns how many were new to this process.
 
         raises: Corruption; MissingFile: removed
         """
         return checks.check_files(self._disk, sources)
 
-    def without_far(self, content: Content) -> Content:
+    def without_far(self, content: RelationContent) -> RelationContent:
         """The content, with rows in place of files with an instant that SQL cannot represent.
 
         raises: Corruption; MissingFile: removed

@@ -31,8 +31,8 @@ import pyarrow as pa
 from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.records import schema_in
-from txlog.engine.relation.frames import Frames
-from txlog.engine.relation.spans import Span, Wanted
+from txlog.engine.relation.frames import RowsInFrames
+from txlog.engine.relation.spans import RelationFilter, Span
 from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
 
@@ -73,11 +73,11 @@ MARKERS: Final = pa.schema(
         ("first_lsn", pa.int64()),
     ]
 )
-ALL: Final = Wanted()
+ALL: Final = RelationFilter()
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileSource:
     """A file of a partition (role p), of its sidecar (s), or of its compacted rows (c).
 
     within: only these positions of a file of `direct` or `open` are selected
@@ -89,14 +89,14 @@ class Source:
     within: Span | None = None
 
 
-def source_of(partition: int, role: str, ref: FileRef, within: Span | None = None) -> Source:
+def source_of(partition: int, role: str, ref: FileRef, within: Span | None = None) -> FileSource:
     """A source, for programs and workers that do not know the store's places.
 
     raises: DiskFailed: this user has not named the place of the file
     """
     if is_far(ref.path):
         check_named(ref.path)
-    return Source(partition, role, ref, within)
+    return FileSource(partition, role, ref, within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +127,20 @@ class Relation:
     partitions: int
     first_ledger: list[int]
     unavailable: list[int]
-    direct: list[Source]
-    unclean: list[Source]
-    open: list[Source]
-    large_files: list[Source]
+    direct: list[FileSource]
+    unclean: list[FileSource]
+    open: list[FileSource]
+    large_files: list[FileSource]
     large: pa.Table
     markers: pa.Table
     tail: pa.Table
     spans: dict[int, Span]
     hidden: pa.Table
     everything: bool
-    compacted: Sequence[Source] = ()
+    compacted: Sequence[FileSource] = ()
     compacted_rows: pa.Table | None = None
     schemas: Sequence[SchemaVersion] = ()
-    frames: Frames | None = None
+    frames: RowsInFrames | None = None
 
     @property
     def record(self) -> int:
@@ -156,7 +156,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RelationContent:
     """A relation, and the rows of its open parts, if requested, from the same view."""
 
     relation: Relation
@@ -165,7 +165,7 @@ class Content:
     sidecar_parts: pa.Table
 
 
-def adopted_lsns(sources: Sequence[Source]) -> dict[int, int]:
+def adopted_lsns(sources: Sequence[FileSource]) -> dict[int, int]:
     """The LSN of the ledgers whose rows do not have their own."""
     adopted = (source.ref for source in sources if source.ref.form == "adopted")
     return {ref.ledger: ref.lsn_first for ref in adopted}

@@ -20,7 +20,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.relation.checks import fits
 from txlog.engine.relation.hidden import STORED
-from txlog.engine.relation.relation import COMMITTED, Content, Source
+from txlog.engine.relation.relation import COMMITTED, FileSource, RelationContent
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.remote import is_remote, located, open_far, open_file
 from txlog.engine.storage.segment import RECORD, arrow_module
@@ -31,7 +31,9 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
 
 def dataset_of(
-    sources: Sequence[Source], name: Callable[[Source], str], record: pa.DataType | None = None
+    sources: Sequence[FileSource],
+    name: Callable[[FileSource], str],
+    record: pa.DataType | None = None,
 ) -> object:
     """The rows of files, and the column `filename` with the result of `name` for each.
 
@@ -49,7 +51,7 @@ def dataset_of(
     return ds.FileSystemDataset(fragments, columns.append(FILENAME), form)
 
 
-def without_far(content: Content, disk: Disk) -> Content:
+def without_far(content: RelationContent, disk: Disk) -> RelationContent:
     """The content, with rows of tables in place of the files with instants that SQL cannot
     represent.
 
@@ -80,7 +82,7 @@ def without_far(content: Content, disk: Disk) -> Content:
     )
 
 
-def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
+def _stored_rows(source: FileSource, disk: Disk) -> dict[str, pa.ChunkedArray]:
     """The rows of a file by column, with the columns that follow from its path.
 
     Every byte is checked.
@@ -98,7 +100,7 @@ def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
     return columns
 
 
-def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
+def _tail_rows(source: FileSource, disk: Disk, everything: bool) -> pa.Table:
     """The rows of a file of `direct` in the form of `tail`: only messages, unless everything."""
     columns = _stored_rows(source, disk)
     lsn = pa.scalar(source.ref.lsn_first, pa.int64())
@@ -112,14 +114,14 @@ def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
     return rows if everything else rows.filter(pc.equal(columns["kind"], _DATA))
 
 
-def _part_rows(source: Source, disk: Disk, schema: pa.Schema) -> pa.Table:
+def _part_rows(source: FileSource, disk: Disk, schema: pa.Schema) -> pa.Table:
     """The rows of a file of `unclean` in the form of an open part."""
     columns = _stored_rows(source, disk)
     columns |= {"ledger": columns["stored_ledger"], "entry": columns["stored_entry"]}
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def numbered_rows(sources: Sequence[Source], name: Callable[[Source], str]) -> pa.Table:
+def numbered_rows(sources: Sequence[FileSource], name: Callable[[FileSource], str]) -> pa.Table:
     """The file in memory, with the column `file_row_number`. Raises Corruption, DiskFailed."""
     schema = MESSAGE.append(FILENAME).append(pa.field("file_row_number", pa.int64()))
     tables = [schema.empty_table()]

@@ -19,7 +19,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.plan.records import records_as, records_of_file, schema_in
-from txlog.engine.relation.relation import Relation, Source
+from txlog.engine.relation.relation import FileSource, Relation
 from txlog.engine.relation.spans import Span
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import Disk, File
@@ -110,7 +110,7 @@ def scans_of(relation: Relation, ends: Ends | None = None) -> list[Scan]:
     wanted: the lowest and highest value of `partition`, `ledger` and `lsn`; files outside are
             skipped, but scans may have messages outside
     """
-    cutter = _Cutting(relation, ends or {})
+    cutter = _ScanBuilder(relation, ends or {})
     total = sum(source.ref.bytes for source in (*relation.direct, *relation.unclean))
     cutter.size = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, total // SCANS_WANTED))
     for source in relation.direct:
@@ -190,7 +190,7 @@ def _is_behind(columns: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa
     return out
 
 
-class _Cutting:
+class _ScanBuilder:
     """Builds the scans of a relation, source by source."""
 
     def __init__(self, relation: Relation, ends: Ends) -> None:
@@ -201,7 +201,7 @@ class _Cutting:
         self._wanted = ends
         self._markers: dict[int, pa.Table] = {}
 
-    def add_file(self, source: Source, rule: Rule) -> None:
+    def add_file(self, source: FileSource, rule: Rule) -> None:
         """Add rows of a file, in pieces that end where a row group does."""
         ref, relation = source.ref, self._relation
         start, stop, within, rows = 0, ref.rows, None, b""
@@ -240,7 +240,7 @@ class _Cutting:
                 )
             )
 
-    def add_large(self, source: Source) -> None:
+    def add_large(self, source: FileSource) -> None:
         """Add a large message."""
         relation = self._relation
         if self._has("partition", source.partition, source.partition):
@@ -293,7 +293,7 @@ class _Cutting:
         low, high = self._wanted.get(name, (None, None))
         return (low is None or greatest >= low) and (high is None or least <= high)  # type: ignore[operator]
 
-    def _markers_of(self, source: Source) -> pa.Table:
+    def _markers_of(self, source: FileSource) -> pa.Table:
         """The markers that may have rows in a file."""
         index, ref = source.partition, source.ref
         if index not in self._markers:
@@ -323,7 +323,7 @@ def _read_rows(file: File, scan: Scan, names: Sequence[str], ends: Ends) -> Iter
     assert scan.ref is not None
     reader = SegmentReader(file, scan.ref)
     stored = _stored(scan, names)
-    places = _Places(scan)
+    places = _Placement(scan)
     first = 0
     for number, (rows, _, _, _) in enumerate(scan.ref.groups):
         start, stop = max(first, scan.start), min(first + rows, scan.stop)
@@ -342,7 +342,7 @@ def _read_rows(file: File, scan: Scan, names: Sequence[str], ends: Ends) -> Iter
             yield _shown(scan, placed, names)
 
 
-class _Places:
+class _Placement:
     """Adds to stored rows the place and time at which they are visible."""
 
     def __init__(self, scan: Scan) -> None:

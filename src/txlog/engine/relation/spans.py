@@ -64,7 +64,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RelationFilter:
     """The part of a topic that a reader asks for; by default all committed messages.
 
     partitions: by index; None: all
@@ -90,7 +90,9 @@ class Wanted:
         return self.spans is None and self.at_lsn is None and (stop is None or stop.kind == "end")
 
 
-def spans_of(view: View, topic: Topic, selection: Wanted, indexes: list[int]) -> dict[int, Span]:
+def spans_of(
+    view: View, topic: Topic, selection: RelationFilter, indexes: list[int]
+) -> dict[int, Span]:
     """The selected range of each of these partitions; partitions without one are left out.
 
     raises: InvalidArgument, MessageNotFound, SubscriptionNotFound; PartitionUnavailable for a time

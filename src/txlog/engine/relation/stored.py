@@ -19,7 +19,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.plan.participants import check_available
 from txlog.engine.relation.frames import PIECE_ROWS, Journals, windows
-from txlog.engine.relation.relation import Source, source_of
+from txlog.engine.relation.relation import FileSource, source_of
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -160,9 +160,9 @@ class StoredRows:
     lsn: int
     name: str  # tenant/namespace/topic
     topic: str
-    files: list[Source]
-    large_files: list[Source]
-    parts: list[Source]
+    files: list[FileSource]
+    large_files: list[FileSource]
+    parts: list[FileSource]
     frames: StoredFrames
     claims: list[tuple[int, str, FileRef]]
     ledgers: pa.Table
@@ -184,21 +184,21 @@ def stored(view: View, topic_names: Collection[str] | None) -> list[StoredRows]:
         for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
             name = TopicName.parse(topic.name)
             if topic_names is None or {name.full, name.short} & set(topic_names):
-                out.append(_Gathering(view, topic, journals).stored())
+                out.append(_StoredRowsBuilder(view, topic, journals).stored())
     except BaseException:  # no caller has them yet, so close them here
         journals.close()
         raise
     return out
 
 
-class _Gathering:
+class _StoredRowsBuilder:
     """Gathers the rows of one topic, partition by partition."""
 
     def __init__(self, view: View, topic: Topic, journals: Journals) -> None:
         self._view, self._topic = view, topic
-        self._files: list[Source] = []
-        self._large_files: list[Source] = []
-        self._parts: list[Source] = []
+        self._files: list[FileSource] = []
+        self._large_files: list[FileSource] = []
+        self._parts: list[FileSource] = []
         self._frames = StoredFrames(journals)
         self._claims: list[tuple[int, str, FileRef]] = []
         self._ledgers: list[tuple[object, ...]] = []
@@ -296,12 +296,12 @@ class _Gathering:
                 self._acks.append((subscription.name, index, ledger, first, last, index_last))
 
 
-def paths_below(root: str, sources: Sequence[Source]) -> Iterator[str]:
+def paths_below(root: str, sources: Sequence[FileSource]) -> Iterator[str]:
     """The paths of files on this machine."""
     return (f"{root}/{source.ref.path}" for source in sources)
 
 
-def part_rows(parts: Sequence[Source], open_file: Callable[[str], File]) -> Iterator[pa.Table]:
+def part_rows(parts: Sequence[FileSource], open_file: Callable[[str], File]) -> Iterator[pa.Table]:
     """The rows of parts with the columns of ROWS, one part after the other, every byte checked.
 
     raises: Corruption; MissingFile: removed

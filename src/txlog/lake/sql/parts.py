@@ -21,10 +21,10 @@ from txlog.engine.door.disk import File
 from txlog.engine.door.facts import MESSAGE
 from txlog.engine.door.relation import (
     ROWS,
-    Content,
-    Frames,
+    FileSource,
     Relation,
-    Source,
+    RelationContent,
+    RowsInFrames,
     StoredFrames,
     bounded,
 )
@@ -64,7 +64,7 @@ class Scan:
 
 
 class Parts(ds.Dataset):  # type: ignore[misc]
-    """Rows as `partition_parts` of a Content has them, with their topic and instants in us.
+    """Rows as `partition_parts` of a RelationContent has them, with their topic and instants in us.
 
     sources: parts, each with the columns that have one value for it, where they are of the schema;
              they stay where they are until the last scan
@@ -76,7 +76,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        sources: Sequence[tuple[Known, Source]],
+        sources: Sequence[tuple[Known, FileSource]],
         open: Open,
         note: Callable[[TxlogError], object],
         typed: Relation | None = None,
@@ -121,7 +121,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def _batches(
         self,
-        sources: Sequence[tuple[Known, Source]],
+        sources: Sequence[tuple[Known, FileSource]],
         wanted: pa.Schema,
         shown: Sequence[str],
         filter: ds.Expression | None,
@@ -148,7 +148,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             raise
 
     def _groups(
-        self, reader: SegmentReader, source: Source, wanted: pa.Schema
+        self, reader: SegmentReader, source: FileSource, wanted: pa.Schema
     ) -> Iterator[pa.Table]:
         """The rows of a part that are wanted, some at a time."""
         ref, read = source.ref, [name for name in MESSAGE.names if name in wanted.names]
@@ -229,7 +229,7 @@ class InFrames(_Pieces):
         super().__init__(pa.schema([("topic", pa.string()), *fields]), note)
         self.num_rows = sum(frames.rows for frames in self._frames())
 
-    def _frames(self) -> Iterator[Frames]:
+    def _frames(self) -> Iterator[RowsInFrames]:
         return (one.frames for one in self._relations if one.frames is not None)
 
     def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
@@ -296,7 +296,7 @@ def _wanted(
 
 
 def parts_for(
-    session: Session, contents: Sequence[Content], open: Open, *, is_typed: bool = False
+    session: Session, contents: Sequence[RelationContent], open: Open, *, is_typed: bool = False
 ) -> dict[str, Parts | InFrames]:
     """What is read batch by batch, for one session: rows of parts of partitions (p) and sidecars
     (s), and rows in frames (f), where there are relations with `frames`.

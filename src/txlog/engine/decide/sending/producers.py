@@ -17,7 +17,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.exclusive import SEAT
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.topic import LastSent
+from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.view.view import View
@@ -60,7 +60,7 @@ def check_producer(view: View, topic: Topic, producer: NamedProducer) -> None:
         )
 
 
-def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | None:
+def last_sent(draft: Draft, now: Instant, number: int, name: str) -> ProducerState | None:
     """The last message of the name in a partition.
 
     Forgets the name first if it was idle too long.

@@ -17,7 +17,7 @@ from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.producers import NamedProducer, check_producer
 from txlog.engine.decide.transactions.enter import Use, enter
 from txlog.engine.folds.catalog import Topic, index_of, numbers
-from txlog.engine.folds.watermark import START, Active, State, Watermark
+from txlog.engine.folds.watermark import START, ActiveProducer, Watermark, WatermarkState
 from txlog.engine.model.ops import (
     BufferWatermark,
     PartitionAdded,
@@ -188,7 +188,7 @@ def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -
     return draft.decision(snapshots, sync=True)
 
 
-def least_state(view: View, topic: Topic) -> State | None:
+def least_state(view: View, topic: Topic) -> WatermarkState | None:
     """The first state of a new partition: by producer the least time in the others.
 
     None: there is none.
@@ -196,10 +196,10 @@ def least_state(view: View, topic: Topic) -> State | None:
     states = [view.watermark(number).state for number in numbers(topic)]
     if not any(state.seen for state in states):
         return None
-    active: dict[str, Active] = {}
+    active: dict[str, ActiveProducer] = {}
     for state in states:
         for producer, entry in state.active.items():
             least = active.get(producer)
             if least is None or entry.event_time < least.event_time:
-                active[producer] = Active(entry.event_time, *START, entry.time_ms)
-    return State(active, True)
+                active[producer] = ActiveProducer(entry.event_time, *START, entry.time_ms)
+    return WatermarkState(active, True)

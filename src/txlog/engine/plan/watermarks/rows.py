@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.watermark import START, Position, State
+from txlog.engine.folds.watermark import START, Position, WatermarkState
 from txlog.engine.model.ops import Effect, Mark, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.tail import repeat_runs
@@ -44,7 +44,7 @@ class StoredWatermark(NamedTuple):
     by: str | None
     effects: list[Effect]
 
-    def take(self, state: State) -> None:
+    def take(self, state: WatermarkState) -> None:
         """Fold it into the state before it."""
         if self.kind == W_SET:
             assert self.producer is not None and self.event_time is not None
@@ -116,7 +116,7 @@ class Lateness:
         self._last = last
         self._after: Mark = (*START, 0)
         self._folded: Position = START  # the state has the rows of moves up to here
-        self._state = State()
+        self._state = WatermarkState()
 
     def step(self, view: View) -> bool:
         """Look at the next messages; returns whether there may be more.
@@ -138,7 +138,9 @@ class Lateness:
         self._after, self._state, self._folded = planned.after, state, folded
         return True
 
-    def _values(self, view: View, pieces: list[Piece]) -> tuple[list[int | None], State, Position]:
+    def _values(
+        self, view: View, pieces: list[Piece]
+    ) -> tuple[list[int | None], WatermarkState, Position]:
         """The watermark just before each piece; the assertions of a marker take effect after it."""
         first = view.topic(self.partition).ledgers[0].ledger
         folded = self._folded

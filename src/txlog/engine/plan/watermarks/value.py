@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
+from txlog.engine.folds.watermark import START, Position, Watermark, WatermarkState, read_snapshot
 from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.plan.ack_sets import advanced
@@ -42,7 +42,7 @@ class WatermarkGenerator:
         self.partition = partition
         self.position: Position = START
         self.rows_folded = 0
-        self._state = State()
+        self._state = WatermarkState()
 
     @property
     def status(self) -> str:
@@ -50,7 +50,7 @@ class WatermarkGenerator:
         return self._state.status
 
     @property
-    def state(self) -> State:
+    def state(self) -> WatermarkState:
         """The producers at this position."""
         return self._state
 
@@ -63,9 +63,9 @@ class WatermarkGenerator:
         self._state = self._at(view, view.watermark(self.partition), position)
         self.position = position
 
-    def _at(self, view: View, watermark: Watermark, position: Position) -> State:
+    def _at(self, view: View, watermark: Watermark, position: Position) -> WatermarkState:
         if not watermark.state.seen:
-            return State()
+            return WatermarkState()
         if not any(moves_between(watermark, position, None)):
             # no later row changes the value, so it is the value at the end
             return watermark.state.copy()
@@ -81,7 +81,9 @@ class WatermarkGenerator:
         self._fold(view, state, [*moves_between(watermark, start, position)])
         return state
 
-    def _read_last(self, view: View, snapshots: Iterator[Position]) -> tuple[Position, State]:
+    def _read_last(
+        self, view: View, snapshots: Iterator[Position]
+    ) -> tuple[Position, WatermarkState]:
         """The first of these snapshots that can be read, and its state."""
         for ledger, last in snapshots:
             (table,) = view.rows([(ledger, last + 1, last + 2)], ["value"])
@@ -89,9 +91,11 @@ class WatermarkGenerator:
             snapshot = read_snapshot(table.column(0)[0].as_py())
             if snapshot is not None:
                 return (ledger, last), snapshot.state
-        return START, State()
+        return START, WatermarkState()
 
-    def _read_next(self, view: View, watermark: Watermark, position: Position) -> State | None:
+    def _read_next(
+        self, view: View, watermark: Watermark, position: Position
+    ) -> WatermarkState | None:
         """The state of the next snapshot if nothing moves up to it; None: there is none.
 
         An adopted ledger has no snapshot, and none of its rows moves the value. If the ledgers
@@ -107,7 +111,7 @@ class WatermarkGenerator:
         self.rows_folded += rows
         view.files.tally.rows_folded[self.partition] += rows
 
-    def _fold(self, view: View, state: State, requests: list[Request]) -> None:
+    def _fold(self, view: View, state: WatermarkState, requests: list[Request]) -> None:
         """Fold rows of `moves`, in order."""
         if not requests:
             return

@@ -21,7 +21,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.catalog import Catalog
-from txlog.engine.folds.cursor import Dumped, Pending, read_dump
+from txlog.engine.folds.cursor import Dumped, PendingAcks, read_dump
 from txlog.engine.folds.transaction_key import Key, Keys
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.idset import covers, runs_of_inner
@@ -614,11 +614,11 @@ def _state_of(dumped: Dumped) -> tuple[Any, ...]:
     )
 
 
-def _ids(row: tuple[int, int, Pending]) -> tuple[int, int]:
+def _ids(row: tuple[int, int, PendingAcks]) -> tuple[int, int]:
     return row[:2]
 
 
-def _pending_of(txn: TxnId, pending: Pending) -> dict[str, Any]:
+def _pending_of(txn: TxnId, pending: PendingAcks) -> dict[str, Any]:
     through = pending.cumulative
     return {
         "txn": str(txn),

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.buffer import Held, Marker, live_rows
+from txlog.engine.folds.buffer import Marker, OpenTxn, live_rows
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
 from txlog.engine.model.routes import Component
@@ -420,10 +420,10 @@ def _known_messages(
 
 def _in_ledger(
     view: View, partition: int, ledger: int
-) -> Iterator[tuple[tuple[int, Marker | Held], tuple[int, int], int, int]]:
+) -> Iterator[tuple[tuple[int, Marker | OpenTxn], tuple[int, int], int, int]]:
     """((ledger of the marker, marker), transaction, row, index) of each live row of a ledger."""
     state = view.buffer(partition)
-    owners: list[tuple[tuple[int, Marker | Held], tuple[int, int]]] = [
+    owners: list[tuple[tuple[int, Marker | OpenTxn], tuple[int, int]]] = [
         ((number, marker), (marker.coordinator, marker.sequence))
         for number, markers in state.markers.items()
         for marker in markers

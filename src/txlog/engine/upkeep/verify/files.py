@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.folds.buffer import Chunked
+from txlog.engine.folds.buffer import ChunkedMessage
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.staging import STAGE_DIR, job_time
 from txlog.engine.storage.bucket.reader import BucketFile
@@ -62,7 +62,7 @@ def check_segment(
     is_wanted: IsWanted,
     *,
     deep: bool = False,
-    chunked: Chunked | None = None,
+    chunked: ChunkedMessage | None = None,
     partition: int | None = None,
 ) -> bool:
     """Check every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is

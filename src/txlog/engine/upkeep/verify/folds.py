@@ -27,7 +27,7 @@ from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
-from txlog.engine.folds.watermark import START, State, read_snapshot
+from txlog.engine.folds.watermark import START, WatermarkState, read_snapshot
 from txlog.engine.model.idset import IdSet, covers, size
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
@@ -416,7 +416,7 @@ def _watermark(view: View, number: int, findings: Findings) -> None:
     snapshots = sorted(
         (ledger, entry) for ledger, rows in watermark.snapshots.items() for entry in rows
     )
-    state, start = State(), START
+    state, start = WatermarkState(), START
     if snapshots:
         first = _snapshot(view, snapshots[0])
         if first is None:
@@ -455,7 +455,7 @@ def _moves(
     return read_rows(view, [*moves_between(view.watermark(number), start, last)])
 
 
-def _snapshot(view: View, position: tuple[int, int]) -> State | None:
+def _snapshot(view: View, position: tuple[int, int]) -> WatermarkState | None:
     ledger, entry = position
     (table,) = view.rows([(ledger, entry, entry + 1)], ["value"])
     snapshot = read_snapshot(table.column(0)[0].as_py())

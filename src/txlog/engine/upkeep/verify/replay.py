@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.folds.coordinator import Coordinator, Ended
+from txlog.engine.folds.coordinator import Coordinator, EndedTxns
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.protocol import Disk
@@ -144,7 +144,7 @@ def plain(key: Component, blob: bytes) -> object:
         if isinstance(late := getattr(state, name), Late):  # an older dump lacks newer fields
             setattr(state, name, dict(late.items()))
     if isinstance(state, Coordinator):
-        state.ended = Ended(state.ended.values())
+        state.ended = EndedTxns(state.ended.values())
     return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
 
 

@@ -21,7 +21,7 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Instant
-from txlog.engine.folds.buffer import Chunked
+from txlog.engine.folds.buffer import ChunkedMessage
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
@@ -348,7 +348,7 @@ def _check_files(
         )
 
 
-def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked | None:
+def _chunked(view: View | None, ref: FileRef, partition: int | None) -> ChunkedMessage | None:
     """The sidecar's record of a large message; None: of other files, and when it cannot be read."""
     if view is None or partition is None or ref.form != "chunks":
         return None

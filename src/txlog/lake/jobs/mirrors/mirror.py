@@ -33,7 +33,7 @@ from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
-from txlog.engine.door.relation import Content, Source, bounded, content, scans_of
+from txlog.engine.door.relation import FileSource, RelationContent, bounded, content, scans_of
 from txlog.engine.door.topics import schema_in
 from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.lake.jobs.engine import Tell, silent
@@ -112,7 +112,9 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     }
 
 
-def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
+def rows_after(
+    client: Client, content: RelationContent, lsn: int, names: list[str]
+) -> Iterator[pa.Table]:
     """Committed messages that became visible after an LSN, a batch at a time."""
     wanted = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, wanted):
@@ -134,7 +136,9 @@ def _telling(path: str) -> Iterator[None]:
         raise DiskFailed(f"{path}: {text[:200]}", path=path) from error
 
 
-def _typed(found: Content, known: int | None, form: str) -> tuple[Content, pa.Schema, int]:
+def _typed(
+    found: RelationContent, known: int | None, form: str
+) -> tuple[RelationContent, pa.Schema, int]:
     """The messages as a table has them, its columns, and the version of its records.
 
     known: that of a table which there is; its records stay those of that schema
@@ -177,7 +181,7 @@ def _loaded(form: str) -> _Making:
     return made
 
 
-def _files(found: Content) -> list[Source]:
+def _files(found: RelationContent) -> list[FileSource]:
     relation = found.relation
     return [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
 
