@@ -54,8 +54,8 @@ from itertools import islice
 import pyarrow as pa
 import txlog
 from txlog.clock import ManualClock
-from txlog.engine.plan.delayed.timetable import index_of_partition
-from txlog.engine.plan.delayed.timetable_parts import FAR
+from txlog.engine.plan.delayed.index import index_of_partition
+from txlog.engine.plan.delayed.index import FAR
 
 path, what, start_ms, cutoff_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 

@@ -27,7 +27,7 @@ from tests.engine_kit import START_MS, open_client
 from txlog import Client, Consumer, MessageId, TxnId
 from txlog.base.ranges import Bound
 from txlog.engine.folds.catalog import numbers as numbers_of
-from txlog.engine.plan.delayed.timetable import index_of_partition
+from txlog.engine.plan.delayed.index import index_of_partition
 from txlog.errors import NotAllowed
 
 

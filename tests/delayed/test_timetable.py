@@ -18,9 +18,14 @@ from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import Id
-from txlog.engine.plan.delayed.timetable import DelayedIndex, index_of_partition
-from txlog.engine.plan.delayed.timetable_parts import Key, after_time, sorted_rows
-from txlog.engine.plan.reading.skip_sets import IdsExcept
+from txlog.engine.plan.delayed.index import (
+    DelayedIndex,
+    Key,
+    after_time,
+    index_of_partition,
+    sorted_rows,
+)
+from txlog.engine.plan.reading.dispatch import IdsExcept
 from txlog.engine.storage.bucket.reader import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.delayed.buckets import tend

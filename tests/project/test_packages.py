@@ -35,7 +35,6 @@ WHOLE = {  # names that look like two words and are one
     "compaction": "one word, beside `compact`",
     "datasource": "what Spark calls it",
     "idset": "the type is IdSet",
-    "timetable": "one word",
     "workers": "those who do `work`",
 }
 ROOTS = sorted(file.parent for file in (SOURCE / PACKAGE).rglob("__init__.py"))

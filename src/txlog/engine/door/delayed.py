@@ -10,8 +10,7 @@ from txlog.engine.decide.consuming.promotion import (
 )
 from txlog.engine.decide.topics.buckets import cutoff_of, doomed
 from txlog.engine.folds.delayed import Delayed, Ranges
-from txlog.engine.plan.delayed.timetable import DelayedIndex, index_of_partition
-from txlog.engine.plan.delayed.timetable_parts import ROW_BYTES, LoadedPart
+from txlog.engine.plan.delayed.index import ROW_BYTES, DelayedIndex, LoadedPart, index_of_partition
 from txlog.engine.plan.delayed.upcoming import (
     TIMES,
     Note,

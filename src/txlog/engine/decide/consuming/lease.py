@@ -34,7 +34,7 @@ from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDel
 from txlog.engine.plan.consuming.choice import active_consumer as active_consumer
 from txlog.engine.plan.consuming.choice import choose, delays_of
 from txlog.engine.plan.delayed.due import IndexMissing
-from txlog.engine.plan.delayed.timetable_parts import BucketLost
+from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.dispatch import Piece
 from txlog.engine.plan.standing import ReadPosition, stands_at

@@ -26,12 +26,11 @@ from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Acked, Run
 from txlog.engine.plan.ack_sets import acked_outcome
 from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.plan.delayed.timetable import index_of_partition
+from txlog.engine.plan.delayed.index import index_of_partition
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
-from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
+from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, Skip, plan, requests_of
 from txlog.engine.plan.reading.ranges import before_time, stop_after
-from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 
 ALL = 1 << 62

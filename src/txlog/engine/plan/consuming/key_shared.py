@@ -26,10 +26,16 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.delayed.due import DueScan
-from txlog.engine.plan.delayed.timetable_parts import Key
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
-from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
-from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.delayed.index import Key
+from txlog.engine.plan.reading.dispatch import (
+    BatchBytes,
+    Piece,
+    Skip,
+    id_of,
+    part_of,
+    plan,
+    requests_of,
+)
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View

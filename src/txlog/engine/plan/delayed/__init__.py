@@ -72,7 +72,7 @@ by one, since what was past for the writer may not be past for it. A clock that 
 not trusted until it is confirmed (`engine/plan/clock_trust`), or it would deliver the whole index
 at once.
 
-In memory a process holds one timetable for a partition: per bucket its footer, the segments that
+In memory a process holds one index for a partition: per bucket its footer, the segments that
 are due, its bitmaps once a read passes by. Nothing is read before it is asked for, and polling
 takes nothing out. `upcoming` is the other direction: it lists and counts messages that are not due
 yet, and moves nothing.
@@ -81,8 +81,7 @@ Source: apache/pulsar#16763; spec/delayed 1, 3 to 7.
 
 Contents:
 
-    due               which messages of a partition are due for a subscription
-    timetable         the delayed index of one partition, as a process holds it
-    timetable_parts   its parts: sealed buckets, and the mutable one above them
-    upcoming          delayed messages as columns, for listing, counting and picking
+    due        which messages of a partition are due for a subscription
+    index      the delayed index of one partition in a process: sealed buckets, and the mutable one
+    upcoming   delayed messages as columns, for listing, counting and picking
 """

@@ -32,12 +32,24 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Id, Mark
-from txlog.engine.plan.delayed.timetable import DelayedIndex, index_of_partition
-from txlog.engine.plan.delayed.timetable_parts import BucketLost, BucketUnreadable, Key, after_time
+from txlog.engine.plan.delayed.index import (
+    BucketLost,
+    BucketUnreadable,
+    DelayedIndex,
+    Key,
+    after_time,
+    index_of_partition,
+)
 from txlog.engine.plan.policies import ACTIVE
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
-from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
-from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.reading.dispatch import (
+    BatchBytes,
+    Piece,
+    Skip,
+    id_of,
+    part_of,
+    plan,
+    requests_of,
+)
 from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption

@@ -3,6 +3,16 @@
 One function decides visibility for consumers and readers alike: the data rows of the partition, and
 at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan uses
 the folds alone, so it never reads rows that a caller does not need.
+
+A plan leaves out ids as bitmaps for each ledger, so a million rows cost microseconds:
+
+    planned = range - acknowledged - pending - leased - waiting - (future - released)
+
+It walks only the remaining entries, run by run, and only the remaining messages of a marker.
+
+A batch has a bound in bytes, so that large messages do not fill the memory. The bytes of a large
+message are known. All others count with the mean of their ledger or transaction; the error is
+bounded, since a ledger has no more than ledger_bytes_max.
 Source: spec/transactions 8.
 """
 
@@ -13,9 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from pyroaring import BitMap, BitMap64
 
 from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.base.startup import compute as pc
@@ -25,11 +36,181 @@ from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
-from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.storage.columns import FEW_ROWS, conform, constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
+
+# --- how much fits a batch ------------------------------------------------------------------------
+
+
+class BatchBytes:
+    """The bytes that a batch of one partition still takes."""
+
+    __slots__ = ("_partition", "_view", "left")
+
+    def __init__(self, view: View, partition: int, bytes_max: int) -> None:
+        self._view = view
+        self._partition = partition
+        self.left = bytes_max
+
+    def fit(
+        self, ledger: int, marker: Marker | None, index: int, requested: int, *, is_first: bool
+    ) -> tuple[int, int]:
+        """(how many of the next `requested` messages fit, bytes of each); 0: the batch is full.
+
+        index: of the first message in its transaction; is_first: the batch is empty and takes one
+            in any case
+        """
+        count, each = (
+            self._plain(ledger, requested)
+            if marker is None
+            else self._in_txn(marker, index, requested)
+        )
+        if count * each <= self.left:
+            return count, each
+        return max(self.left // each, int(is_first)), each
+
+    def _plain(self, ledger: int, requested: int) -> tuple[int, int]:
+        ends = self._view.topic(self._partition).ledgers
+        end = ends[bisect_left(ends, ledger, key=lambda ledger_end: ledger_end.ledger)]
+        each = end.payload_bytes // max(1, end.messages)
+        if requested * each <= self.left:
+            return requested, each
+        # exclude markers, because a few large transactions must not raise the mean of the other
+        # messages
+        markers = self._view.buffer(self._partition).markers.get(ledger, ())
+        size = end.payload_bytes - sum([marker.payload_bytes for marker in markers])
+        messages = end.messages - sum([marker.count for marker in markers])
+        return requested, max(0, size) // max(1, messages)
+
+    def _in_txn(self, marker: Marker, index: int, requested: int) -> tuple[int, int]:
+        chunked = self._view.buffer(self._partition).chunked
+        if not chunked or marker.payload_bytes <= self.left:
+            return requested, marker.payload_bytes // max(1, marker.count)
+        large = {part[3]: chunked[part[0]] for part in marker.ranges if part[0] in chunked}
+        if index in large:
+            return 1, large[index].payload_bytes
+        next_large = min((at for at in large if at > index), default=index + requested)
+        size = marker.payload_bytes - sum(
+            large_message.payload_bytes for large_message in large.values()
+        )
+        return min(requested, next_large - index), size // max(1, marker.count - len(large))
+
+
+# --- the ids that a plan leaves out ---------------------------------------------------------------
+
+
+class IdsExcept(NamedTuple):
+    """Ids that are left out, except those in `but`."""
+
+    ids: IdSet
+    but: IdSet
+
+
+Skip: TypeAlias = tuple[IdSet | IdsExcept, ...]
+
+
+def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | None:
+    """The entries first..stop of a ledger outside all skip sets; None: all of them.
+
+    A marker is included unless all its messages are left out together.
+    cost: O(containers of the bitmaps)
+    """
+    remaining: BitMap64 | None = None
+    for skipped in skip:
+        bits = _entries_of(skipped, ledger)
+        if not bits:
+            continue
+        if remaining is None:
+            if not bits.range_cardinality(first, stop):
+                continue
+            remaining = BitMap64(range(first, stop))
+        remaining -= bits
+    return remaining
+
+
+def _entries_of(skipped: IdSet | IdsExcept, ledger: int) -> BitMap64 | None:
+    if isinstance(skipped, IdSet):
+        return skipped.entries.get(ledger)
+    bits = skipped.ids.entries.get(ledger)
+    if not bits:
+        return None
+    back = skipped.but.entries.get(ledger)
+    bits = bits - back if back else bits
+    if skipped.but.inner:
+        partial_entries = BitMap64(
+            [entry for number, entry in skipped.but.inner if number == ledger]
+        )
+        bits = bits - partial_entries
+    return bits
+
+
+def runs_left(bits: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The runs of a bitmap, as (first, last); it has nothing outside first..stop.
+
+    cost: O(1) a run, whatever its length
+    """
+    holes: BitMap64 | None = None
+    position = first
+    while position < stop:
+        for low in bits.iter_equal_or_larger(position):
+            if low + 1 not in bits:  # where there are many runs, most have one entry
+                yield low, low
+                continue
+            if holes is None:
+                holes = BitMap64.flip(bits, first, stop)
+            position = holes.next_set_bit(low) if holes and holes[-1] > low else stop
+            yield low, position - 1
+            break
+        else:
+            return
+
+
+def indexes_left(
+    skip: Skip, ledger: int, entry: int, first: int, last: int
+) -> Iterator[tuple[int, int]]:
+    """The runs of indexes first..last of a marker that are not left out."""
+    remaining: BitMap | None = None
+    for skipped in skip:
+        ids = skipped if isinstance(skipped, IdSet) else skipped.ids
+        bits = ids.inner.get((ledger, entry))
+        if isinstance(skipped, IdsExcept):
+            bits = _indexes_of(skipped, ledger, entry, first, last)
+        if bits:
+            if remaining is None:
+                remaining = BitMap(range(first, last + 1))
+            remaining -= bits
+    if remaining is None:
+        yield first, last
+        return
+    holes = BitMap.flip(remaining, first, last + 1)
+    count, position = len(remaining), first
+    while count:
+        low = remaining.next_set_bit(position)
+        position = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
+        count -= position - low
+        yield low, position - 1
+
+
+def _indexes_of(
+    skipped: IdsExcept, ledger: int, entry: int, first: int, last: int
+) -> BitMap | None:
+    """The messages of a marker that are left out; the set may have the marker as a whole."""
+    bits = skipped.ids.inner.get((ledger, entry))
+    whole = skipped.ids.entries.get(ledger)
+    if whole is not None and entry in whole:
+        bits = BitMap(range(first, last + 1))
+    if bits is None:
+        return None
+    back = skipped.but.entries.get(ledger)
+    if back is not None and entry in back:
+        return None
+    released = skipped.but.inner.get((ledger, entry))
+    return bits if released is None else bits - released
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
 
 RECEIVED = pa.schema(
     [

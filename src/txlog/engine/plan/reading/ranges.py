@@ -27,8 +27,7 @@ from txlog.engine.plan.reading.compacted import (
     rows_before,
     rows_earlier,
 )
-from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, position_followed_by
-from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.reading.dispatch import NO_MATTER, Skip, plan, position_followed_by
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 

@@ -26,7 +26,7 @@ from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
+from txlog.engine.plan.reading.dispatch import BatchBytes
 from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
 from txlog.engine.session.consuming.acknowledge import acknowledge_runs

@@ -39,7 +39,7 @@ from txlog.engine.model.routes import CATALOG, Component, members, peers, return
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import IndexMissing
-from txlog.engine.plan.delayed.timetable_parts import BucketLost
+from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
 from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, preview
