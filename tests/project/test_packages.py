@@ -27,7 +27,6 @@ GERUNDS = {  # words of the field, and rooms
     "staging": "what files are in before a frame names them",
     "standing": "a noun",
     "streaming": "what Spark calls it",
-    "unlinking": "what the system call does",
     "upcoming": "an adjective; the thing is all that is to come",
 }
 WHOLE = {  # names that look like two words and are one

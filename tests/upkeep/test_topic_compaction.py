@@ -26,9 +26,8 @@ from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.engine.storage.segment import SegmentStream, encode_part
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.upkeep.space import newest_keys, topic_compaction
-from txlog.engine.upkeep.space.newest_keys import NewestKeys
-from txlog.engine.upkeep.space.topic_compaction import _TopicCompaction
+from txlog.engine.upkeep.space import topic_compaction
+from txlog.engine.upkeep.space.topic_compaction import NewestKeys, _TopicCompaction
 from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
@@ -629,8 +628,8 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
 
     Kills: a table of all that is newest, a file that is made and compared as a whole.
     """
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
-    monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 4_000)
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", 4_000)
+    monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", 4_000)
     monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
     monkeypatch.setattr(topic_compaction, "piece_rows", lambda rows, size: 20)
     bench = bench_of(tmp_path, 2, ledger_entries_max=1000)
@@ -666,7 +665,7 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
     monkeypatch.setattr(PosixFile, "pwrite", aside)
     answer = client.admin.compact_topic("t")
     assert (answer["keys_kept"], answer["files"]) == (3000, 2)
-    assert max(held) <= newest_keys.HELD_BYTES
+    assert max(held) <= topic_compaction.HELD_BYTES
     assert sum(pieces) == 3000 and max(pieces) == 20 and len(pieces) <= 152
     assert sum(written) == answer["size_after_bytes"]
     assert max(put_aside) < 6_000 and sum(put_aside) > 3000 * 50

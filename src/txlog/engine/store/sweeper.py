@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
-from txlog.engine.decide.sending.silence import declare_idle, is_silence_due, silent_producers
+from txlog.engine.decide.sending.watermark import declare_idle, is_silence_due, silent_producers
 from txlog.engine.decide.transactions.sweep import (
     CallScope,
     SweepResult,

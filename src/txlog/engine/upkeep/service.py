@@ -36,7 +36,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.checkpoint import checkpoint, seal
 from txlog.engine.upkeep.delayed.buckets import tend_held
-from txlog.engine.upkeep.space import adopt, compact, notes, retention, sweep, topic_compaction
+from txlog.engine.upkeep.space import adopt, compact, retention, sweep, topic_compaction
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler
 
@@ -292,7 +292,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
-            notes.write_notes(store, topics_max=most)
+            sweep.write_notes(store, topics_max=most)
     return {
         "generation": report.generation,
         "lsn": report.lsn,

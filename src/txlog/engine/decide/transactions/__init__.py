@@ -90,10 +90,9 @@ Source: PIP-31; spec/transactions 4 to 6, 10, 11.
 
 Contents:
 
-    end        beginning a transaction, and ending it: the decision table
-    enter      the first step of every operation in a transaction
-    keys       transaction keys: connecting, beginning under one, fencing, deleting
-    register   partitions and subscriptions that a client names before it uses them
-    resolve    the ops of a commit and of an abort, also of late ends and a recovery
-    sweep      what each call does first: expire, drive on, forget
+    end       beginning a transaction, and ending it: the decision table
+    enter     the first step of every operation in a transaction
+    keys      transaction keys: connecting, beginning under one, fencing, deleting
+    resolve   the ops of a commit and of an abort, also of late ends and a recovery
+    sweep     what each call does first: expire, drive on, forget
 """

@@ -51,7 +51,7 @@ The rules, and what goes wrong without each:
  1. A producer that has asserted once holds the watermark back until it is idle. Otherwise a
     producer that restarts would let the others run ahead, and its messages would all be late. If it
     dies without a word, the watermark stands still; that is why a policy can declare it idle after
-    a silence (`engine/decide/sending/silence`), by an ordinary row, so that all processes see the
+    a silence (`engine/decide/sending/watermark`), by an ordinary row, so that all processes see the
     same.
  2. The greatest time of a producer wins. An assertion below its last one counts as fallen, and
     changes only the time of its last assertion.

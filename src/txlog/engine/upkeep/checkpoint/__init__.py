@@ -92,5 +92,4 @@ Contents:
     history      the history of transactions, kept after its journal is deleted
     quarantine   recording that a file is damaged, and checking it before its return
     seal         a closed ledger becomes one Parquet file
-    unlinking    removing files that no manifest names
 """

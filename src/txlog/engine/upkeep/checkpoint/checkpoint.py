@@ -1,8 +1,12 @@
-"""The checkpoint: moves the contents of the journal into files, so that opening costs the live
-state.
+"""The checkpoint: moves the journal into files, so that opening a store costs the live state.
 
 The package draws its time line. Only the holder of the maintenance lock comes here. Another process
 waits only for the cut; a thread of this process also waits for the dumps of the loaded folds.
+
+It also removes files that no manifest names, in the store and outside it. Files that lead from the
+checkpoint before the newest to the newest are spared, because repair uses them; so are files pinned
+by a live reader. A file that cannot be removed now is reported and left to `txlog admin gc`; the
+others are removed.
 Source: spec/reliability 2.4.
 """
 
@@ -25,6 +29,7 @@ from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.storage import remote
 from txlog.engine.storage.disk.protocol import Disk, Stream
 from txlog.engine.storage.journal.file import list_journals
 from txlog.engine.storage.manifest import (
@@ -37,6 +42,7 @@ from txlog.engine.storage.manifest import (
     generations,
     manifest_path,
     raw_changes,
+    read_manifest,
 )
 from txlog.engine.storage.remote import is_far
 from txlog.engine.storage.segment import (
@@ -46,25 +52,129 @@ from txlog.engine.storage.segment import (
     make_ref,
     piece_rows,
 )
+from txlog.engine.store.confirmed import HINT, confirmed, place_in
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.pins import pinned
+from txlog.engine.store.pins import pinned, unpinned
 from txlog.engine.store.space import RESERVE_PATH
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.checkpoint import history
-from txlog.engine.upkeep.checkpoint.unlinking import (
-    STATE_DIR,
-    needed_before,
-    removable,
-    unlink_free,
-)
 from txlog.engine.view.paths import Place, part_path, place_dir, place_of
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
-from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
+from txlog.errors import Corruption, DiskFailed, IntegrityError, MissingFile, StoreFull, TxlogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# --- files that no manifest names -----------------------------------------------------------------
+
+
+SIDECAR_DIR = "/_txnlog/"
+STATE_DIR = "state/"
+
+
+def unlink_free(store: Store, paths: Iterable[str]) -> int:
+    """Remove the files that no reader has pinned; returns their bytes.
+
+    Files outside the store are removed only from places that this user has confirmed
+    (store/confirmed).
+    """
+    disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
+    near, far = list[str](), list[str]()
+    for path in paths:
+        if remote.is_far(path):
+            far.append(path)
+        elif disk.exists(path):
+            near.append(path)
+    freed = sum(_remove_far(store, location, path) for location, path in removable(store, far))
+    if near:
+        with unpinned(disk, salt, timeout_ms) as is_free:
+            for path in filter(is_free, near):
+                try:
+                    size = disk.size(path)
+                    disk.unlink(path)
+                    freed += size
+                except MissingFile:
+                    pass
+                # no manifest names it, so the next sweep finds it again
+                except TxlogError as error:
+                    store.note(f"{error}; txlog admin gc --apply tries again")
+    return freed
+
+
+def removable(store: Store, far: list[str]) -> list[tuple[str, str]]:
+    """The files outside the store that may be removed, each with its place.
+
+    The others are reported, because this user has not confirmed their place.
+    """
+    if not far:
+        return []
+    places, uuid = confirmed(store), store.identity.uuid
+    located = [(place_in(places, uuid, path), path) for path in far]
+    stranded = [path for place, path in located if place is None]
+    if stranded:
+        more = "" if len(stranded) == 1 else f" and {len(stranded) - 1} more"
+        store.reports.append(
+            f"{remote.without_options(stranded[0])}{more} stay: this user has not offloaded from "
+            f"this store to there; {HINT}"
+        )
+    return [(location, path) for location, path in located if location is not None]
+
+
+def _remove_far(store: Store, location: str, path: str) -> int:
+    try:
+        size = remote.size_of(path)
+        with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
+            if is_free(path):
+                remote.delete(location, path)
+                return size
+    except MissingFile:
+        pass
+    except (DiskFailed, Corruption) as error:
+        store.reports.append(f"{error}; txlog admin gc --apply removes it later")
+    return 0
+
+
+def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
+    """The files that lead from the checkpoint before a manifest to it, and that only the
+    earlier one names.
+
+    If that checkpoint is unknown, all dropped files, because a repair may need them.
+    """
+    older = [generation for generation in generations(disk) if generation < newest.generation]
+    if not older:
+        return set()
+    try:
+        return leading(read_manifest(disk, older[-1], salt), newest)
+    except (IntegrityError, MissingFile):
+        return {path for path, since in newest.dropped if since >= newest.time_ms}
+
+
+def leading(previous: Manifest, newest: Manifest) -> set[str]:
+    """The files of a checkpoint from which repair can rebuild those of the next checkpoint.
+
+    Its state, its history, and rows that are now in other files. Rows of a trimmed or deleted
+    ledger are not needed, because frames record that they are dropped, and R18 deletes them then.
+    For a partition these ledgers are known; for a sidecar, only once the whole partition is
+    deleted.
+    """
+    out = {ref.path for ref in previous.dumps} | {ref.path for ref in previous.history}
+    live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}
+    for ledger, refs in previous.files.items():
+        for ref in refs:
+            in_sidecar = SIDECAR_DIR in ref.path and _partition_dir(ref.path) in live
+            if ledger in newest.files or in_sidecar:
+                out.add(ref.path)
+    return out
+
+
+def _partition_dir(path: str) -> str:
+    return path.partition(SIDECAR_DIR)[0] if SIDECAR_DIR in path else path.rpartition("/")[0]
+
+
+# --- checkpoint -----------------------------------------------------------------------------------
+
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5

@@ -192,8 +192,7 @@ def cut_off(disk: Disk, clock: Clock, evidence: StoreEvidence, lost: LostFrames 
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
         files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files
         change_logs = changes_of(old)
-        # these frames are not added to the logs here: the next checkpoint starts from the state
-        if has_frames:
+        if has_frames:  # their changes are unread: the next checkpoint starts from the state
             change_logs = Changes(False, change_logs.refs)
         dropped = dropped_files(old, files, dumps, old.history, change_logs, cut.lost, now.wall_ms)
         frames: list[Buffer] = []

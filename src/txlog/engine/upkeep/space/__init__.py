@@ -4,8 +4,6 @@ Contents:
 
     adopt              staged files become ledgers of a topic
     compact            sidecars without dead rows, in commit order
-    newest_keys        the newest message of each key, in little memory
-    notes              `_README` in the directory of each topic
     offload            sealed files move to a directory or a bucket
     retention          trimming by policy or on demand, and expiring old messages
     sweep              removing files that nothing names
