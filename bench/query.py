@@ -30,7 +30,7 @@ import pyarrow as pa
 
 import txlog
 from bench.results import put
-from txlog.engine.relation import checks
+from txlog.engine.relation import files
 from txlog.lake.sql.client_query import Query
 
 TXN_MESSAGES = 1000
@@ -134,7 +134,7 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
     raw.close()
 
     def check() -> None:
-        checks.forget()
+        files.forget()
         client._check_files(relation.direct)
 
     [checking] = map(medians, times_ms(tries, check))

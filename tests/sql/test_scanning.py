@@ -15,9 +15,8 @@ import txlog
 from tests.sql.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
 from txlog.base.ranges import Bound, Range
-from txlog.engine.relation.relation import ALL
+from txlog.engine.relation.relation import ALL, RelationFilter, Span
 from txlog.engine.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
-from txlog.engine.relation.spans import RelationFilter, Span
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
 

@@ -18,7 +18,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.engine.decide.sending import adopt
 from txlog.engine.decide.transactions import keys
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation import build, checks, relation, remote_rows, scans
+from txlog.engine.relation import build, files, relation, scans
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File
@@ -30,9 +30,8 @@ from txlog.errors import AlreadyClosed, StoreFull
 
 if TYPE_CHECKING:
     from txlog.base.rows.files import LedgerRows
-    from txlog.engine.relation.relation import FileSource, Relation, RelationContent
+    from txlog.engine.relation.relation import FileSource, Relation, RelationContent, RelationFilter
     from txlog.engine.relation.scans import Ends, Scan
-    from txlog.engine.relation.spans import RelationFilter
     from txlog.engine.store.pins import Pin
 
 KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "ended")
@@ -323,14 +322,14 @@ class RelationReader:
 
         raises: Corruption; MissingFile: removed
         """
-        return checks.check_files(self._disk, sources)
+        return files.check_files(self._disk, sources)
 
     def without_far(self, content: RelationContent) -> RelationContent:
         """The content, with rows in place of files with an instant that SQL cannot represent.
 
         raises: Corruption; MissingFile: removed
         """
-        return remote_rows.without_far(content, self._disk)
+        return files.without_far(content, self._disk)
 
     def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
         """(name, description) for all topics, partitions, subscriptions, keys or transactions.

@@ -19,8 +19,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.plan.records import records_as, records_of_file, schema_in
-from txlog.engine.relation.relation import FileSource, Relation
-from txlog.engine.relation.spans import Span
+from txlog.engine.relation.relation import FileSource, Relation, Span
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.remote import open_planned

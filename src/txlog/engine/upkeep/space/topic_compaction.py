@@ -359,7 +359,7 @@ def compact_topic(
         if not work.changed:
             return False
         ops = [work.of(partition, dry_run=dry_run) for partition in work.changed]
-        if dry_run or store.write(lambda live, now: deciding.switch(live, ops)):
+        if dry_run or store.write(lambda live, now: deciding.switch_compacted(live, ops)):
             return not dry_run
         for op in ops:
             for file in op.files:
