@@ -53,8 +53,8 @@ from itertools import islice
 import pyarrow as pa
 import txlog
 from txlog.clock import ManualClock
-from txlog.engine.plan.delayed.timetable import timetable
-from txlog.engine.plan.delayed.timetable_parts import FAR
+from txlog.engine.plan.delayed.index import index_of_partition
+from txlog.engine.plan.delayed.index import FAR
 
 path, what, start_ms, cutoff_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 
@@ -74,7 +74,7 @@ _, partition = client.store.read(number)
 
 def index(view):
     began = time.perf_counter()
-    table = timetable(view, partition, start_ms)
+    table = index_of_partition(view, partition, start_ms)
     out["next"] = table.next_key()
     out["next_s"] = time.perf_counter() - began
     out["next_memory"] = memory() - before
@@ -84,7 +84,7 @@ def index(view):
     out["bitmaps_s"] = time.perf_counter() - began
     out["bitmaps_memory"] = memory() - before
     began = time.perf_counter()
-    table = timetable(view, partition, cutoff_ms)
+    table = index_of_partition(view, partition, cutoff_ms)
     out["advance_s"] = time.perf_counter() - began
     key, popped, began = (start_ms, FAR, 0, 0), 0, time.perf_counter()
     while popped < {pops}:

@@ -22,7 +22,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.session.transactions.transaction import in_transaction
-from txlog.engine.upkeep.space import newest_keys, topic_compaction
+from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.view.view import View
 
 START_MS = 1_700_000_000_000
@@ -162,9 +162,9 @@ def little_room(size: int) -> Iterator[None]:
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:
     """Have a compaction hold a few keys, and the rows of a few messages."""
-    patch.setattr(newest_keys, "HELD_BYTES", 60)
-    patch.setattr(newest_keys, "DIVIDED_BYTES", 30)
-    patch.setattr(newest_keys, "NUMBER_BITS", 3)
+    patch.setattr(topic_compaction, "HELD_BYTES", 60)
+    patch.setattr(topic_compaction, "DIVIDED_BYTES", 30)
+    patch.setattr(topic_compaction, "NUMBER_BITS", 3)
     patch.setattr(newest, "SCAN_MESSAGES", 4)
     patch.setattr(newest, "FETCH_BYTES", 1)
     patch.setattr(topic_compaction, "KEPT_DECODED_BYTES", 0)

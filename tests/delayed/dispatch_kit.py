@@ -8,7 +8,7 @@ from tests.engine_kit import START_MS, Bench, open_client, rows, session_of
 from txlog import Client, MessageId
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
-from txlog.engine.plan.standing import Place
+from txlog.engine.plan.standing import ReadPosition
 from txlog.engine.view.view import View
 
 T0 = START_MS
@@ -77,7 +77,7 @@ def take_ids(consumer: Consumer, limit: int = 1000) -> list[MessageId]:
     return [one for one in found if one is not None]
 
 
-def place(consumer: Consumer) -> Place:
+def place(consumer: Consumer) -> ReadPosition:
     """Where a consumer stands in the one partition."""
     receiving = session_of(consumer).receiving
     found = receiving.place(receiving.numbers()[0])

@@ -27,7 +27,7 @@ from tests.engine_kit import START_MS, open_client, session_of
 from txlog import Client, Consumer, MessageId, TxnId
 from txlog.base.ranges import Bound
 from txlog.engine.folds.catalog import numbers as numbers_of
-from txlog.engine.plan.delayed.timetable import timetable
+from txlog.engine.plan.delayed.index import index_of_partition
 from txlog.errors import NotAllowed
 
 
@@ -236,7 +236,7 @@ class Clients(Model):
             known = view.catalog.subscriptions.values()
             number = next(one.number for one in known if one.name == sub.name)
             return sum(
-                timetable(view, one, cutoff_ms).count_for(view.cursor(number, one))
+                index_of_partition(view, one, cutoff_ms).count_for(view.cursor(number, one))
                 for one in numbers_of(topic)
             )
 

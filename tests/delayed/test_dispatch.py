@@ -11,7 +11,7 @@ from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from tests.engine_kit import session_of
 from txlog import Bound, MessageId
-from txlog.engine.plan.consuming import choice, key_shared
+from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.reading.dispatch import Piece
 from txlog.engine.upkeep.delayed.buckets import drop_lost
 from txlog.engine.view.view import View
@@ -599,14 +599,14 @@ def test_key_shared_reads_only_the_keys_of_what_became_due(
     mine = take(one)
     assert 0 < len(mine) < 100 and take(one) == []
     looked: list[int] = []
-    read = key_shared._slots
+    read = choice._slots
 
     def note(view: View, pieces: list[Piece]) -> pa.Array:
         found = read(view, pieces)
         looked.append(len(found))
         return found
 
-    monkeypatch.setattr(key_shared, "_slots", note)
+    monkeypatch.setattr(choice, "_slots", note)
     shop.set(100)
     got = take(one, 10) + take(one)
     assert got == [value.replace(b"now", b"later") for value in mine]

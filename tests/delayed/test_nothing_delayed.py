@@ -14,7 +14,7 @@ import pytest
 from tests.engine_kit import Bench
 from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any
-from txlog.engine.plan.standing import Place
+from txlog.engine.plan.standing import ReadPosition
 from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -36,7 +36,7 @@ def test_it_is_what_a_scan_finds(
     found: Counter[bool] = Counter()
 
     def compared(
-        view: View, number: int, cursor: Any, place: Place | None, now: Any, cutoff: int,
+        view: View, number: int, cursor: Any, place: ReadPosition | None, now: Any, cutoff: int,
         limit: int, most: int,
     ) -> Any:  # fmt: skip
         short = all_due(view, number, cursor, place, now, cutoff, limit, most)
@@ -46,7 +46,9 @@ def test_it_is_what_a_scan_finds(
             assert not scan.is_rewound
             key = (cutoff, 1, 0, 0)
             for other in ({"losses": 9}, {"honours": False}, {"strays": (key,)}, {"members": (1,)}):
-                changed = msgspec.structs.replace(place or Place(0, cursor.mark_delete), **other)
+                changed = msgspec.structs.replace(
+                    place or ReadPosition(0, cursor.mark_delete), **other
+                )
                 assert all_due(view, number, cursor, changed, now, cutoff, limit, most) is None
         found[short is not None] += 1
         return short

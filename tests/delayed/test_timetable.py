@@ -18,9 +18,14 @@ from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import Id
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import Key, after_time, sorted_rows
-from txlog.engine.plan.reading.skip_sets import Without
+from txlog.engine.plan.delayed.index import (
+    DelayedIndex,
+    Key,
+    after_time,
+    index_of_partition,
+    sorted_rows,
+)
+from txlog.engine.plan.reading.dispatch import IdsExcept
 from txlog.engine.storage.bucket import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.delayed.buckets import tend
@@ -50,15 +55,15 @@ def columns(rows: list[Key]) -> Columns:
     return Columns(longs[0], longs[1], longs[2], memoryview(array("i", index)))
 
 
-def is_in(one: Id, ids: IdSet | Without) -> bool:
+def is_in(one: Id, ids: IdSet | IdsExcept) -> bool:
     assert isinstance(ids, IdSet)
     return one in ids
 
 
 def tended(shop: Shop) -> int:
     """How many buckets there are after what upkeep wants."""
-    tend(shop.client.store, None)
-    return shop.client.store.read(lambda view: len(view.delayed(1).buckets))
+    tend(shop.client._store, None)
+    return shop.client._store.read(lambda view: len(view.delayed(1).buckets))
 
 
 def random_shop(folder: Path, chance: random.Random) -> Shop:
@@ -81,7 +86,7 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
         else:
             shop.commit(*given)
         if chance.random() < 0.3:
-            tend(shop.client.store, None)
+            tend(shop.client._store, None)
     return shop
 
 
@@ -95,7 +100,7 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
     def look(view: View) -> None:
         rows = indexed(view)
         cutoff = T0 + chance.randrange(-5, 70)
-        table = timetable(view, 1, cutoff)
+        table = index_of_partition(view, 1, cutoff)
         mark = (chance.randrange(4), chance.randrange(4), 0)
         sets, away = table.futures(Cursor(), mark, make_do=False)
         assert not away
@@ -120,14 +125,14 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
         assert table.count_for(cursor) == len(left)
 
     for _ in range(30):
-        if shop.client.store.read(indexed):
-            shop.client.store.read(look)
+        if shop.client._store.read(indexed):
+            shop.client._store.read(look)
         deed = chance.random()
         if deed < 0.2:
             shop.send_all((b"", chance.randrange(1, 60)), (b"", None))
         elif deed < 0.3:
             shop.set(chance.randrange(40))
-            tend(shop.client.store, None)
+            tend(shop.client._store, None)
             shop.set(0)
         elif deed < 0.4:
             shop.commit(*[(b"", 30)] * 3)
@@ -216,7 +221,9 @@ def sealed(tmp_path: Path) -> tuple[Shop, list[MessageId], Path]:
     shop.set(0)
     ids = shop.send_all((b"a", 300), (b"b", 100), (b"c", 200))
     assert tended(shop) == 1
-    [path] = shop.client.store.read(lambda view: [one.file.path for one in view.delayed(1).buckets])
+    [path] = shop.client._store.read(
+        lambda view: [one.file.path for one in view.delayed(1).buckets]
+    )
     return shop, ids, tmp_path / "store" / path
 
 
@@ -249,7 +256,7 @@ def test_a_lost_bucket_costs_time_only(
     shop, ids, path = sealed
     consumer = shop.consumer(type=type)
     harm(path)
-    lock = shop.client.store.disk.lock_file(MAINTENANCE_PATH)
+    lock = shop.client._store.disk.lock_file(MAINTENANCE_PATH)
     if not is_free:
         lock.acquire(0)
     assert take(consumer) == []
@@ -323,12 +330,12 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
     shop.set(0)
     consumer = shop.consumer()
     shop.send(b"a", 10)
-    tend(shop.client.store, None)
+    tend(shop.client._store, None)
     assert take(consumer) == []
-    known = shop.client.store.read(lambda view: dict(view.timetables))
-    assert isinstance(known[1], Timetable)
+    known = shop.client._store.read(lambda view: dict(view.timetables))
+    assert isinstance(known[1], DelayedIndex)
     shop.reopen()
-    assert shop.client.store.read(lambda view: view.timetables) == {}
+    assert shop.client._store.read(lambda view: view.timetables) == {}
 
 
 def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
@@ -342,4 +349,4 @@ def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
         shop.consumer("other").close()
         assert take(consumer) == [b"a"]
     shop.client.admin.delete_topic("t", force=True)
-    assert shop.client.store.read(lambda view: view.timetables) == {}
+    assert shop.client._store.read(lambda view: view.timetables) == {}

@@ -21,7 +21,7 @@ from txlog.engine.model import tail
 from txlog.engine.model.schema import decode_rows
 from txlog.engine.relation import frames
 from txlog.engine.relation import stored as stored_rows
-from txlog.engine.relation.relation import Source
+from txlog.engine.relation.relation import FileSource
 from txlog.engine.relation.stored import ACKS, ROWS, StoredFrames, StoredRows, part_rows
 from txlog.errors import InvalidArgument, PartitionUnavailable, TopicNotFound
 from txlog.lake.jobs import audit as auditing
@@ -352,7 +352,7 @@ def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path
     (tmp_path / clean.ref.path).parent.mkdir(parents=True)
     pq.write_table(wrong, tmp_path / clean.ref.path)
     name = f"../{clean.ref.path}"
-    moved = Source(clean.partition, "s", tampered_ref(clean.ref, path=name))
+    moved = FileSource(clean.partition, "s", tampered_ref(clean.ref, path=name))
     files = [moved if source is clean else source for source in held.files]
     with Local().stored(client, dataclasses.replace(held, files=files)) as ask:
         table = ask(auditing._FAULTS["places"][1])

@@ -27,7 +27,6 @@ GERUNDS = {  # words of the field, and rooms
     "staging": "what files are in before a frame names them",
     "standing": "a noun",
     "streaming": "what Spark calls it",
-    "unlinking": "what the system call does",
     "upcoming": "an adjective; the thing is all that is to come",
 }
 WHOLE = {  # names that look like two words and are one
@@ -35,7 +34,6 @@ WHOLE = {  # names that look like two words and are one
     "compaction": "one word, beside `compact`",
     "datasource": "what Spark calls it",
     "idset": "the type is IdSet",
-    "timetable": "one word",
     "workers": "those who do `work`",
 }
 ROOTS = sorted(file.parent for file in (SOURCE / PACKAGE).rglob("__init__.py"))

@@ -25,7 +25,7 @@ from txlog.client.answers.metric_family import Family
 from txlog.client.answers.metrics import STATUSES
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.delayed import Delayed
-from txlog.engine.folds.watermark import State, Watermark
+from txlog.engine.folds.watermark import Watermark, WatermarkState
 from txlog.engine.model import ops, schema
 from txlog.errors import (
     ConsumerBusy,
@@ -529,7 +529,7 @@ def test_rows_of_watermarks() -> None:
 def test_statuses_of_watermarks() -> None:
     said = [row["status"] for row in table(WATERMARKS, "8", "status")]
     assert tuple(said) == STATUSES
-    assert said[:1] == [State().status]
+    assert said[:1] == [WatermarkState().status]
     numbered = ", ".join(f"{number} {status}" for number, status in enumerate(STATUSES))
     assert f"`status` is {numbered}" in " ".join(section(WATERMARKS, "13").split())
 

@@ -42,7 +42,7 @@ LARGE: dict[str, set[str]] = {
         "engine/upkeep/checkpoint/checkpoint:checkpoint",
         "engine/upkeep/repair/apply:_republish",
         "engine/upkeep/verify/files:check_state",
-        "engine/upkeep/verify/rows:_check_ledger",
+        "engine/upkeep/verify/folds:_check_ledger",
         "functions/windows:tumbling",
     },
     "parameters": {
@@ -64,7 +64,7 @@ LARGE: dict[str, set[str]] = {
         "engine/decide/consuming/seek:seek",
         "engine/decide/sending/large:_chunks",
         "engine/decide/topics/create:create_subscription",
-        "engine/plan/consuming/key_shared:choose_keys",
+        "engine/plan/consuming/choice:choose_keys",
         "engine/plan/delayed/due:__init__",
         "engine/plan/reading/uncommitted:preview",
         "engine/storage/journal/frame:encode",

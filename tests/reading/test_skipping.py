@@ -13,8 +13,7 @@ from txlog.engine.folds.buffer import Marker
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, before, covers
 from txlog.engine.model.ops import Mark
-from txlog.engine.plan.reading.dispatch import Plan, plan
-from txlog.engine.plan.reading.skip_sets import Skip, Without
+from txlog.engine.plan.reading.dispatch import IdsExcept, Plan, Skip, plan
 from txlog.engine.view.view import View
 
 BEGIN: Mark = (0, -1, 0)
@@ -33,7 +32,7 @@ def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
     topic, buffer = SimpleNamespace(ledgers=ends), SimpleNamespace(markers=markers, chunked={})
     watermark = SimpleNamespace(silent={})
     return cast(
-        View,
+        "View",
         SimpleNamespace(
             topic=lambda _: topic, buffer=lambda _: buffer, watermark=lambda _: watermark
         ),
@@ -100,7 +99,7 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
     for _ in range(20):
         a, b, c = (some(chance, ids, ledgers) for _ in range(3))
         skip: Skip = chance.choice(
-            ((), (a,), (a, b), (a, Without(b, c)), (Without(b, c), a, IdSet()))
+            ((), (a,), (a, b), (a, IdsExcept(b, c)), (IdsExcept(b, c), a, IdSet()))
         )
         after = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
         stop = chance.choice([None, None, *ids])

@@ -11,7 +11,7 @@ import pytest
 from tests.engine_kit import Bench
 from txlog.engine.decide.sending.dedup import fresh_rows
 from txlog.engine.folds import topic as folds
-from txlog.engine.folds.topic import LastSent
+from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import PartitionSlice, Routed
 from txlog.engine.view.view import View
@@ -39,7 +39,7 @@ def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
     """Kills: a number that is answered and not stored, and one that is stored twice."""
     print("seed", seed)
     chance = random.Random(seed)
-    sent, stored = LastSent(-1, 0, -1, 0), set[int]()
+    sent, stored = ProducerState(-1, 0, -1, 0), set[int]()
     for _ in range(300):
         numbers = sorted(chance.sample(range(chance.choice((20, 200, 2000))), chance.randint(1, 9)))
         if chance.random() < 0.5:  # most batches go on
@@ -68,7 +68,7 @@ def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPa
     print("seed", seed)
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
     chance = random.Random(seed)
-    sent, stored = LastSent(-1, 0, -1, 0), set[int]()
+    sent, stored = ProducerState(-1, 0, -1, 0), set[int]()
     for _ in range(500):
         number = sent.sequence + chance.randint(1, 5)
         if chance.random() < 0.3:
@@ -89,7 +89,7 @@ def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPa
 def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a batch with more gaps than a producer may have, of which a quarter is forgotten."""
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
-    sent = LastSent(-1, 0, -1, 0)
+    sent = ProducerState(-1, 0, -1, 0)
     assert sequences.store(sent, runs_of(list(range(1, 200, 2))))
     assert (len(sent.gaps), sent.sequence, sent.unknown) == (32, 199, 166)
     assert sequences.fresh(sent, [167, 199])[:2] == [168, 168]
@@ -132,7 +132,7 @@ def test_many_runs_are_stored_at_once(seed: int) -> None:
     """A batch may fill many gaps, and a part of one several times."""
     print("seed", seed)
     chance = random.Random(seed)
-    sent, stored = LastSent(-1, 0, -1, 0), set[int]()
+    sent, stored = ProducerState(-1, 0, -1, 0), set[int]()
     for _ in range(40):
         numbers = sorted({chance.randrange(300) for _ in range(chance.randint(1, 60))} - stored)
         if not numbers:

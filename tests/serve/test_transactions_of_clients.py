@@ -15,7 +15,7 @@ import pytest
 import txlog
 from tests.serve.raw import Place, Raw, told
 from txlog.base.ids import TxnId
-from txlog.engine.decide.transactions.register import AHEAD_MAX
+from txlog.engine.decide.transactions.enter import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar import groups, sends

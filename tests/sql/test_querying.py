@@ -18,7 +18,7 @@ import txlog
 from tests.tiers import graded
 from txlog import Client, MessageId, Schema, TxnId
 from txlog.base.ranges import END, Bound
-from txlog.engine.relation.relation import Content, Relation
+from txlog.engine.relation.relation import Relation, RelationContent
 from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -378,7 +378,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
-    ) -> tuple[list[Content], dict[str, pa.Table]]:
+    ) -> tuple[list[RelationContent], dict[str, pa.Table]]:
         nonlocal tries
         found = known(self, words, isolation, **how)
         tries += 1

@@ -15,9 +15,8 @@ import txlog
 from tests.sql.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
 from txlog.base.ranges import Bound, Range
-from txlog.engine.relation.relation import ALL
+from txlog.engine.relation.relation import ALL, RelationFilter, Span
 from txlog.engine.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
-from txlog.engine.relation.spans import Span, Wanted
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
 
@@ -58,7 +57,7 @@ def scanned(path: str, scans: list[Scan], names: list[str] | None = None) -> lis
     return rows if names else sorted(rows, key=place)
 
 
-def found(client: Client, topic: str = "orders", wanted: Wanted = ALL) -> list[Row]:
+def found(client: Client, topic: str = "orders", wanted: RelationFilter = ALL) -> list[Row]:
     """The rows that scans of a topic have."""
     return scanned(client.path, scans_of(client._relation(topic, wanted)))
 
@@ -115,14 +114,14 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
         wanted = some_range(rng, everything)
         partitions = rng.choice([None, [0]])
         expected = read(client, wanted, partitions)
-        got = found(client, "t", Wanted(partitions, wanted))
+        got = found(client, "t", RelationFilter(partitions, wanted))
         assert ids(got) == ids(expected), (str(wanted), partitions)
         seen["ranges"] += 1
         seen["part"] += 0 < len(got) < len(everything)
     if everything:
         lsn = rng.choice([row["lsn"] for row in rows])
         assert isinstance(lsn, int)
-        old = found(client, "t", Wanted(at_lsn=lsn))
+        old = found(client, "t", RelationFilter(at_lsn=lsn))
         assert ids(old) == ids([row for row in rows if row["lsn"] <= lsn])  # type: ignore[operator]
         ends = {"lsn": (lsn, lsn)}
         kept = scanned(client.path, scans_of(client._relation("t"), ends))
@@ -183,13 +182,13 @@ def test_scans_have_what_a_reader_has_in_many_histories(tmp_path: Path) -> None:
 def test_bounds_of_the_caller_are_checked(client: Client) -> None:
     """Kills: an LSN that is not there yet, a range that is no stretch, a partition too many."""
     client.producer("orders").send(b"x", partition=1)
-    assert len(found(client, wanted=Wanted([1]))) == 1
+    assert len(found(client, wanted=RelationFilter([1]))) == 1
     assert found(client, "orders/0") == []
-    for wanted in (Wanted(at_lsn=99), Wanted(range=Range(kind="unacked"))):
+    for wanted in (RelationFilter(at_lsn=99), RelationFilter(range=Range(kind="unacked"))):
         with pytest.raises(InvalidArgument):
             client._relation("orders", wanted)
     with pytest.raises(TopicNotFound, match="no partition 2"):
-        client._relation("orders", Wanted([2]))
+        client._relation("orders", RelationFilter([2]))
 
 
 def test_spans_name_their_partitions(client: Client) -> None:
@@ -199,8 +198,10 @@ def test_spans_name_their_partitions(client: Client) -> None:
     [ledger] = {row["ledger"] for row in found(client, "orders/1")}
     assert isinstance(ledger, int)
     span = Span((ledger, 1, 0), (ledger, 2, 0))
-    assert ids(found(client, wanted=Wanted(spans={1: span}))) == [(1, ledger, 1, 0)]
-    assert found(client, wanted=Wanted(spans={1: Span((ledger, 2, 0), (ledger, 2, 0))})) == []
+    assert ids(found(client, wanted=RelationFilter(spans={1: span}))) == [(1, ledger, 1, 0)]
+    assert (
+        found(client, wanted=RelationFilter(spans={1: Span((ledger, 2, 0), (ledger, 2, 0))})) == []
+    )
 
 
 def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
@@ -208,7 +209,7 @@ def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)
     client.admin.set_offline("orders", 1)
-    late = Wanted(range=Range(Bound("time", 0)))
+    late = RelationFilter(range=Range(Bound("time", 0)))
     with pytest.raises(PartitionUnavailable):
         client._relation("orders", late)
     assert client._relation("orders", late, skip_unavailable=True).unavailable == [1]
@@ -235,7 +236,9 @@ def test_row_groups_are_left_out_by_what_is_wanted(client: Client) -> None:
     read = pa.concat_tables(tables).column("entry").to_pylist()
     assert {60_000, 60_001} <= set(read)
     assert len(read) <= 50_000
-    [part] = scans_of(client._relation("orders", Wanted(range=Range(Bound("skip", 119_000)))))
+    [part] = scans_of(
+        client._relation("orders", RelationFilter(range=Range(Bound("skip", 119_000))))
+    )
     assert sum(table.num_rows for table in read_scan(disk, part, ["value"])) == 1000
     disk.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog.engine.folds import coordinator
-from txlog.engine.folds.coordinator import COMMITTED, FOLD, Coordinator, Ended, Txn
+from txlog.engine.folds.coordinator import COMMITTED, FOLD, Coordinator, EndedTxns, Txn
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -99,7 +99,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
 
 def test_what_is_newer_than_all_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """An open transaction is asked for with each operation in it, and is not among them."""
-    known = Ended(ended(sequence, sequence, 0) for sequence in range(1000))
+    known = EndedTxns(ended(sequence, sequence, 0) for sequence in range(1000))
 
     def contains(block: object, sequence: int) -> bool:
         raise AssertionError(f"{sequence} was looked for")
@@ -158,13 +158,13 @@ def test_a_checkpoint_learns_their_times_in_pieces(
     bench.client.checkpoint()
     client = bench.reopen()
     pieces: list[int] = []
-    at_once = Ended.survey
+    at_once = EndedTxns.survey
 
-    def survey(self: Ended, most: int) -> bool:
+    def survey(self: EndedTxns, most: int) -> bool:
         pieces.append(most)
         return at_once(self, most)
 
-    monkeypatch.setattr(Ended, "survey", survey)
+    monkeypatch.setattr(EndedTxns, "survey", survey)
     client.checkpoint()
     assert len(pieces) >= 200 // 4 // 8
     assert set(pieces) == {8}

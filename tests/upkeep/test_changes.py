@@ -109,7 +109,9 @@ def test_every_op_of_a_key_a_cursor_or_the_catalog_is_a_row_or_not_meant_to_be()
     taken = {op for op in get_args(Op) if any(hasattr(fold, op.__name__) for fold in folds)}
     assert {op.__name__ for op in taken - changes.TAKES.keys()} == UNRECORDED.keys()
     assert changes.TAKES.keys() <= taken
-    of_catalog = {op for op, take in changes.TAKES.items() if take is changes.Collected.of_catalog}
+    of_catalog = {
+        op for op, take in changes.TAKES.items() if take is changes.CollectedChanges.of_catalog
+    }
     assert of_catalog == changes._OBJECTS.keys()
 
 

@@ -835,7 +835,7 @@ def test_a_caller_gets_the_interpreter_sooner_beside_a_checkpoint(
 
 def test_what_a_program_sets_stays() -> None:
     """Whatever it sets, and whenever; two checkpoints at once count as one."""
-    sharing, before = service.Sharing(), sys.getswitchinterval()
+    sharing, before = service.FastThreadSwitching(), sys.getswitchinterval()
     try:
         with sharing, sharing:
             assert sys.getswitchinterval() == service.SWITCH_S

@@ -18,7 +18,7 @@ from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_
 from tests.tiers import graded
 from txlog import Bound, Client, TxnId
 from txlog.base.ranges import END
-from txlog.engine.decide.topics import sidecar
+from txlog.engine.decide.topics import files
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
@@ -207,15 +207,15 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
         monkeypatch.setattr(compaction, "compare_rows", real)
         meanwhile()
 
-    decide = sidecar.switch
+    decide = files.switch_sidecar
 
-    def noted(view: View, made: sidecar.Switch) -> Any:
+    def noted(view: View, made: files.SidecarReplacement) -> Any:
         decision = decide(view, made)
         answers.append(decision.answer)
         return decision
 
     monkeypatch.setattr(compaction, "compare_rows", then)
-    monkeypatch.setattr(sidecar, "switch", noted)
+    monkeypatch.setattr(files, "switch_sidecar", noted)
     return answers
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
-from txlog.engine.upkeep.space import newest_keys
-from txlog.engine.upkeep.space.newest_keys import KEYED, NewestKeys, Numbers
+from txlog.engine.upkeep.space import topic_compaction
+from txlog.engine.upkeep.space.topic_compaction import KEYED, NewestKeys, NumberSet
 
 Rows = list[tuple[bytes | None, int]]
 
@@ -36,9 +36,9 @@ def some_keys(chance: random.Random, count: int) -> Iterator[bytes | None]:
 def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key is in one group, with its last message of every partition, in order."""
     chance = random.Random(seed)
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", chance.choice((1, 500, 5_000, 1 << 20)))
-    monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", chance.choice((1, 3_000)))
-    monkeypatch.setattr(newest_keys, "CHECKED_ROWS", chance.choice((7, 1000)))
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", chance.choice((1, 500, 5_000, 1 << 20)))
+    monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", chance.choice((1, 3_000)))
+    monkeypatch.setattr(topic_compaction, "CHECKED_ROWS", chance.choice((7, 1000)))
     wanted: dict[bytes, dict[int, int]] = {}
     disk = MemoryDisk()
     with closing(NewestKeys(disk)) as keys:
@@ -72,8 +72,8 @@ def test_what_is_held_is_bounded_however_many_keys_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of a share, which is divided again; kills: dividing by the same bits of the checksum."""
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", 2_000)
-    monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 1_000)
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", 1_000)
     made: list[NewestKeys] = []
     begin = NewestKeys.__init__
 
@@ -99,7 +99,7 @@ def test_what_is_held_is_bounded_however_many_keys_there_are(
 
 def test_keys_that_come_again_and_again_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts are the keys, not the messages."""
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", 4_000)
     with closing(NewestKeys(MemoryDisk())) as keys:
         for start in range(0, 20_000, 100):
             keys.add(0, table([(b"%d" % (n % 60), n) for n in range(start, start + 100)]))
@@ -108,8 +108,8 @@ def test_keys_that_come_again_and_again_are_not_divided(monkeypatch: pytest.Monk
 
 
 def test_keys_with_equal_checksums_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", 100)
-    monkeypatch.setattr(newest_keys, "crc32", lambda key: 0x8421_0842)
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", 100)
+    monkeypatch.setattr(topic_compaction, "crc32", lambda key: 0x8421_0842)
     with closing(NewestKeys(MemoryDisk())) as keys:
         for start in range(0, 500, 10):
             keys.add(0, table([(b"%d" % (n % 300), n) for n in range(start, start + 10)]))
@@ -120,9 +120,9 @@ def test_keys_with_equal_checksums_stay_together(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("bits", [3, 32])
 def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of more than a bitmap has; kills: forgetting the upper bits."""
-    monkeypatch.setattr(newest_keys, "NUMBER_BITS", bits)
+    monkeypatch.setattr(topic_compaction, "NUMBER_BITS", bits)
     chance = random.Random(bits)
-    known, numbers = set[int](), Numbers()
+    known, numbers = set[int](), NumberSet()
     assert numbers.within(0, 100).to_pylist() == []
     for _ in range(20):
         some = [chance.randrange(200) for _ in range(chance.randrange(10))]
@@ -140,7 +140,7 @@ def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_beyond_a_bitmap() -> None:
-    numbers = Numbers()
+    numbers = NumberSet()
     far = [5, (1 << 32) - 1, 1 << 32, (1 << 33) + 5]
     numbers.add(pa.array(far, pa.int64()))
     assert len(numbers) == 4

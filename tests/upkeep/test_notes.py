@@ -8,7 +8,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench, send, values
-from txlog.engine.upkeep.space.notes import TEXT
+from txlog.engine.upkeep.space.sweep import TEXT
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

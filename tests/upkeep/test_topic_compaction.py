@@ -26,9 +26,8 @@ from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.engine.storage.segment import SegmentStream, encode_part
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.upkeep.space import newest_keys, topic_compaction
-from txlog.engine.upkeep.space.newest_keys import NewestKeys
-from txlog.engine.upkeep.space.topic_compaction import _Work
+from txlog.engine.upkeep.space import topic_compaction
+from txlog.engine.upkeep.space.topic_compaction import NewestKeys, _TopicCompaction
 from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
@@ -442,9 +441,9 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
     put(client, (b"a", b"1"))
     client.admin.compact_topic("t")
     put(client, (b"b", b"2"))
-    scan, left = _Work._scan, 3
+    scan, left = _TopicCompaction._scan, 3
 
-    def overtaken(self: _Work, *given: Any) -> None:
+    def overtaken(self: _TopicCompaction, *given: Any) -> None:
         nonlocal left
         times, left = left, 0
         for _ in range(times):  # two manifests keep files
@@ -453,7 +452,7 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
             other.checkpoint()
         scan(self, *given)
 
-    monkeypatch.setattr(_Work, "_scan", overtaken)
+    monkeypatch.setattr(_TopicCompaction, "_scan", overtaken)
     with pytest.raises(SnapshotExpired):
         client.admin.compact_topic("t", dry_run=True)
     put(client, (b"d", b"4"))
@@ -629,8 +628,8 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
 
     Kills: a table of all that is newest, a file that is made and compared as a whole.
     """
-    monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
-    monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 4_000)
+    monkeypatch.setattr(topic_compaction, "HELD_BYTES", 4_000)
+    monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", 4_000)
     monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
     monkeypatch.setattr(topic_compaction, "piece_rows", lambda rows, size: 20)
     bench = bench_of(tmp_path, 2, ledger_entries_max=1000)
@@ -666,7 +665,7 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
     monkeypatch.setattr(PosixFile, "pwrite", aside)
     answer = client.admin.compact_topic("t")
     assert (answer["keys_kept"], answer["files"]) == (3000, 2)
-    assert max(held) <= newest_keys.HELD_BYTES
+    assert max(held) <= topic_compaction.HELD_BYTES
     assert sum(pieces) == 3000 and max(pieces) == 20 and len(pieces) <= 152
     assert sum(written) == answer["size_after_bytes"]
     assert max(put_aside) < 6_000 and sum(put_aside) > 3000 * 50
@@ -685,9 +684,9 @@ def test_row_groups_that_were_passed_are_not_held(
         client.producer("t").send_batch(pa.table({"key": keys, "value": [bytes(1000)] * 100}))
         client.checkpoint(roll_all=True)
     most, files_kept, kept = 0, 0, list[pa.Table]()
-    made = _Work._staying_rows
+    made = _TopicCompaction._staying_rows
 
-    def looked_at(self: _Work, *given: Any) -> Iterator[pa.Table]:
+    def looked_at(self: _TopicCompaction, *given: Any) -> Iterator[pa.Table]:
         nonlocal most, files_kept
         for table in made(self, *given):
             kept.append(table)
@@ -696,7 +695,7 @@ def test_row_groups_that_were_passed_are_not_held(
             most = max(most, sum(one.get_total_buffer_size() for one in kept))
             yield table
 
-    monkeypatch.setattr(_Work, "_staying_rows", looked_at)
+    monkeypatch.setattr(_TopicCompaction, "_staying_rows", looked_at)
     assert client.admin.compact_topic("t")["keys_kept"] == 21
     assert files_kept == 1
     assert most < 100_000  # 21 rows of a thousand bytes; with their row groups it is two million

@@ -26,12 +26,12 @@ from tests.engine_kit import Bench, begin, read, send, send_txn
 from tests.laws.test_laws import random_history
 from txlog.client.answers.integrity import verify_disk
 from txlog.engine.folds.buffer import Buffer
-from txlog.engine.folds.coordinator import Coordinator, Ended
+from txlog.engine.folds.coordinator import Coordinator, EndedTxns
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.folds.topic import Topic
 from txlog.engine.folds.transaction_key import Keys
-from txlog.engine.folds.watermark import Active, Watermark
+from txlog.engine.folds.watermark import ActiveProducer, Watermark
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import (
     encode_manifest,
@@ -232,7 +232,7 @@ def _markers_of_txn(state: Coordinator) -> None:
         txn.markers = tuple(
             (number, ledger, entry, count + 1) for number, ledger, entry, count in txn.markers
         )
-    state.ended = Ended(known)
+    state.ended = EndedTxns(known)
 
 
 def _bound(state: Keys) -> None:
@@ -251,7 +251,7 @@ def _not_indexed(state: Delayed) -> None:
 
 def _watermark(state: Watermark) -> None:
     known = state.state.active["till"]
-    state.state.active["till"] = Active(1001, known.ledger, known.entry, known.time_ms)
+    state.state.active["till"] = ActiveProducer(1001, known.ledger, known.entry, known.time_ms)
 
 
 DISAGREE: list[tuple[str, int | None, Callable[[Any], None], str]] = [

@@ -15,7 +15,7 @@ from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import drain, kill, post, times, values
 from txlog import Client, Consumer, messages
 from txlog.base.ranges import START
-from txlog.engine.decide.consuming.watermark_offer import Offer
+from txlog.engine.decide.consuming.watermark_offer import WatermarkOffer
 from txlog.engine.session.consuming.receive import Guard, Receiving
 from txlog.engine.session.reading.watermark_session import Watermark, WatermarkSession
 from txlog.errors import (
@@ -182,7 +182,7 @@ def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
             consumer.acknowledge(got)
         offered, looks = WatermarkSession._offered, 0
 
-        def seek_behind_the_first(session: WatermarkSession) -> Offer | None:
+        def seek_behind_the_first(session: WatermarkSession) -> WatermarkOffer | None:
             nonlocal looks
             looks += 1
             made = offered(session)

@@ -33,15 +33,15 @@ from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.integrity import check_files
 from txlog.engine.door.liveness import dead_consumers
 from txlog.engine.door.space import Arrange
-from txlog.engine.door.store import Decide, Decision, Store, Uses, View
+from txlog.engine.door.store import CallScope, Decide, Decision, Store, View
 from txlog.engine.door.topics import (
     DELAYED,
     RETENTION,
     SCHEMA,
     WATERMARK,
     DeletedTopic,
+    PolicyScope,
     PolicyValue,
-    Scope,
     ScopedPolicies,
     delete_topic,
     get_policies,
@@ -51,10 +51,10 @@ from txlog.engine.door.topics import (
     set_setting,
     update_topic,
 )
-from txlog.engine.door.topics import Family as PolicyFamily
+from txlog.engine.door.topics import PolicyGroup as PolicyFamily
 from txlog.engine.door.topics import SettingValue as Value
 from txlog.engine.door.topics import set_scoped_policies as set_policies
-from txlog.engine.door.transactions import Finding, hanging, participant_name
+from txlog.engine.door.transactions import HangingTxn, hanging, participant_name
 from txlog.errors import TransactionNotFound
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _changed(answer: ScopedPolicies) -> PoliciesChanged:
 
 
 def _answer(found: ScopedPolicies) -> Policies:
-    scope: Scope = found.scope
+    scope: PolicyScope = found.scope
     return {
         "topic": None if scope.topic is None else scope.topic.short,
         "namespace": scope.namespace,
@@ -266,7 +266,7 @@ class Admin:
 
     def transaction_metadata(self, txn_id: TxnId) -> TransactionMetadata:
         """Everything known of a transaction. Raises TransactionNotFound."""
-        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
+        self._store.sweep_if_due(CallScope(txn=(txn_id.coordinator, txn_id.sequence)))
         return self._store.ask(
             lambda view: transactions.transaction_metadata(view, self._store, txn_id)
         )
@@ -834,7 +834,7 @@ class Admin:
         return _remove(self._store, SCHEMA, topic, namespace, names)
 
 
-def _row(view: View, one: Finding) -> HangingTransaction:
+def _row(view: View, one: HangingTxn) -> HangingTransaction:
     places = [participant_name(view.catalog, place) for place in one.waiting]
     first = places[0].partition(":")[0] if places else ""
     return {

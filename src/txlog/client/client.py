@@ -53,7 +53,7 @@ from txlog.engine.door.facts import NEW_HOLDER
 from txlog.engine.door.reading import Quiet, Waiting, least, until
 from txlog.engine.door.relation import RelationReader
 from txlog.engine.door.sending import SHARED, Opening
-from txlog.engine.door.store import Checkpoints, Store, Uses, View, compact_due, run_checkpoint
+from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact_due, run_checkpoint
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
@@ -825,7 +825,7 @@ class Client(RelationReader):
 
     def show_transaction(self, txn_id: TxnId) -> TransactionDescription:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
-        self.store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
+        self.store.sweep_if_due(CallScope(txn=(txn_id.coordinator, txn_id.sequence)))
         return self.store.ask(lambda view: topics_and_txns.transaction(view, self.store, txn_id))
 
     def expire(self) -> Expired:

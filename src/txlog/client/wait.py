@@ -19,7 +19,7 @@ from txlog.engine.door import catalog as lookup
 from txlog.engine.door.catalog import Subscription, Topic, number_of
 from txlog.engine.door.consuming import backlog
 from txlog.engine.door.reading import Quiet, least, until_appended, until_told
-from txlog.engine.door.store import Store, Uses, View
+from txlog.engine.door.store import CallScope, Store, View
 from txlog.errors import InvalidArgument, SubscriptionNotFound
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Wait:
         """True when it is over: all hold, or one never will. Raises what the questions raise."""
         self._looked = self._store.clock.now()
         for txn in self._txns:
-            self._store.sweep_if_due(Uses(txn=(txn.coordinator, txn.sequence)))
+            self._store.sweep_if_due(CallScope(txn=(txn.coordinator, txn.sequence)))
         self._asked = self._store.ask(self._ask)
         found = self._asked[1]
         return all(one.met for one in found) or any(one.hopeless for one in found) or None

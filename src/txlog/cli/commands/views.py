@@ -20,7 +20,7 @@ from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFo
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.door.relation import Content
+    from txlog.engine.door.relation import RelationContent
     from txlog.engine.door.store import View
 
 _TRIES = 5
@@ -106,7 +106,7 @@ def views(
 
 def _contents(
     client: Client, topics: list[str], isolation: str, *, counted: bool
-) -> tuple[list[Content], list[dict[str, object]]]:
+) -> tuple[list[RelationContent], list[dict[str, object]]]:
     """Contents of the topics, and all segments, as of one moment. Raises TopicNotFound.
 
     counted: only count the messages that are in the journal alone
@@ -115,7 +115,7 @@ def _contents(
     names = [TopicName.parse(topic) for topic in topics]
     topic_names = [name.full for name in names] if topics else None
 
-    def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
+    def look(view: View) -> tuple[list[RelationContent], list[dict[str, object]]]:
         contents = makes.contents(view, topic_names, isolation, compacted=True, counted=counted)
         return contents, makes.segments(view)
 
@@ -133,7 +133,7 @@ def _contents(
 def _script(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     segments: list[dict[str, object]],
     isolation: str,
     complete: str | None,
@@ -167,7 +167,7 @@ def _script(
 def _program(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     isolation: str,
     complete: str | None,
     files: list[str],
@@ -196,7 +196,7 @@ def _from_store(root: str) -> Callable[[str], str]:
 def _complete(
     call: Call,
     client: Client,
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     folder: str,
     uncommitted: bool,
     force: bool,

@@ -16,7 +16,15 @@ import pyarrow as pa
 from txlog.base.startup import compute as pc
 from txlog.client.answers.lists import frames_behind
 from txlog.engine.door.facts import decode_ops
-from txlog.engine.door.history import SCHEMAS, Collected, name_of, of_living, read, snapshot, tables
+from txlog.engine.door.history import (
+    SCHEMAS,
+    CollectedChanges,
+    name_of,
+    of_living,
+    read,
+    snapshot,
+    tables,
+)
 from txlog.engine.door.journal import JournalMoved, RawFrame
 from txlog.engine.door.segments import changes_of
 from txlog.engine.door.store import View
@@ -52,7 +60,7 @@ def log(view: View, kind: str) -> pa.Table:
     if not logs.begun:
         now = snapshot(view.disk, manifest.dumps, manifest.cut_lsn, manifest.time_ms, [kind])
         found.append(now[kind])
-    collected = Collected()
+    collected = CollectedChanges()
     for raw in _frames(view):
         for op in decode_ops(raw.ops, lsn=raw.lsn):
             collected.take(raw.lsn, raw.time_ms, op)

@@ -25,14 +25,14 @@ from txlog.engine.door.delayed import (
     HONOURING,
     ROW_BYTES,
     Delayed,
-    Loaded,
+    DelayedIndex,
+    LoadedPart,
     Note,
-    Timetable,
     count_later,
+    index_of_partition,
     is_behind,
     is_in,
     runs_in_order,
-    timetable,
     upcoming,
     upcoming_in_any_order,
 )
@@ -201,7 +201,7 @@ class DelayCounts:
             # a range has no index, or a bucket still names what was trimmed of its range
             ahead = upcoming_in_any_order(self._view, [number], self._note, cutoff)
             return sum(times.num_rows for times in ahead)
-        return timetable(self._view, number, cutoff).count()
+        return index_of_partition(self._view, number, cutoff).count()
 
     def of_topic(self, topic: Topic) -> int:
         """The same of all partitions."""
@@ -221,7 +221,7 @@ class DelayCounts:
             index = index_of(topic, number)
             scope = Scope(topic, [index], cutoff, self._note, held)
             return sum(times.num_rows for times in ahead(self._view, scope, in_order=False))
-        return timetable(self._view, number, cutoff).count_for(cursor)
+        return index_of_partition(self._view, number, cutoff).count_for(cursor)
 
     def of_subscription(self, topic: Topic, held: Subscription) -> int:
         """The same of all partitions."""
@@ -243,15 +243,15 @@ def buckets(view: View, scope: Scope) -> list[BucketRow]:
     ]
 
 
-def in_memory(view: View, number: int) -> Loaded:
+def in_memory(view: View, number: int) -> LoadedPart:
     """The part of a partition's index that is in the memory of this process."""
     mutable = len(view.delayed(number).mutable)
-    parts = [Loaded(0, mutable, ROW_BYTES * mutable)]
-    known: Timetable | None = view.timetables.get(number)
+    parts = [LoadedPart(0, mutable, ROW_BYTES * mutable)]
+    known: DelayedIndex | None = view.timetables.get(number)
     if known is not None:
         copied, sealed = known.loaded()
-        parts += [Loaded(0, 0, copied.bytes), *sealed.values()]
-    return Loaded(
+        parts += [LoadedPart(0, 0, copied.bytes), *sealed.values()]
+    return LoadedPart(
         sum(part.segments for part in parts),
         sum(part.ids for part in parts),
         sum(part.bytes for part in parts),
@@ -276,10 +276,10 @@ def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator
         "size_bytes": 0,
         "state": "unindexed",
     }
-    known: Timetable | None = view.timetables.get(number)
+    known: DelayedIndex | None = view.timetables.get(number)
     loaded = {} if known is None else known.loaded()[1]
     for bucket in state.buckets:
-        segments = loaded.get(bucket.gen, Loaded()).segments
+        segments = loaded.get(bucket.gen, LoadedPart()).segments
         yield {**_sealed(view, scope, empty, bucket), "loaded_segments": segments}
     yield _mutable(state, empty, scope.now_ms)
     if state.pending:

@@ -35,7 +35,7 @@ from txlog.engine.door.integrity import DIRECTORY, Findings, glance
 from txlog.engine.door.journal import FLUSH_LOCK
 from txlog.engine.door.liveness import WRITE_LOCK, holder_of
 from txlog.engine.door.store import MAINTENANCE_PATH, Store, View, due
-from txlog.engine.door.transactions import Finding, hanging
+from txlog.engine.door.transactions import HangingTxn, hanging
 from txlog.errors import InvalidArgument, TxlogError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _unavailable(view: View, partitions: Collection[int]) -> tuple[str, dict[str
     return WARNING if reasons else OK, reasons
 
 
-def _stuck(view: View, clock: Clock, topics: Sequence[Topic]) -> tuple[str, list[Finding]]:
+def _stuck(view: View, clock: Clock, topics: Sequence[Topic]) -> tuple[str, list[HangingTxn]]:
     """The status of transactions that will not end by themselves, and those."""
     stuck = hanging(view, clock.now(), HANGING_MS, [*topics])
     if any(finding.cause == "corrupt" for finding in stuck):

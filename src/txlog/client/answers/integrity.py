@@ -16,9 +16,9 @@ from txlog.engine.door.catalog import has_partition, index_of, topic_of
 from txlog.engine.door.disk import Disk, PosixDisk
 from txlog.engine.door.integrity import (
     ROUNDS_MAX,
-    Action,
     Findings,
     Problem,
+    RepairStep,
     make_plan,
     perform,
     silent,
@@ -178,7 +178,7 @@ def repair_disk(
 ) -> Repaired:
     """Like repair, on a disk."""
     wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
-    done: list[Action] = []
+    done: list[RepairStep] = []
     for _ in range(ROUNDS_MAX):
         plan = make_plan(disk, clock, wanted, ledger)
         try:
@@ -200,7 +200,7 @@ def repair_disk(
     return _repaired(True, done, make_plan(disk, clock).actions)
 
 
-def _refuse(losing: Sequence[Action]) -> None:
+def _refuse(losing: Sequence[RepairStep]) -> None:
     lost = _sum_lost(losing)
     how_many = (
         "an unknown number of messages"
@@ -216,19 +216,21 @@ def _refuse(losing: Sequence[Action]) -> None:
     )
 
 
-def _sum_lost(actions: Sequence[Action]) -> int | None:
+def _sum_lost(actions: Sequence[RepairStep]) -> int | None:
     """How many messages are lost; None: unknown for some step."""
     every = [one.messages_lost for one in actions]
     return None if None in every else sum(one for one in every if one is not None)
 
 
-def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Repaired:
+def _repaired(
+    applied: bool, actions: Sequence[RepairStep], left: Sequence[RepairStep] = ()
+) -> Repaired:
     """What was done, then what a person must do: restore a copy, or agree to the loss."""
     rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
     return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
 
 
-def _action(one: Action, done: bool) -> RepairAction:
+def _action(one: RepairStep, done: bool) -> RepairAction:
     return {
         "action": one.action,
         "detail": one.detail,

@@ -21,7 +21,7 @@ from txlog.base.ids import TxnId
 from txlog.client.answers.metric_family import Family, Sample
 from txlog.client.answers.topics_and_txns import begun, topics_of
 from txlog.engine.door import keys
-from txlog.engine.door.keys import Connected, Key, Opened, Owner
+from txlog.engine.door.keys import Key, KeyConnection, KeyedTxn, Owner
 from txlog.engine.door.store import Store, View
 from txlog.engine.door.transactions import Txn
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # --- rows ------------------------------------------------------------------------------------
 
 
-def connected(answer: Connected) -> KeyConnected:
+def connected(answer: KeyConnection) -> KeyConnected:
     """The answer of connect."""
     return {
         "transaction_key": answer.key,
@@ -50,7 +50,7 @@ def connected(answer: Connected) -> KeyConnected:
     }
 
 
-def opened(view: View, answer: Opened, store: Store) -> TransactionBegun:
+def opened(view: View, answer: KeyedTxn, store: Store) -> TransactionBegun:
     """The answer of begin under a key."""
     return {**begun(view, answer.txn_id, store), "fenced_txn": answer.fenced}
 

@@ -25,10 +25,10 @@ from txlog.engine.door.reading import id_of, partition_of, plan
 from txlog.engine.door.store import View
 from txlog.engine.door.watermarks import (
     START,
-    Active,
-    Row,
-    State,
+    ActiveProducer,
+    StoredWatermark,
     WatermarkGenerator,
+    WatermarkState,
     clamp_of,
     read_rows,
     tracking_position,
@@ -62,7 +62,7 @@ class Standing(NamedTuple):
     number: int
     place: FoldPosition
     status: str
-    state: State | None
+    state: WatermarkState | None
     emitted: int | None
 
     @property
@@ -151,7 +151,7 @@ def producers(
     """
     out: list[WatermarkProducer] = []
     for one in standings(view, topic, indexes, held):
-        active: dict[str, Active] = {} if one.state is None else one.state.active
+        active: dict[str, ActiveProducer] = {} if one.state is None else one.state.active
         pending = view.watermark(one.number).pending.values()
         names = {*active, *(name for effects in pending for name in effects)}
         for name in sorted(names):
@@ -353,7 +353,7 @@ def _of_partition(
             row.take(state)
 
 
-def _answers(row: Row, state: State) -> Iterator[WatermarkMove]:
+def _answers(row: StoredWatermark, state: WatermarkState) -> Iterator[WatermarkMove]:
     """What one row did; state: that at the place before it."""
     if row.kind in _TYPES:
         yield _answer(_TYPES[row.kind], row.producer, row.event_time, row.by, state)
@@ -366,7 +366,11 @@ def _answers(row: Row, state: State) -> Iterator[WatermarkMove]:
 
 
 def _answer(
-    kind: str, producer: str | None, event_time: int | None, by: str | None, state: State | None
+    kind: str,
+    producer: str | None,
+    event_time: int | None,
+    by: str | None,
+    state: WatermarkState | None,
 ) -> WatermarkMove:
     """state: None when the producer's time was forgotten just before."""
     known = None if state is None or producer is None else state.active.get(producer)

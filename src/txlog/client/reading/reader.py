@@ -30,13 +30,13 @@ from txlog.engine.door.reading import (
     NO_MESSAGES,
     RECEIVED,
     START,
+    CompactedRange,
     Concern,
     Decoder,
-    Left,
     Message,
     Part,
     Plan,
-    PreviewPlace,
+    PreviewPosition,
     Quiet,
     ReadRange,
     Received,
@@ -179,11 +179,11 @@ class Reader(Watermarked):
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
-        self._compacted: dict[int, Left] = {}  # rows that come before the place
+        self._compacted: dict[int, CompactedRange] = {}  # rows that come before the place
         self._compacted_files: dict[int, tuple[FileRef, ...]] = {}  # those that it began with
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
-        self._previews: dict[int, PreviewPlace] = {}
+        self._previews: dict[int, PreviewPosition] = {}
         # of the round: its LSN, the first positions after it, what is not finished
         self._lsn = 0
         self._ends: dict[int, Mark] = {}

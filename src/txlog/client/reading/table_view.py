@@ -25,7 +25,7 @@ from txlog.engine.door.consuming import covers
 from txlog.engine.door.facts import Mark
 from txlog.engine.door.reading import (
     PLACED,
-    Stretch,
+    ScanSegment,
     fetched,
     in_ledgers,
     in_log,
@@ -255,7 +255,7 @@ def _is_there(view: View, number: int, place: Mark) -> bool:
     return last is None or covers(place, last)
 
 
-def _since(view: View, number: int, place: Mark | None) -> Iterator[Stretch]:
+def _since(view: View, number: int, place: Mark | None) -> Iterator[ScanSegment]:
     """The messages after a position; None: from the beginning, compacted ones first."""
     if place is None:
         place, known = start_of(view, number), view.topic(number).compaction

@@ -22,10 +22,10 @@ from txlog.engine.door.catalog import has_partition, index_of, live_topic, topic
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.disk import PosixDisk
 from txlog.engine.door.staging import (
-    Recorded,
     Staged,
     StagePlan,
     Stager,
+    StoredBatch,
     adopt_files,
     append_rows,
     check_token,
@@ -228,7 +228,7 @@ class Bulk:
         topic = TopicName.parse(self.plan.topic).short
         return {"topic": topic, "key": self.key, "batch": self.batch, "already": already}
 
-    def _shown(self, view: View, found: Recorded) -> BulkStored:
+    def _shown(self, view: View, found: StoredBatch) -> BulkStored:
         what = found.what
         if what is None:
             return self._head(already=True)

@@ -46,8 +46,8 @@ from txlog.engine.door.sending import (
     topic_in_use,
     with_ordering_key,
 )
-from txlog.engine.door.store import Decision, Store, Uses, View
-from txlog.engine.door.topics import Typing, schema_in, stamped, typing_of
+from txlog.engine.door.store import CallScope, Decision, Store, View
+from txlog.engine.door.topics import ValueSchema, schema_in, stamped, typing_of
 from txlog.engine.door.transactions import Together
 from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, TxlogError
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         Batching,
         Lane,
         LargeReceipt,
-        Named,
+        NamedProducer,
         Outbox,
         SendFuture,
         SendReceipt,
@@ -154,7 +154,7 @@ class _Shape(NamedTuple):
 
     partitions: int
     written: SchemaVersion | None = None
-    typing: Typing | None = None
+    typing: ValueSchema | None = None
     version: int | None = None
     is_stated: bool = False
 
@@ -188,7 +188,7 @@ class _Sending(NamedTuple):
 
     routing: _Routing
     decide: DecideIn[list[SliceReceipt]]
-    uses: Uses
+    uses: CallScope
 
     def receipt(self, answer: list[SliceReceipt]) -> BatchReceipt:
         """The receipt of what the decision answered."""
@@ -259,7 +259,7 @@ class Producer:
         self._shape = _Shape(0)
         self._shape = store.read(self._look, fresh=False)
         self._router = router or Router(None, ROUND_ROBIN, self._short(), self._name or "")
-        self._named: Named | None = None
+        self._named: NamedProducer | None = None
         self._access = Access(store, self._number, self._short(), access_mode)
         try:
             if self._name is not None:
@@ -272,7 +272,7 @@ class Producer:
         self._idle_on_close = idle_on_close
         self._is_closed = False
 
-    def _take_over(self, name: str) -> Named | None:
+    def _take_over(self, name: str) -> NamedProducer | None:
         """Fence older producers of the name; not on a read-only store."""
         if self._store.disk.read_only:
             return None
@@ -556,7 +556,7 @@ class Producer:
 
         def route(rows: pa.RecordBatch) -> produce.Batch:
             routing = self._route(rows, version)
-            return lambda view: produce.Outgoing(*self._routed(view, routing), self._named)
+            return lambda view: produce.OutgoingBatch(*self._routed(view, routing), self._named)
 
         sent = make()
         made = sent.lane(batching, route)
@@ -815,7 +815,7 @@ class Producer:
             topic, routed = self._routed(view, routing)
             return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
 
-        return _Sending(routing, decide, Uses(sends=(number, routing.routed.slices)))
+        return _Sending(routing, decide, CallScope(sends=(number, routing.routed.slices)))
 
     def flush(self) -> None:
         """Wait until all that was sent without waiting is stored; everything written is durable.

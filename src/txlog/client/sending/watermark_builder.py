@@ -21,12 +21,12 @@ from txlog.engine.door import watermarks as watermark
 from txlog.engine.door.catalog import Topic, live_topic
 from txlog.engine.door.facts import UNNAMED, OneRow
 from txlog.engine.door.sending import Target
-from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.engine.door.topics import policy
 from txlog.errors import InvalidArgument, NotAllowed
 
 if TYPE_CHECKING:
-    from txlog.engine.door.sending import Named
+    from txlog.engine.door.sending import NamedProducer
     from txlog.engine.door.transactions import Transaction, Use
     from txlog.engine.door.watermarks import WatermarkPlaced
 
@@ -100,7 +100,7 @@ class Asserting:
         topic: TopicName,
         target: Target,
         name: str | None,
-        named: Named | None,
+        named: NamedProducer | None,
     ) -> None:
         self._store, self._named = store, named
         self._number, self._find = target
@@ -221,7 +221,7 @@ class Asserting:
                     view, store.settings, now, uid, self._find(view), what, named, use
                 )
 
-            answer = transaction.in_transaction(store, txn, decide, Uses())
+            answer = transaction.in_transaction(store, txn, decide, CallScope())
         return WatermarkId(answer, txn if isinstance(txn, transaction.Transaction) else None)
 
 

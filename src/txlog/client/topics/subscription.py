@@ -18,10 +18,10 @@ from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import (
     ALL,
-    Amount,
     ReturnResult,
     SeekAnswer,
     Seen,
+    SkipLimit,
     acknowledge_runs,
     negative_acknowledge,
     past_ttl,
@@ -32,7 +32,7 @@ from txlog.engine.door.consuming import (
 )
 from txlog.engine.door.liveness import consumer_lock, dead_consumers, read_all_seen
 from txlog.engine.door.reading import Where, bound_of
-from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.engine.door.topics import DeletedSubscription, delete_subscription, set_policies
 from txlog.engine.door.transactions import Transaction
 from txlog.errors import ConsumerBusy, InvalidArgument
@@ -185,7 +185,7 @@ class SubscriptionHandle:
             return self._skip(ALL, older_than_ms, dry_run=dry_run)
         store = self._store
 
-        def ttl(view: View, now: Instant) -> Amount:
+        def ttl(view: View, now: Instant) -> SkipLimit:
             amount = past_ttl(view, store.settings, self._find(view)[0], now)
             if amount is None:
                 raise InvalidArgument(
@@ -201,13 +201,13 @@ class SubscriptionHandle:
         if older_than_ms is not None and older_than_ms < 0:
             raise InvalidArgument(f"older than {older_than_ms} ms, it must not be negative")
 
-        def amount(view: View, now: Instant) -> Amount:
+        def amount(view: View, now: Instant) -> SkipLimit:
             before_ms = None if older_than_ms is None else now.wall_ms - older_than_ms
-            return Amount(messages, before_ms)
+            return SkipLimit(messages, before_ms)
 
         return self._skipped(amount, dry_run=dry_run)
 
-    def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Skipped:
+    def _skipped(self, amount: Callable[[View, Instant], SkipLimit], *, dry_run: bool) -> Skipped:
         store = self._store
 
         def decide(view: View, now: Instant) -> Decision[int]:
@@ -221,7 +221,7 @@ class SubscriptionHandle:
     def _decided(self, decide: Callable[[View, Instant], Decision[T]], *, dry_run: bool) -> T:
         """What a decision answers, done or only rehearsed; overdue holders are ended."""
         store = self._store
-        uses = Uses(cursors=store.ask(self._cursors))
+        uses = CallScope(cursors=store.ask(self._cursors))
         if dry_run:
             store.sweep_if_due(uses)
             return store.read(lambda view: decide(view, store.clock.now()).answered())

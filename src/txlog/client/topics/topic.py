@@ -27,9 +27,16 @@ from txlog.engine.door.catalog import Subscription, Topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import runs_of_ids
-from txlog.engine.door.delayed import Changed, Find, Search, Which, cancel, promote
+from txlog.engine.door.delayed import (
+    DelayedSelection,
+    Find,
+    PromotionResult,
+    Search,
+    cancel,
+    promote,
+)
 from txlog.engine.door.reading import partition_of
-from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
 
 NEVER_MERGED = 1 << 31  # buckets that may stay if max_num_buckets turns merging off
 
-Ask = Callable[[View, Settings, Instant, Find, Which], Decision[Changed]]
+Ask = Callable[[View, Settings, Instant, Find, DelayedSelection], Decision[PromotionResult]]
 
 
 @checked
@@ -266,7 +273,7 @@ class TopicHandle:
         subscription: str | None,
         *,
         dry_run: bool,
-    ) -> Changed:
+    ) -> PromotionResult:
         if (ids is not None) + (before is not None) + every != 1:
             raise InvalidArgument("choose one: message ids, those before an instant, or all")
         runs = None if ids is None else runs_of_ids(list(ids))
@@ -275,11 +282,11 @@ class TopicHandle:
         def find(view: View) -> tuple[Topic, Subscription | None]:
             return self._find(view, subscription)
 
-        def decide(view: View, now: Instant) -> Decision[Changed]:
-            which = Which(self._indexes(self._topic(view)), store.note, runs, before)
+        def decide(view: View, now: Instant) -> Decision[PromotionResult]:
+            which = DelayedSelection(self._indexes(self._topic(view)), store.note, runs, before)
             return ask(view, store.settings, now, find, which)
 
-        uses = Uses(cursors=store.ask(lambda view: self._cursors(view, subscription)))
+        uses = CallScope(cursors=store.ask(lambda view: self._cursors(view, subscription)))
         if dry_run:
             store.sweep_if_due(uses)
             answer = store.read(lambda view: decide(view, store.clock.now()).answered())

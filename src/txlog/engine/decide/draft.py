@@ -1,4 +1,4 @@
-"""The draft of a frame: what one decision wants to append, checked against the view.
+"""The draft of a frame: the ops that one decision appends, checked against the view.
 
 A decision is a function (view, now) -> Decision. It changes nothing: the entries and ledger numbers
 it takes are counted here, so that several outcomes in one frame follow each other without gaps.
@@ -20,7 +20,7 @@ from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
-    from txlog.engine.plan.ack_sets import Settled
+    from txlog.engine.plan.ack_sets import CursorEffect
 
 
 Mark: TypeAlias = tuple[
@@ -37,8 +37,9 @@ class Decision(msgspec.Struct, Generic[T_co]):
 
     ops, batch: what to append; no ops: nothing
     sync:       durable before the answer
-    answer:     what the caller gets, unless there is an error
-    error:      raised after the append: an effect with an error (a conflict aborts its transaction)
+    answer: returned to the caller, unless there is an error
+    error:      raised after the append, for an effect with an error (a conflict aborts its
+                transaction)
     """
 
     ops: list[Op]
@@ -57,7 +58,7 @@ class Decision(msgspec.Struct, Generic[T_co]):
 class Draft:
     """Collects the ops of one frame.
 
-    forgotten: names of producers that it forgets, by partition
+    forgotten: names of producers that the frame forgets, by partition
     """
 
     __slots__ = (
@@ -81,10 +82,10 @@ class Draft:
         self.forgotten: set[tuple[int, str]] = set()
         self._ends: dict[tuple[int, str], tuple[int, int]] = {}
         self._next_ledger = 0
-        self._settled: dict[tuple[int, int], Settled] | None = None
+        self._settled: dict[tuple[int, int], CursorEffect] | None = None
 
     def mark(self) -> Mark:
-        """What it has so far, to come `back_to`."""
+        """The state so far, for `back_to`."""
         return (
             len(self.ops),
             dict(self._ends),
@@ -94,7 +95,7 @@ class Draft:
         )
 
     def back_to(self, mark: Mark) -> None:
-        """Drop what was added since a mark, as if it had not been asked for."""
+        """Drop everything added since a mark."""
         count, self._ends, self._next_ledger, self.sync, self.forgotten = mark
         del self.ops[count:]
 
@@ -107,7 +108,7 @@ class Draft:
         return self._next_ledger - 1
 
     def skip_ledgers(self, first: int) -> None:
-        """Take the next ledger ids from this one on; it is above every one used so far."""
+        """Take ledger ids from this one on; it is above every id used so far."""
         assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
         self._next_ledger = first
 
@@ -143,11 +144,11 @@ class Draft:
         return ledger, entries
 
     def open_partition(self, partition: int) -> None:
-        """Give a partition that this frame makes its first ledger."""
+        """Open the first ledger of a partition that this frame creates."""
         self._ends[(partition, "p")] = self.roll(partition, "p", 0)
 
     def holds_rows(self, partition: int, role: str, ledger: int, entries: int) -> bool:
-        """True for a ledger with anything but the snapshot that it begins with."""
+        """True for a ledger with rows other than its first snapshot."""
         if entries == 1 and role == "p":
             return 0 not in self.view.watermark(partition).snapshots.get(ledger, ())
         return entries > 0
@@ -166,7 +167,7 @@ class Draft:
         return (ledger, 1)
 
     def roll_behind(self, partition: int, last: tuple[int, int]) -> None:
-        """Open a ledger of a partition after a closed one that this frame puts there.
+        """Open a ledger of a partition after a closed ledger that this frame adds.
 
         last: its last row; that ledger has no snapshot, as nothing in it moves a watermark
         """
@@ -185,7 +186,7 @@ class Draft:
         """Add a snapshot of watermarks after the last row, due or not."""
         ledger, entry = self._open_end(partition, "p")
         if entry <= 1 and not self.holds_rows(partition, "p", ledger, entry):
-            return  # it begins with one
+            return  # the ledger begins with a snapshot
         last = self.view.topic(partition).ledgers[-1]
         self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
         self._ends[(partition, "p")] = (ledger, entry + 1)
@@ -196,16 +197,19 @@ class Draft:
         payload = self.view.watermark(partition).payload(as_of)
         self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
 
-    def settled(self, subscription: int, partition: int) -> Settled:
-        """What the ops so far do to a cursor; several commits in one frame build on each other."""
+    def settled(self, subscription: int, partition: int) -> CursorEffect:
+        """The effect of the ops so far on a cursor.
+
+        Several commits in one frame build on each other.
+        """
         key = (subscription, partition)
         if self._settled is None:
             self._settled = {}
-        found = self._settled.get(key)
-        if found is None:
+        state = self._settled.get(key)
+        if state is None:
             mark = self.view.cursor(subscription, partition).mark_delete
-            found = self._settled[key] = ack_sets.Settled(mark)
-        return found
+            state = self._settled[key] = ack_sets.CursorEffect(mark)
+        return state
 
     def decision(self, answer: T | None = None, *, sync: bool = False) -> Decision[T]:
         """The finished decision without rows."""

@@ -9,7 +9,7 @@ from txlog.engine.decide.consuming.lease import (
     redeliver,
 )
 from txlog.engine.decide.consuming.seek import SeekAnswer, seek
-from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
+from txlog.engine.decide.consuming.skip import ALL, SkipLimit, past_ttl, skip
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
 from txlog.engine.model.leases import Seen
 from txlog.engine.plan.ack_sets import (

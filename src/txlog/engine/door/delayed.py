@@ -1,10 +1,16 @@
 """Delayed delivery: the index of due messages, its buckets, promotion and cancelling."""
 
-from txlog.engine.decide.consuming.promotion import HONOURING, Changed, Find, Which, cancel, promote
+from txlog.engine.decide.consuming.promotion import (
+    HONOURING,
+    DelayedSelection,
+    Find,
+    PromotionResult,
+    cancel,
+    promote,
+)
 from txlog.engine.decide.topics.buckets import cutoff_of, doomed
 from txlog.engine.folds.delayed import Delayed, Ranges
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import ROW_BYTES, Loaded
+from txlog.engine.plan.delayed.index import ROW_BYTES, DelayedIndex, LoadedPart, index_of_partition
 from txlog.engine.plan.delayed.upcoming import (
     TIMES,
     Note,

@@ -6,7 +6,7 @@ from txlog.engine.upkeep.changes.rows import (
     CURSOR_CHANGES,
     KEY_CHANGES,
     SCHEMAS,
-    Collected,
+    CollectedChanges,
     name_of,
     snapshot,
     tables,

@@ -1,8 +1,8 @@
 """Transaction keys: connecting one, which fences its previous holder, and listing them."""
 
 from txlog.engine.decide.transactions.keys import (
-    Connected,
-    Opened,
+    KeyConnection,
+    KeyedTxn,
     Owner,
     check_key,
     delete,

@@ -1,7 +1,7 @@
 """Reading: messages, ranges of a topic, and waiting for what comes next."""
 
 from txlog.engine.folds.buffer import Buffer, Marker, find_held, find_marker, live_rows
-from txlog.engine.plan.reading.compacted import Left, is_newest, take, take_again
+from txlog.engine.plan.reading.compacted import CompactedRange, is_newest, take, take_again
 from txlog.engine.plan.reading.dispatch import (
     NO_MESSAGES,
     RECEIVED,
@@ -17,7 +17,7 @@ from txlog.engine.plan.reading.dispatch import (
 from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
 from txlog.engine.plan.reading.newest import (
     PLACED,
-    Stretch,
+    ScanSegment,
     fetched,
     in_ledgers,
     in_log,
@@ -39,7 +39,7 @@ from txlog.engine.plan.reading.ranges import (
     start_of,
     stop_after,
 )
-from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
+from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, check_isolation, preview
 from txlog.engine.relation.positions import Where, bound_of, last_ids, only_one
 from txlog.engine.session.reading.message import Decoder, Message, messages
 from txlog.engine.session.reading.pause import (

@@ -1,9 +1,8 @@
 """The files and rows that hold the committed messages of a topic, for SQL and Spark."""
 
-from txlog.engine.relation.build import content, contents, segments
-from txlog.engine.relation.frames import Frames
-from txlog.engine.relation.hidden import HIDDEN
-from txlog.engine.relation.instants import bounded
+from txlog.engine.relation.build import HIDDEN, content, contents, segments
+from txlog.engine.relation.files import bounded, dataset_of, numbered_rows
+from txlog.engine.relation.frames import RowsInFrames
 from txlog.engine.relation.progress import (
     Places,
     are_rows_between,
@@ -17,8 +16,16 @@ from txlog.engine.relation.progress import (
     watermark_at,
 )
 from txlog.engine.relation.reader import RelationReader, open_relations
-from txlog.engine.relation.relation import ALL, COMMITTED, Content, Relation, Source, adopted_lsns
-from txlog.engine.relation.remote_rows import dataset_of, numbered_rows
+from txlog.engine.relation.relation import (
+    ALL,
+    COMMITTED,
+    FileSource,
+    Relation,
+    RelationContent,
+    RelationFilter,
+    Span,
+    adopted_lsns,
+)
 from txlog.engine.relation.scans import (
     MESSAGES,
     UNCOMMITTED,
@@ -28,7 +35,6 @@ from txlog.engine.relation.scans import (
     read_scan,
     scans_of,
 )
-from txlog.engine.relation.spans import Span, Wanted
 from txlog.engine.relation.stored import (
     ROW_COLUMNS,
     ROWS,

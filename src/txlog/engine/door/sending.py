@@ -2,10 +2,10 @@
 
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.exclusive import SHARED, epoch_of
-from txlog.engine.decide.sending.producers import Named, open_producer
+from txlog.engine.decide.sending.producers import NamedProducer, open_producer
 from txlog.engine.decide.sending.send import (
     Batch,
-    Outgoing,
+    OutgoingBatch,
     SliceReceipt,
     send,
     send_in_txn,

@@ -1,7 +1,7 @@
 """The store as an open handle: reading from its view, writing decisions, waiting for news."""
 
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.counters import (
     FAILED,
     LATENESS_BOUNDS_MS,

@@ -3,12 +3,16 @@
 from txlog.engine.decide.topics.availability import partition_number, set_offline, set_online
 from txlog.engine.decide.topics.create import (
     NO_POLICIES,
+    accept_clock,
     create_subscription,
     create_topic,
     roll,
     scale_coordinators,
     set_isolation,
+    set_setting,
+    update_topic,
 )
+from txlog.engine.decide.topics.create import Value as SettingValue
 from txlog.engine.decide.topics.create import set_policies as set_topic_policies
 from txlog.engine.decide.topics.deletion import (
     DeletedSubscription,
@@ -23,9 +27,9 @@ from txlog.engine.decide.topics.policies import (
     SCHEMA,
     SPLIT_BATCHES,
     WATERMARK,
-    Family,
     Policies,
-    Scope,
+    PolicyGroup,
+    PolicyScope,
     ScopedPolicies,
     get_policies,
     own_policies,
@@ -37,7 +41,5 @@ from txlog.engine.decide.topics.policies import (
 from txlog.engine.decide.topics.policies import Value as PolicyValue
 from txlog.engine.decide.topics.schemas import add_schema, check, delete_schemas, find
 from txlog.engine.decide.topics.trim import TrimmedPartition
-from txlog.engine.decide.topics.update import Value as SettingValue
-from txlog.engine.decide.topics.update import accept_clock, set_setting, update_topic
 from txlog.engine.plan.policies import delay_policy, policy
-from txlog.engine.plan.records import Typing, records_as, schema_in, stamped, typing_of
+from txlog.engine.plan.records import ValueSchema, records_as, schema_in, stamped, typing_of

@@ -1,8 +1,7 @@
 """Transactions: handles on open ones, their states and participants, and how they end."""
 
 from txlog.engine.decide.transactions.end import EndAnswer, begin, end
-from txlog.engine.decide.transactions.enter import NewTxn, Use, check_timeout
-from txlog.engine.decide.transactions.register import Place, register
+from txlog.engine.decide.transactions.enter import NewTxn, TxnPlace, Use, check_timeout, register
 from txlog.engine.decide.transactions.resolve import unrecorded_markers
 from txlog.engine.folds.coordinator import (
     ABORTED,
@@ -15,7 +14,7 @@ from txlog.engine.folds.coordinator import (
     Txn,
 )
 from txlog.engine.plan.participants import (
-    Finding,
+    HangingTxn,
     check_available,
     hanging,
     participant_name,

@@ -11,8 +11,8 @@ from txlog.engine.decide.sending.watermark import (
     regresses,
     take_snapshots,
 )
-from txlog.engine.folds.watermark import START, Active, Position, State, Watermark
-from txlog.engine.plan.watermarks.rows import Lateness, Row, read_rows
+from txlog.engine.folds.watermark import START, ActiveProducer, Position, Watermark, WatermarkState
+from txlog.engine.plan.watermarks.rows import Lateness, StoredWatermark, read_rows
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
 from txlog.engine.session.reading.watermark_ground import HandedOut
 from txlog.engine.session.reading.watermark_session import (

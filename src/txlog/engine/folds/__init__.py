@@ -5,12 +5,12 @@ state in every process and after every crash.
 
 Contents:
 
-    buffer            the sidecar of one partition: transactions and where their messages lie
-    catalog           topics, partitions, subscriptions, settings, and who owns which ledger
+    buffer            the sidecar of one partition: transactions and the locations of their messages
+    catalog           topics, partitions, subscriptions, settings, and the owner of each ledger
     coordinator       one coordinator: a counter, and the status of its transactions
-    cursor            what one subscription has acknowledged in one partition
+    cursor            the acknowledgements of one subscription in one partition
     delayed           when the delayed messages of one partition are due
-    topic             the ends of one partition, and what its producers sent last
-    transaction_key   who holds which key of one coordinator, since which epoch
+    topic             the ends of one partition, and the last sequences of its producers
+    transaction_key   the keys of one coordinator, their holders and epochs
     watermark         how far each producer of a partition has come in event time
 """

@@ -12,11 +12,11 @@ Invariants
   1. The messages of a transaction here have the indexes 1..count, in append order.
   2. A transaction ends once; its rows are visible exactly when it has a marker (PIP-31).
   3. Rows are dead exactly when their transaction was aborted or its marker trimmed; dead_bytes
-     counts those that are still stored (I-21).
-  4. A clean sealed ledger holds committed rows only, in order of (marker, index); sealing rewrites
+     counts the dead rows that are still stored (I-21).
+  4. A clean sealed ledger has committed rows only, in order of (marker, index); sealing rewrites
      the ranges by that rule and needs no list of them.
-  5. A large message is a ledger of its own with one row, the message; it stands before the open
-     ledger, and `chunked` says of it what others have in their rows.
+  5. A large message is a ledger of its own with one row, the message. It comes before the open
+     ledger, and `chunked` has the columns that other messages have in their rows.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from txlog.engine.model.schedule import times_from
 BLOCK: Final = 1024  # markers that are encoded together
 
 
-class LastSent(msgspec.Struct, array_like=True, gc=False):
-    """What a producer sent to a transaction here (model/sequences).
+class TxnSequences(msgspec.Struct, array_like=True, gc=False):
+    """The last sequence that a producer sent to a transaction here (model/sequences).
 
-    index: of the message with the sequence `row`; row -1: with the last one
+    index: of the message with the sequence `row`; row -1: with the last sequence
     """
 
     sequence: int
@@ -65,17 +65,17 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     row: int = -1
 
 
-class Held(msgspec.Struct, array_like=True, gc=False):
-    """What an open transaction has here.
+class OpenTxn(msgspec.Struct, array_like=True, gc=False):
+    """The messages of an open transaction here.
 
     sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at;
-    watermarks: rows of watermarks, which are no messages
+    watermarks: rows of watermarks, which are not messages
     """
 
     ranges: list[Range] = []
     count: int = 0
     payload_bytes: int = 0
-    producers: dict[str, LastSent] = {}
+    producers: dict[str, TxnSequences] = {}
     first_ms: int = 0
     sizes: dict[int, int] | None = None
     delayed: int = 0
@@ -83,9 +83,9 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 
 class Marker(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A commit marker of the partition and where its messages lie in the sidecar.
+    """A commit marker of the partition and the locations of its messages in the sidecar.
 
-    Nothing in it changes, and the collector need not look at tuples of numbers.
+    It never changes, and the garbage collector skips tuples of numbers.
     """
 
     entry: int
@@ -102,14 +102,14 @@ class Marker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Markers(list[Marker]):
     """The markers of a partition ledger, by entry: they are appended, and replaced in place.
 
-    A dump has all of them, and threads wait for it. So what was encoded once is kept, in blocks;
-    a block is encoded again when one of its markers was replaced.
+    A dump contains all of them, and threads wait for it. So encoded blocks are cached; a block is
+    encoded again when one of its markers was replaced.
     """
 
     __slots__ = ("_blocks",)
 
-    def __init__(self, known: Iterable[Marker] = ()) -> None:
-        super().__init__(known)
+    def __init__(self, markers: Iterable[Marker] = ()) -> None:
+        super().__init__(markers)
         self._blocks: dict[int, bytes] = {}
 
     def __setitem__(self, at: Any, marker: Any) -> None:
@@ -118,7 +118,7 @@ class Markers(list[Marker]):
         super().__setitem__(at, marker)
 
     def encode_block(self) -> bool:
-        """Encode a block that is not; returns whether there was one."""
+        """Encode one more block; returns whether there was one."""
         for number in range(len(self) // BLOCK):
             if number not in self._blocks:
                 self._blocks[number] = self._items(number)
@@ -130,15 +130,15 @@ class Markers(list[Marker]):
         whole = len(self) // BLOCK
         parts = [array_head(len(self))]
         for number in range(whole):
-            found = self._blocks.get(number)
-            if found is None:
-                found = self._blocks[number] = self._items(number)
-            parts.append(found)
+            block = self._blocks.get(number)
+            if block is None:
+                block = self._blocks[number] = self._items(number)
+            parts.append(block)
         parts.append(self._items(whole))
         return msgspec.Raw(b"".join(parts))
 
     def _items(self, number: int) -> bytes:
-        """The markers of a block, one behind the other."""
+        """The markers of a block, concatenated."""
         items = self[number * BLOCK : (number + 1) * BLOCK]
         return msgspec.msgpack.encode(items)[len(array_head(len(items))) :]
 
@@ -155,8 +155,8 @@ class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
     dead_bytes: int = 0
 
 
-class Chunked(msgspec.Struct, array_like=True, gc=False):
-    """The large message that a ledger holds in chunks; what its file lacks comes from here."""
+class ChunkedMessage(msgspec.Struct, array_like=True, gc=False):
+    """The large message of a ledger in chunks, with the columns that its file lacks."""
 
     value_bytes: int
     crc: int
@@ -176,14 +176,14 @@ class Buffer(msgspec.Struct, array_like=True):
     """State of the fold."""
 
     ledgers: list[SidecarLedger] = []
-    held: dict[int, dict[int, Held]] = {}  # coordinator -> sequence -> what it has here
+    held: dict[int, dict[int, OpenTxn]] = {}  # coordinator -> sequence -> its messages here
     markers: dict[int, list[Marker]] = {}  # partition ledger -> its Markers, by entry
     dead_bytes: int = 0
     aborted_count: int = 0
     committed_count: int = 0
-    # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted ones, and still stored
+    # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted rows, and still stored
     trimmed: dict[int, list[tuple[int, int]]] = {}
-    chunked: dict[int, Chunked] = {}  # sidecar ledger -> its message
+    chunked: dict[int, ChunkedMessage] = {}  # sidecar ledger -> its message
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -196,23 +196,23 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 
 def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
     end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
-    held = _take(state, lsn, op.coordinator, op.sequence, end)
-    known = state.markers.get(op.marker_ledger)
-    if known is None:
-        known = state.markers[op.marker_ledger] = Markers()
-    if known and known[-1].entry >= op.marker_entry:
+    open_txn = _take(state, lsn, op.coordinator, op.sequence, end)
+    markers = state.markers.get(op.marker_ledger)
+    if markers is None:
+        markers = state.markers[op.marker_ledger] = Markers()
+    if markers and markers[-1].entry >= op.marker_entry:
         raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
-    known.append(
+    markers.append(
         Marker(
             op.marker_entry,
             op.coordinator,
             op.sequence,
-            held.count,
+            open_txn.count,
             time_ms,
             lsn,
-            tuple(held.ranges),
-            held.payload_bytes,
-            held.sizes,
+            tuple(open_txn.ranges),
+            open_txn.payload_bytes,
+            open_txn.sizes,
         )
     )
     state.committed_count += 1
@@ -221,15 +221,15 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
 def take_whole(
     state: Buffer, lsn: int, time_ms: int, appended: BufferAppended, committed: BufferCommitted
 ) -> bool:
-    """Take the messages of a transaction and its commit, where one frame has both and no more here.
+    """Apply the messages of a transaction and its commit, if one frame has exactly these two here.
 
-    Says nothing that the ops one by one would not.
-    returns: False: it is not of that form, nothing was taken
+    The result is the same as applying the ops one by one.
+    returns: False: the frame has another form, and nothing was applied
     """
     first, rows, size = appended.first_entry, appended.rows, appended.payload_bytes
     ledger, number, sequence = appended.ledger, appended.coordinator, appended.sequence
     end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
-    known = state.markers.get(committed.marker_ledger)
+    markers = state.markers.get(committed.marker_ledger)
     if (
         end.ledger != ledger
         or end.entries != first
@@ -238,25 +238,25 @@ def take_whole(
         or appended.first_index != 1
         or committed.sequence != sequence
         or committed.coordinator != number
-        or (known and known[-1].entry >= committed.marker_entry)
+        or (markers and markers[-1].entry >= committed.marker_entry)
         or (number in state.held and sequence in state.held[number])
     ):
         return False
     end.entries = first + rows + 1
     end.payload_bytes += size
-    if known is None:
-        known = state.markers[committed.marker_ledger] = Markers()
+    if markers is None:
+        markers = state.markers[committed.marker_ledger] = Markers()
     ranges = ((ledger, first, rows, 1),)
     entry = committed.marker_entry
-    known.append(Marker(entry, number, sequence, rows, time_ms, lsn, ranges, size))
+    markers.append(Marker(entry, number, sequence, rows, time_ms, lsn, ranges, size))
     state.committed_count += 1
     return True
 
 
 def _take_buffer_aborted(state: Buffer, lsn: int, time_ms: int, op: BufferAborted) -> None:
     end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
-    held = _take(state, lsn, op.coordinator, op.sequence, end)
-    _kill(state, [held])
+    open_txn = _take(state, lsn, op.coordinator, op.sequence, end)
+    _kill(state, [open_txn])
     state.aborted_count += 1
 
 
@@ -294,44 +294,44 @@ def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> No
 
 def _held(
     state: Buffer, lsn: int, time_ms: int, coordinator: int, sequence: int, index: int
-) -> Held:
-    """What the transaction has, to which its message with this index is added."""
-    held = _known(state, time_ms, coordinator, sequence)
-    if index != held.count + 1:
-        raise broken("buffer", lsn, f"index {index} does not follow {held.count}")
-    return held
+) -> OpenTxn:
+    """The transaction that a message with this index is added to."""
+    open_txn = _known(state, time_ms, coordinator, sequence)
+    if index != open_txn.count + 1:
+        raise broken("buffer", lsn, f"index {index} does not follow {open_txn.count}")
+    return open_txn
 
 
-def _known(state: Buffer, time_ms: int, coordinator: int, sequence: int) -> Held:
-    """What the transaction has here, made when it is its first row."""
+def _known(state: Buffer, time_ms: int, coordinator: int, sequence: int) -> OpenTxn:
+    """The transaction's messages here, created with its first row."""
     of_coordinator = state.held.get(coordinator)
     if of_coordinator is None:
         of_coordinator = state.held[coordinator] = {}
-    held = of_coordinator.get(sequence)
-    if held is None:
-        held = of_coordinator[sequence] = Held(first_ms=time_ms)
-    return held
+    open_txn = of_coordinator.get(sequence)
+    if open_txn is None:
+        open_txn = of_coordinator[sequence] = OpenTxn(first_ms=time_ms)
+    return open_txn
 
 
 def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) -> None:
     ledger = op.file.ledger
     if not state.ledgers or any(end.ledger == ledger for end in state.ledgers):
         raise broken("buffer", lsn, f"ledger {ledger} cannot be added to the sidecar")
-    held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.index)
-    if held.sizes is None:
-        held.sizes = {held.ranges[-1][0]: held.payload_bytes} if held.ranges else {}
-    held.sizes[ledger] = op.payload_bytes
-    held.ranges.append((ledger, 0, 1, op.index))
-    held.count += 1
-    held.payload_bytes += op.payload_bytes
+    open_txn = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.index)
+    if open_txn.sizes is None:
+        open_txn.sizes = {open_txn.ranges[-1][0]: open_txn.payload_bytes} if open_txn.ranges else {}
+    open_txn.sizes[ledger] = op.payload_bytes
+    open_txn.ranges.append((ledger, 0, 1, op.index))
+    open_txn.count += 1
+    open_txn.payload_bytes += op.payload_bytes
     if op.producer is not None and not op.plain:
         runs = [op.last_sequence, op.last_sequence]
-        _store_sequences(held, lsn, op.producer, runs, op.last_sequence)
-    held.delayed += op.deliver_at is not None
+        _store_sequences(open_txn, lsn, op.producer, runs, op.last_sequence)
+    open_txn.delayed += op.deliver_at is not None
     state.ledgers.insert(
         -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
     )
-    state.chunked[ledger] = Chunked(
+    state.chunked[ledger] = ChunkedMessage(
         op.value_bytes,
         op.crc,
         op.payload_bytes,
@@ -350,8 +350,8 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:
     ledger, first, rows, size = op.ledger, op.first_entry, op.rows, op.payload_bytes
     end = _grow(state, lsn, ledger, first, rows, size)
-    held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.first_index)
-    ranges = held.ranges
+    open_txn = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.first_index)
+    ranges = open_txn.ranges
     if not ranges:
         end.open_txns += 1
         ranges.append((ledger, first, rows, op.first_index))
@@ -360,64 +360,65 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
         if last[0] == ledger and last[1] + last[2] == first:
             ranges[-1] = (ledger, last[1], last[2] + rows, last[3])
         else:
-            if all(part[0] != ledger for part in reversed(ranges)):  # mostly the last is of it
+            # usually the last range is in it
+            if all(part[0] != ledger for part in reversed(ranges)):
                 end.open_txns += 1
-                if held.sizes is None:
-                    held.sizes = {last[0]: held.payload_bytes}
+                if open_txn.sizes is None:
+                    open_txn.sizes = {last[0]: open_txn.payload_bytes}
             ranges.append((ledger, first, rows, op.first_index))
-    held.count += rows
-    held.payload_bytes += size
-    if held.sizes is not None:
-        held.sizes[ledger] = held.sizes.get(ledger, 0) + size
+    open_txn.count += rows
+    open_txn.payload_bytes += size
+    if open_txn.sizes is not None:
+        open_txn.sizes[ledger] = open_txn.sizes.get(ledger, 0) + size
     if op.producer is not None and op.last_sequence >= 0:
-        sent = held.producers.get(op.producer)
+        sent = open_txn.producers.get(op.producer)
         if sent is None:
-            held.producers[op.producer] = LastSent(op.last_sequence, held.count)
+            open_txn.producers[op.producer] = TxnSequences(op.last_sequence, open_txn.count)
         else:
-            sent.sequence, sent.index, sent.row = op.last_sequence, held.count, -1
+            sent.sequence, sent.index, sent.row = op.last_sequence, open_txn.count, -1
     if op.times:
-        held.delayed += op.rows - times_from(op.times).count(NO_TIME)
+        open_txn.delayed += op.rows - times_from(op.times).count(NO_TIME)
 
 
 def _sequences_stored(state: Buffer, lsn: int, time_ms: int, op: BufferSequencesStored) -> None:
-    held = _known(state, time_ms, op.coordinator, op.sequence)
-    _store_sequences(held, lsn, op.producer, op.runs, op.row)
+    open_txn = _known(state, time_ms, op.coordinator, op.sequence)
+    _store_sequences(open_txn, lsn, op.producer, op.runs, op.row)
 
 
-def _store_sequences(held: Held, lsn: int, producer: str, runs: list[int], row: int) -> None:
+def _store_sequences(open_txn: OpenTxn, lsn: int, producer: str, runs: list[int], row: int) -> None:
     """Store sequences of the messages that the transaction got last."""
-    sent = held.producers.setdefault(producer, LastSent(-1, 0))
+    sent = open_txn.producers.setdefault(producer, TxnSequences(-1, 0))
     last = sent.sequence
     if not runs or not sequences.store(sent, runs):
         raise broken("buffer", lsn, f"producer {producer} repeats a sequence")
     if sent.sequence > last:
-        sent.index, sent.row = held.count, row
+        sent.index, sent.row = open_txn.count, row
 
 
-def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> Held:
-    """What a transaction that ends has; last: the open ledger."""
+def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> OpenTxn:
+    """Remove and return the messages of a transaction that ends; last: the open ledger."""
     of_coordinator = state.held.get(coordinator)
-    held = None if of_coordinator is None else of_coordinator.pop(sequence, None)
-    if held is None:
+    open_txn = None if of_coordinator is None else of_coordinator.pop(sequence, None)
+    if open_txn is None:
         raise broken("buffer", lsn, f"transaction {coordinator}:{sequence} has nothing here")
     if not of_coordinator:
-        del state.held[coordinator]  # listing what is open here looks at each
-    ranges = held.ranges
-    if len(ranges) == 1 and ranges[0][0] == last.ledger:  # most of them
+        del state.held[coordinator]  # listing open transactions visits each coordinator
+    ranges = open_txn.ranges
+    if len(ranges) == 1 and ranges[0][0] == last.ledger:  # the usual case
         last.open_txns -= 1
-        return held
+        return open_txn
     touched = {part[0] for part in ranges}
     for end in state.ledgers:
         if end.ledger in touched:
             end.open_txns -= 1
-    return held
+    return open_txn
 
 
 def _sealed(state: Buffer, ledger: int) -> None:
     row = 0
     for number in sorted(state.markers):
-        known = state.markers[number]
-        for at, marker in enumerate(known):
+        markers = state.markers[number]
+        for at, marker in enumerate(markers):
             if all(part[0] != ledger for part in marker.ranges):
                 continue
             ranges = list[Range]()
@@ -426,9 +427,9 @@ def _sealed(state: Buffer, ledger: int) -> None:
                     part = (ledger, row, part[2], part[3])
                     row += part[2]
                 ranges.append(part)
-            known[at] = msgspec.structs.replace(marker, ranges=tuple(ranges))
+            markers[at] = msgspec.structs.replace(marker, ranges=tuple(ranges))
     for end in state.ledgers:
-        if end.ledger == ledger:  # a clean file holds no dead rows
+        if end.ledger == ledger:  # a clean file has no dead rows
             end.sealed = True
             end.payload_bytes -= end.dead_bytes
             end.dead_bytes = 0
@@ -436,10 +437,10 @@ def _sealed(state: Buffer, ledger: int) -> None:
     _recount(state)
 
 
-def bytes_in(of: Held | Marker, ledger: int) -> int:
+def bytes_in(of: OpenTxn | Marker, ledger: int) -> int:
     """Payload bytes that a transaction has in a ledger of the sidecar.
 
-    Dumps of older versions have no sizes: there it is the share by rows.
+    Dumps of older versions have no sizes; then it is the share by rows.
     """
     if of.sizes is not None:
         return of.sizes.get(ledger, 0)
@@ -448,38 +449,38 @@ def bytes_in(of: Held | Marker, ledger: int) -> int:
     return of.payload_bytes * here // rows if rows else 0
 
 
-def transactions(state: Buffer) -> list[Held | Marker]:
-    """Everything that has live rows here: markers in order, then open transactions."""
-    out: list[Held | Marker] = []
+def transactions(state: Buffer) -> list[OpenTxn | Marker]:
+    """All transactions with live rows here: markers in order, then open transactions."""
+    out: list[OpenTxn | Marker] = []
     for number in sorted(state.markers):
         out += state.markers[number]
     for _, by_sequence in sorted(state.held.items()):
-        out += [held for _, held in sorted(by_sequence.items())]
+        out += [open_txn for _, open_txn in sorted(by_sequence.items())]
     return out
 
 
 def live_rows(state: Buffer) -> dict[int, int]:
     """Rows of each sidecar ledger that are not dead."""
     out: dict[int, int] = {}
-    for one in transactions(state):
-        for part in one.ranges:
+    for txn in transactions(state):
+        for part in txn.ranges:
             out[part[0]] = out.get(part[0], 0) + part[2]
     return out
 
 
 def _trim(state: Buffer, ledger: int) -> None:
-    gone = state.markers.pop(ledger, [])
-    _kill(state, gone)
-    for marker in gone:
+    trimmed = state.markers.pop(ledger, [])
+    _kill(state, trimmed)
+    for marker in trimmed:
         for side, row, rows, _ in marker.ranges:
             state.trimmed.setdefault(side, []).append((row, rows))
 
 
-def _kill(state: Buffer, gone: Sequence[Held | Marker]) -> None:
+def _kill(state: Buffer, ended: Sequence[OpenTxn | Marker]) -> None:
     ends = {end.ledger: end for end in state.ledgers}
-    for one in gone:
-        for ledger in {part[0] for part in one.ranges}:
-            ends[ledger].dead_bytes += bytes_in(one, ledger)
+    for txn in ended:
+        for ledger in {part[0] for part in txn.ranges}:
+            ends[ledger].dead_bytes += bytes_in(txn, ledger)
     _recount(state)
 
 
@@ -499,7 +500,7 @@ def _remove(state: Buffer, lsn: int, ledger: int) -> SidecarLedger:
 
 
 def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
-    place = next((at for at, end in enumerate(state.ledgers) if end.ledger == op.old[0]), 0)
+    position = next((at for at, end in enumerate(state.ledgers) if end.ledger == op.old[0]), 0)
     trimmed = [(ledger, *part) for ledger in op.old for part in state.trimmed.get(ledger, ())]
     for ledger in op.old:
         _remove(state, lsn, ledger)
@@ -509,53 +510,54 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
     new = SidecarLedger(op.file.ledger, op.file.rows, op.payload_bytes, time_ms, sealed=True)
     live = 0
     for number in sorted(state.markers):
-        known = state.markers[number]
-        for here, marker in enumerate(known):
+        markers = state.markers[number]
+        for here, marker in enumerate(markers):
             if any(part[0] in moves for part in marker.ranges):
                 to = _moved(marker, lsn, moves, new.ledger)
-                known[here] = msgspec.structs.replace(
+                markers[here] = msgspec.structs.replace(
                     marker, ranges=tuple(to.ranges), sizes=to.sizes
                 )
                 live += to.size
     for _, by_sequence in sorted(state.held.items()):
-        for _, held in sorted(by_sequence.items()):
-            if any(part[0] in moves for part in held.ranges):
-                to = _moved(held, lsn, moves, new.ledger)
-                held.ranges, held.sizes = to.ranges, to.sizes
+        for _, open_txn in sorted(by_sequence.items()):
+            if any(part[0] in moves for part in open_txn.ranges):
+                to = _moved(open_txn, lsn, moves, new.ledger)
+                open_txn.ranges, open_txn.sizes = to.ranges, to.sizes
                 new.open_txns += 1
                 live += to.size
     new.dead_bytes = max(0, op.payload_bytes - live)
-    for ledger, row, rows in trimmed:  # since the file was made: it holds them, dead
+    # trimmed since the file was written: it has them as dead rows
+    for ledger, row, rows in trimmed:
         at = moved_row(moves[ledger], row, rows)
         if at is not None:
             state.trimmed.setdefault(new.ledger, []).append((at, rows))
-    state.ledgers.insert(place, new)  # ledgers stand in the order of appending, whatever their ids
+    state.ledgers.insert(position, new)  # ledgers are in the order of appending, not of ids
     _recount(state)
 
 
 class _Moved(NamedTuple):
-    """Where the messages of a transaction are after a compaction; size: of those it has moved."""
+    """The ranges of a transaction after a compaction; size: the bytes that moved."""
 
     ranges: list[Range]
     sizes: dict[int, int] | None
     size: int
 
 
-def _moved(one: Held | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
-    """Let the ranges of a transaction point into the new ledger."""
-    size = sum(bytes_in(one, old) for old in {part[0] for part in one.ranges} & moves.keys())
-    sizes = one.sizes
+def _moved(txn: OpenTxn | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
+    """Make the ranges of a transaction point into the new ledger."""
+    size = sum(bytes_in(txn, old) for old in {part[0] for part in txn.ranges} & moves.keys())
+    sizes = txn.sizes
     if sizes is not None:
-        sizes = {old: known for old, known in sizes.items() if old not in moves}
+        sizes = {old: old_size for old, old_size in sizes.items() if old not in moves}
         sizes = {**sizes, ledger: size} if sizes else None
-    made = moved(one.ranges, moves, ledger)
-    if made is None:
+    new_ranges = moved(txn.ranges, moves, ledger)
+    if new_ranges is None:
         raise broken("buffer", lsn, f"live rows were not moved to ledger {ledger}")
-    return _Moved(made, sizes, size)
+    return _Moved(new_ranges, sizes, size)
 
 
-def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
-    """What an open transaction has in this sidecar."""
+def find_held(state: Buffer, coordinator: int, sequence: int) -> OpenTxn | None:
+    """The messages of an open transaction in this sidecar."""
     of_coordinator = state.held.get(coordinator)
     return None if of_coordinator is None else of_coordinator.get(sequence)
 
@@ -575,14 +577,14 @@ def marker_of(
 
 def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
     """The marker at exactly this position of the partition."""
-    known = state.markers.get(ledger)
-    if not known:
+    markers = state.markers.get(ledger)
+    if not markers:
         return None
-    at = bisect_left(known, entry, key=lambda marker: marker.entry)
-    return known[at] if at < len(known) and known[at].entry == entry else None
+    at = bisect_left(markers, entry, key=lambda marker: marker.entry)
+    return markers[at] if at < len(markers) and markers[at].entry == entry else None
 
 
-# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than applying the ops.
 _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     BufferAppended: _appended,
     BufferSequencesStored: _sequences_stored,
@@ -599,20 +601,20 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
 
 def encode_some(state: Buffer) -> bool:
     """Encode a block of markers ahead of a dump; returns whether there may be more."""
-    return any(cast("Markers", known).encode_block() for known in state.markers.values())
+    return any(cast("Markers", markers).encode_block() for markers in state.markers.values())
 
 
 class _Dump(Buffer, array_like=True):
-    """A dump, whose markers are encoded by themselves."""
+    """A dump, whose markers are encoded separately."""
 
     markers: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
 
 
 def _dump(state: Buffer) -> bytes:
     encoded: dict[int, msgspec.Raw] = {}
-    for number, known in state.markers.items():
-        assert isinstance(known, Markers)
-        encoded[number] = known.encoded()
+    for number, markers in state.markers.items():
+        assert isinstance(markers, Markers)
+        encoded[number] = markers.encoded()
     return msgspec.msgpack.encode(_Dump(**{**_fields(state), "markers": encoded}))
 
 

@@ -1,19 +1,18 @@
-"""The catalog fold: topics, partitions, subscriptions, settings, and who owns which ledger.
+"""The catalog fold: topics, partitions, subscriptions, settings, and the owner of each ledger.
 
-Ledger: system/catalog. Ops
-  SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
-  SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
-  IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
-  NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted,
-  LedgerTrimmed (role s), Compacted (each large message is a ledger: their owners would stay),
-  PartitionCompacted (the ledgers of the compaction before go), SchemaAdded, SchemasDeleted,
+Ledger: system/catalog. Ops SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached,
+  ConsumerDetached, LedgerRolled, SubscriptionTypeSet, PartitionOffline, PartitionAvailable,
+  LedgerReserved, PolicySet, IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet,
+  SubscriptionDeleted, NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted, LedgerTrimmed (role
+  s), Compacted (each large message is a ledger, whose owner would otherwise stay),
+  PartitionCompacted (removes the ledgers of the earlier compaction), SchemaAdded, SchemasDeleted,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
-  1. A topic, partition, subscription, ledger, consumer number is never given out twice (Law 6).
+  1. A number of a topic, partition, subscription, ledger or consumer is never used twice (Law 6).
   2. Names are unique after case folding.
-  3. Of a partition's ledgers those that were trimmed have an owner too, for ids of messages name
-     them; of a sidecar's, and of compacted rows (role c), only those that are there.
+  3. Trimmed ledgers of a partition keep their owner, because message ids name them. In a sidecar
+     and in compacted rows (role c), only existing ledgers have one.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ K = TypeVar("K")
 
 
 class SchemaVersion(msgspec.Struct, array_like=True, frozen=True):
-    """A schema that a topic has or had; kind and definition as in SchemaAdded."""
+    """A current or deleted schema of a topic; kind and definition as in SchemaAdded."""
 
     version: int
     kind: str
@@ -78,11 +77,11 @@ class SchemaVersion(msgspec.Struct, array_like=True, frozen=True):
 class Topic(msgspec.Struct, array_like=True):
     """A topic: name tenant/namespace/name.
 
-    Partition numbers are store-wide; only number_of, index_of and numbers say which are a topic's.
+    Partition numbers are store-wide; only number_of, index_of and numbers map them to topics.
 
-    partitions: how many there are, added ones included
-    added:      (first number, partitions) of each extent that came after the first
-    schemas:    every version there was, rising; the numbers of deleted ones are not used again
+    partitions: how many, including added ones
+    added:      (first number, partitions) of each extent after the first
+    schemas:    all versions, rising; numbers of deleted versions are not used again
     """
 
     number: int
@@ -104,7 +103,8 @@ class Subscription(msgspec.Struct, array_like=True):
     type: str
     isolation: str
     created_ms: int
-    consumer: int = 0  # these three: dumps of older versions only; Catalog.consumers has them now
+    # these three fields: in dumps of older versions only; Catalog.consumers replaces them
+    consumer: int = 0
     consumer_name: str = ""
     consumer_since_ms: int = 0
     policies: dict[str, int | str] = {}
@@ -122,7 +122,7 @@ class Consumer(msgspec.Struct, array_like=True, gc=False):
 
 
 class Unavailable(msgspec.Struct, array_like=True, gc=False):
-    """Why a partition is not available: reason admin or damage, and the first row that is bad."""
+    """Why a partition is not available: reason admin or damage, and the first bad row."""
 
     reason: str
     ledger: int = 0
@@ -131,7 +131,7 @@ class Unavailable(msgspec.Struct, array_like=True, gc=False):
 
 
 class Loss(msgspec.Struct, array_like=True, gc=False):
-    """What a repair gave up; ledger 0: LSNs of the journal, else entries of the ledger."""
+    """A loss that a repair accepted; ledger 0: LSNs of the journal, else entries of the ledger."""
 
     partition: int
     ledger: int
@@ -144,7 +144,7 @@ class Loss(msgspec.Struct, array_like=True, gc=False):
 
 
 class Catalog(msgspec.Struct, array_like=True, dict=True):
-    """State of the fold; numbers start at 1. Beside the fields, not dumped: `_members`."""
+    """State of the fold; numbers start at 1. The attribute `_members` is not dumped."""
 
     settings: dict[str, int | str | float] = {}
     topics: dict[int, Topic] = {}
@@ -161,12 +161,12 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
     unavailable: dict[int, Unavailable] = {}  # partition -> why
     policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
-    settings_changes: int = 0  # only grows: says whether a copy of the settings is out of date
+    settings_changes: int = 0  # only grows: shows whether a copy of the settings is outdated
     consumers: dict[int, Consumer] = {}
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
     places: list[str] = []  # where files outside of the store may be
-    losses: list[Loss] = []  # they stay: any later reader may ask
-    clock: ClockNoted | None = None  # where the clocks stood when they were last believed
+    losses: list[Loss] = []  # kept for later readers
+    clock: ClockNoted | None = None  # the clocks when the wall clock was last trusted
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -203,15 +203,15 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
 def _subscription(
     state: Catalog, op: IsolationSet | SubscriptionTypeSet | SubscriptionPolicySet
 ) -> None:
-    held = state.subscriptions[op.subscription]
+    subscription = state.subscriptions[op.subscription]
     if isinstance(op, IsolationSet):
-        held.isolation = op.isolation
+        subscription.isolation = op.isolation
     elif isinstance(op, SubscriptionTypeSet):
-        held.type = op.kind
+        subscription.type = op.kind
     else:
-        held.policies.pop(op.name, None)
+        subscription.policies.pop(op.name, None)
         if op.value is not None:
-            held.policies[op.name] = op.value
+            subscription.policies[op.name] = op.value
 
 
 def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached) -> None:
@@ -222,40 +222,40 @@ def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetac
 
 
 def _detach(state: Catalog, consumer: int) -> None:
-    gone = state.consumers.pop(consumer, None)
-    if gone is not None:
-        _members(state).get(gone.subscription, {}).pop(consumer, None)
+    consumer_record = state.consumers.pop(consumer, None)
+    if consumer_record is not None:
+        _members(state).get(consumer_record.subscription, {}).pop(consumer, None)
 
 
 def _members(state: Catalog) -> dict[int, dict[int, Consumer]]:
-    """The consumers by subscription, in order of number: many look for many."""
-    found: dict[int, dict[int, Consumer]] | None = state.__dict__.get("_members")
-    if found is None:
-        found = state.__dict__["_members"] = {}
-        for number, one in sorted(state.consumers.items()):
-            found.setdefault(one.subscription, {})[number] = one
-    return found
+    """The consumers by subscription, in order of number; cached, because many calls need it."""
+    by_subscription: dict[int, dict[int, Consumer]] | None = state.__dict__.get("_members")
+    if by_subscription is None:
+        by_subscription = state.__dict__["_members"] = {}
+        for number, consumer in sorted(state.consumers.items()):
+            by_subscription.setdefault(consumer.subscription, {})[number] = consumer
+    return by_subscription
 
 
 def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
-    if op.kind == "exclusive":  # old journals do not say that the one before was found dead
+    if op.kind == "exclusive":  # old journals do not record that the earlier consumer was dead
         for other in consumers_of(state, op.subscription):
             _detach(state, other.number)
-    made = Consumer(op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms)
-    _members(state).setdefault(op.subscription, {})[op.consumer] = made
-    state.consumers[op.consumer] = made
+    consumer = Consumer(op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms)
+    _members(state).setdefault(op.subscription, {})[op.consumer] = consumer
+    state.consumers[op.consumer] = consumer
     state.next_consumer = op.consumer + 1
 
 
 def _reshape(
     state: Catalog, lsn: int, op: PartitionsAdded | TopicDeleted | SubscriptionDeleted
 ) -> None:
-    """A topic grows or goes, a subscription goes."""
+    """Add partitions to a topic, or delete a topic or subscription."""
     if isinstance(op, SubscriptionDeleted):
-        gone = state.subscriptions.pop(op.subscription)
-        state.topics[gone.topic].subscriptions.remove(op.subscription)
-        for one in consumers_of(state, op.subscription):
-            _detach(state, one.number)
+        subscription = state.subscriptions.pop(op.subscription)
+        state.topics[subscription.topic].subscriptions.remove(op.subscription)
+        for consumer in consumers_of(state, op.subscription):
+            _detach(state, consumer.number)
         return
     topic = state.topics[op.topic]
     if isinstance(op, PartitionsAdded):
@@ -270,8 +270,8 @@ def _reshape(
         raise broken("catalog", lsn, f"topic {topic.name} is deleted with its subscriptions")
     gone_ones = set(op.partitions)
     del state.topics[op.topic], state.by_name[topic.name.casefold()]
-    state.first_of = [one for one in state.first_of if one[1] != op.topic]
-    state.owners = {k: own for k, own in state.owners.items() if own[0] not in gone_ones}
+    state.first_of = [extent for extent in state.first_of if extent[1] != op.topic]
+    state.owners = {k: owner for k, owner in state.owners.items() if owner[0] not in gone_ones}
     state.unavailable = {k: why for k, why in state.unavailable.items() if k not in gone_ones}
     state.policies.pop(op.topic, None)
 
@@ -279,14 +279,14 @@ def _reshape(
 def _topic(
     state: Catalog, lsn: int, time_ms: int, op: TopicCreated | SchemaAdded | SchemasDeleted
 ) -> None:
-    """A topic comes, or what its values are changes."""
+    """Create a topic, or change its schemas."""
     if isinstance(op, TopicCreated):
         _create_topic(state, lsn, time_ms, op)
         return
     topic = state.topics[op.topic]
     if isinstance(op, SchemasDeleted):
-        gone = msgspec.structs.replace
-        topic.schemas = [gone(one, deleted=True) for one in topic.schemas]
+        replace = msgspec.structs.replace
+        topic.schemas = [replace(version, deleted=True) for version in topic.schemas]
         return
     if op.version != len(topic.schemas) + 1:
         raise broken("catalog", lsn, f"schema {op.version} of {topic.name} is not the next one")
@@ -346,13 +346,13 @@ def _set_policy(state: Catalog, op: PolicySet | NamespacePolicySet) -> None:
 
 
 def _put(policies: dict[K, dict[str, int]], of: K, name: str, value: int | None) -> None:
-    """Set or remove a policy; what has none has no entry."""
-    named = policies.setdefault(of, {})
+    """Set or remove a policy; removes an empty entry."""
+    values = policies.setdefault(of, {})
     if value is not None:
-        named[name] = value
+        values[name] = value
     else:
-        named.pop(name, None)
-    if not named:
+        values.pop(name, None)
+    if not values:
         del policies[of]
 
 
@@ -360,7 +360,7 @@ _Ledgers = LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted | Partition
 
 
 def _ledgers(state: Catalog, lsn: int, op: _Ledgers) -> None:
-    """Ledgers come, and those of sidecars and compactions go."""
+    """Add ledgers, and remove those of sidecars and compactions."""
     if isinstance(op, LedgerRolled | LedgerReserved):
         ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
         _own(state, lsn, ledger, op.partition, op.role)
@@ -401,21 +401,21 @@ def index_of(topic: Topic, number: int) -> int:
     if not topic.added:
         index = number - topic.first_partition
         return index if 0 <= index < topic.partitions else -1
-    before = 0
+    earlier = 0
     for first, count in extents(topic):
         if first <= number < first + count:
-            return before + number - first
-        before += count
+            return earlier + number - first
+        earlier += count
     return -1
 
 
 def policies_of(state: Catalog, topic: Topic) -> dict[str, int]:
     """The policies that a topic has, or inherits from its namespace; not to be changed."""
-    own = state.policies.get(topic.number, {})
+    own_policies = state.policies.get(topic.number, {})
     if not state.namespace_policies:
-        return own
+        return own_policies
     name = TopicName.parse(topic.name)
-    return {**state.namespace_policies.get(f"{name.tenant}/{name.namespace}", {}), **own}
+    return {**state.namespace_policies.get(f"{name.tenant}/{name.namespace}", {}), **own_policies}
 
 
 def schema_of(topic: Topic) -> SchemaVersion | None:
@@ -425,7 +425,7 @@ def schema_of(topic: Topic) -> SchemaVersion | None:
 
 
 def has_records(schema: SchemaVersion) -> bool:
-    """True if values of a schema are records; False if clients only declared it."""
+    """True if the values of a schema are records; False if clients only declared it."""
     return not schema.kind.startswith(DECLARED)
 
 
@@ -436,7 +436,7 @@ def declared_of(topic: Topic) -> SchemaVersion | None:
 
 
 def record_schemas(topic: Topic) -> list[SchemaVersion]:
-    """The schemas up to the newest that has records; that of version N is the Nth."""
+    """The schemas up to the newest that has records; version N is the Nth."""
     count = len(topic.schemas)
     while count and not has_records(topic.schemas[count - 1]):
         count -= 1
@@ -445,9 +445,9 @@ def record_schemas(topic: Topic) -> list[SchemaVersion]:
 
 def topic_of(state: Catalog, partition: int) -> Topic:
     """The topic that a partition number belongs to, which exists."""
-    found = _find_topic_of(state, partition)
-    assert found is not None  # Law 2: an op before this one made the partition
-    return found
+    topic = _find_topic_of(state, partition)
+    assert topic is not None  # Law 2: an earlier op made the partition
+    return topic
 
 
 def has_partition(state: Catalog, partition: int) -> bool:
@@ -478,12 +478,15 @@ def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription |
 
 
 def consumers_of(state: Catalog, subscription: int) -> list[Consumer]:
-    """The attached consumers of a subscription, by number; a dead one stays until noticed."""
+    """The attached consumers of a subscription, by number.
+
+    A dead consumer stays until a peer detects it.
+    """
     return list(_members(state).get(subscription, {}).values())
 
 
 class _Dump(Catalog, array_like=True):
-    """A dump: a call needs few of the topics and subscriptions."""
+    """A dump; topics and subscriptions are decoded on demand, because a call needs few."""
 
     topics: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
     subscriptions: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
@@ -496,17 +499,21 @@ def _load(data: bytes) -> Catalog:
     held_ones = values["subscriptions"] = LazyDict(dump.subscriptions, _one_subscription.decode)
     state = Catalog(**values)
     if _length(data) <= _CONSUMERS:
-        for held in held_ones.values():
-            if held.consumer:
-                state.consumers[held.consumer] = Consumer(
-                    held.consumer,
-                    held.number,
-                    held.consumer_name,
+        for subscription in held_ones.values():
+            if subscription.consumer:
+                state.consumers[subscription.consumer] = Consumer(
+                    subscription.consumer,
+                    subscription.number,
+                    subscription.consumer_name,
                     "exclusive",
                     0,
-                    held.consumer_since_ms,
+                    subscription.consumer_since_ms,
                 )
-                held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+                (
+                    subscription.consumer,
+                    subscription.consumer_name,
+                    subscription.consumer_since_ms,
+                ) = 0, "", 0
     return state
 
 

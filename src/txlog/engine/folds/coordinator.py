@@ -7,8 +7,8 @@ Ledger: system/transaction_log/<coordinator>. Ops
     OPEN ──> COMMITTING ──> COMMITTED          the first arrow is the point of no return
       └────> ABORTING ────> ABORTED
 
-COMMITTING and ABORTING outlive their frame only while a participant is not available; the markers
-it gets later come with the last change of status. `ended` is in order of decision.
+COMMITTING and ABORTING outlive their frame only while a participant is not available; markers that
+are added later come with the last change of status. `ended` is in order of decision.
 
 Invariants
   1. Every change of status is one of the arrows; replay never lowers a status.
@@ -47,7 +47,8 @@ ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
 ENDED = (COMMITTED, ABORTED)
 _ENDS = {(COMMITTING, COMMITTED), (ABORTING, ABORTED)}
-# Upper bounds of the durations' histogram, in ms (spec/transactions 16); one more is above.
+# Upper bounds of the histogram of durations, in ms (spec/transactions 16); one more bucket is
+# above.
 DURATION_BOUNDS_MS = (
     10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000,
 )  # fmt: skip
@@ -56,7 +57,7 @@ DURATION_BOUNDS_MS = (
 class Txn(msgspec.Struct, array_like=True, gc=False):
     """The record of a transaction; instants in ms.
 
-    Tuples of numbers: of lists the collector would look at those of every one that is remembered.
+    Tuples of numbers, because the garbage collector would visit lists in every remembered record.
     skipped: (partition, subscription) that were deleted before its end
     """
 
@@ -84,7 +85,7 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Block:
-    """Some ended transactions, encoded as the items of a map, one behind the other."""
+    """Some ended transactions, encoded as the concatenated items of a map."""
 
     __slots__ = ("_bounds", "_ends", "_oldest_ms", "_stops", "data", "sequences")
 
@@ -98,12 +99,12 @@ class _Block:
 
     @classmethod
     def of(cls, txns: Sequence[Txn]) -> _Block:
-        """Encode some."""
-        sequences = [one.sequence for one in txns]
-        # each as it stands in a map, without the head of the map
-        made = cls(sequences, [_encode({one.sequence: one})[1:] for one in txns])
-        made._note(array("q", [one.ended_ms for one in txns]))
-        return made
+        """Encode transactions."""
+        sequences = [txn.sequence for txn in txns]
+        # each in the form of a map item, without the head of the map
+        block = cls(sequences, [_encode({txn.sequence: txn})[1:] for txn in txns])
+        block._note(array("q", [txn.ended_ms for txn in txns]))
+        return block
 
     def _note(self, ends: array[int]) -> None:
         self._ends, self._oldest_ms = ends, min(ends)
@@ -118,76 +119,77 @@ class _Block:
         return low <= sequence <= high and sequence in self.sequences
 
     def last(self) -> Txn:
-        """The last, decoded."""
+        """The last transaction, decoded."""
         return self.txn(len(self.sequences) - 1)
 
     def txn(self, at: int) -> Txn:
-        """One of them, decoded."""
+        """The transaction at an index, decoded."""
         start = self._stops[at - 1] if at else 0
-        (found,) = _txns.decode(_ONE + self.data[start : self._stops[at]]).values()
-        return found
+        (txn,) = _txns.decode(_ONE + self.data[start : self._stops[at]]).values()
+        return txn
 
     @property
     def is_surveyed(self) -> bool:
-        """Whether the times of the ends are known."""
+        """Whether the times of the ends are decoded."""
         return self._ends is not None
 
     def survey(self) -> array[int]:
-        """When each ended: what has ended does not change."""
+        """When each transaction ended, decoded once, because ended ones do not change."""
         if self._ends is None:
-            found = _ends.decode(map_head(len(self.sequences)) + self.data)
-            self._note(array("q", [one.ended_ms for one in found.values()]))
+            ends = _ends.decode(map_head(len(self.sequences)) + self.data)
+            self._note(array("q", [end.ended_ms for end in ends.values()]))
         assert self._ends is not None
         return self._ends
 
     def before(self, ms: int) -> list[int]:
-        """The sequences of those that ended before a time."""
+        """The sequences of transactions that ended before a time."""
         ends = self.survey()
         if self._oldest_ms >= ms:
             return []
-        return [one for one, end in zip(self.sequences, ends, strict=True) if end < ms]
+        return [sequence for sequence, end in zip(self.sequences, ends, strict=True) if end < ms]
 
-    def without(self, gone: Collection[int]) -> _Block:
-        """What is left without some sequences."""
-        kept = [at for at, sequence in enumerate(self.sequences) if sequence not in gone]
+    def without(self, removed: Collection[int]) -> _Block:
+        """The block without some sequences."""
+        remaining = [at for at, sequence in enumerate(self.sequences) if sequence not in removed]
         starts = (0, *self._stops)
-        made = _Block(
-            [self.sequences[at] for at in kept],
-            [self.data[starts[at] : starts[at + 1]] for at in kept],
+        block = _Block(
+            [self.sequences[at] for at in remaining],
+            [self.data[starts[at] : starts[at + 1]] for at in remaining],
         )
         if self._ends is not None:
-            made._note(array("q", [self._ends[at] for at in kept]))
-        return made
+            block._note(array("q", [self._ends[at] for at in remaining]))
+        return block
 
 
-class Ended:
+class EndedTxns:
     """The ended transactions of a coordinator by sequence, in order of decision.
 
-    Hardly one is ever asked for again, and nothing in it changes. But a dump has all of them, and
-    a sweep looks for those that are past their time. So they stay encoded, in blocks that know when
-    theirs ended; only the newest, fewer than a block, are objects.
+    They are rarely read again, and never change. But a dump contains all of them, and a sweep
+    searches for those past their retention. So they stay encoded, in blocks with the times of their
+    ends. Only the newest, fewer than a block, are objects.
     """
 
     __slots__ = ("_blocks", "_highest", "_last_lsn", "_newest")
 
     def __init__(self, txns: Iterable[Txn] = ()) -> None:
         self._blocks: list[_Block] = []
-        self._highest = -1  # no sequence in a block is above: what is asked for mostly is
+        self._highest = -1  # no block has a sequence above; most lookups are above
         self._newest: dict[int, Txn] = {}
-        self._last_lsn: int | None = 0  # at least that of the last one; None: to be looked up
+        # at least the decision LSN of the last transaction; None: not decoded yet
+        self._last_lsn: int | None = 0
         for txn in txns:
             self.put(txn)
 
     @classmethod
-    def loaded(cls, raw: dict[int, msgspec.Raw]) -> Ended:
-        """Those of a dump, which stay as they are there."""
-        made, left = cls(), iter(raw.items())
-        while some := list(islice(left, BLOCK)):
-            sequences = [sequence for sequence, _ in some]
-            items = [_encode(key) + value for key, value in some]
-            made._add(_Block(sequences, items))
-        made._last_lsn = None if raw else 0
-        return made
+    def loaded(cls, raw: dict[int, msgspec.Raw]) -> EndedTxns:
+        """The ended transactions of a dump, still encoded."""
+        ended, items_left = cls(), iter(raw.items())
+        while piece := list(islice(items_left, BLOCK)):
+            sequences = [sequence for sequence, _ in piece]
+            items = [_encode(key) + value for key, value in piece]
+            ended._add(_Block(sequences, items))
+        ended._last_lsn = None if raw else 0
+        return ended
 
     def _add(self, block: _Block) -> None:
         self._blocks.append(block)
@@ -210,26 +212,26 @@ class Ended:
         return next((block for block in reversed(self._blocks) if sequence in block), None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ended) and [*self.values()] == [*other.values()]
+        return isinstance(other, EndedTxns) and [*self.values()] == [*other.values()]
 
     __hash__ = None  # type: ignore[assignment]
 
     def get(self, sequence: int) -> Txn | None:
-        """The record of one, None if it is not here."""
-        found = self._newest.get(sequence)
-        if found is None and (block := self._block_of(sequence)) is not None:
+        """The record of a transaction; None if it is not here."""
+        txn = self._newest.get(sequence)
+        if txn is None and (block := self._block_of(sequence)) is not None:
             return block.txn(block.sequences.index(sequence))
-        return found
+        return txn
 
     def values(self) -> Iterator[Txn]:
-        """All records; each is decoded when it is reached."""
+        """All records, decoded one by one."""
         for block in self._blocks:
             for at in range(len(block.sequences)):
                 yield block.txn(at)
         yield from [*self._newest.values()]
 
     def put(self, txn: Txn) -> None:
-        """Add one; only one that waited goes before others."""
+        """Add a transaction; only one that waited is inserted before others."""
         if self._last_lsn is None:
             self._last_lsn = self._blocks[-1].last().decision_lsn if self._blocks else 0
         if txn.decision_lsn < self._last_lsn:
@@ -238,53 +240,53 @@ class Ended:
         self._last_lsn = txn.decision_lsn
         self._newest[txn.sequence] = txn
         while len(self._newest) >= BLOCK:
-            some = list(islice(self._newest, BLOCK))
-            self._add(_Block.of([self._newest.pop(sequence) for sequence in some]))
+            oldest = list(islice(self._newest, BLOCK))
+            self._add(_Block.of([self._newest.pop(sequence) for sequence in oldest]))
 
     def _insert(self, txn: Txn) -> None:
         later = [*self._newest.values()]
         while self._blocks and self._blocks[-1].last().decision_lsn > txn.decision_lsn:
             block = self._blocks.pop()
             later[:0] = [block.txn(at) for at in range(len(block.sequences))]
-        at = bisect_right(later, txn.decision_lsn, key=lambda one: one.decision_lsn)
+        at = bisect_right(later, txn.decision_lsn, key=lambda other: other.decision_lsn)
         later.insert(at, txn)
-        self._newest = {one.sequence: one for one in later}
+        self._newest = {other.sequence: other for other in later}
 
     def drop(self, sequences: Iterable[int]) -> None:
-        """Forget some."""
-        left = {sequence for sequence in sequences if self._newest.pop(sequence, None) is None}
+        """Forget transactions."""
+        remaining = {sequence for sequence in sequences if self._newest.pop(sequence, None) is None}
         at = 0
-        while left and at < len(self._blocks):  # most are in the first
+        while remaining and at < len(self._blocks):  # most are in the first block
             block = self._blocks[at]
-            gone = left.intersection(block.sequences)
-            left -= gone
-            if len(gone) == len(block.sequences):
+            forgotten = remaining.intersection(block.sequences)
+            remaining -= forgotten
+            if len(forgotten) == len(block.sequences):
                 del self._blocks[at]
                 continue
-            if gone:
-                self._blocks[at] = block.without(gone)
+            if forgotten:
+                self._blocks[at] = block.without(forgotten)
             at += 1
 
     def before(self, ms: int, *, thorough: bool) -> list[int]:
-        """The sequences of those that ended before a time.
+        """The sequences of transactions that ended before a time.
 
-        thorough: all; else stop at the first block that has none
-        cost:     a look at each block, and at those of a block that has one
+        thorough: check all blocks; else stop at the first block without such a transaction
+        cost: a check of each block, and of the transactions in a block that has one
         """
         out: list[int] = []
         for block in self._blocks:
-            found = block.before(ms)
-            if not (found or thorough):
+            sequences = block.before(ms)
+            if not (sequences or thorough):
                 return out
-            out += found
+            out += sequences
         return out + [txn.sequence for txn in self._newest.values() if txn.ended_ms < ms]
 
     def survey(self, most: int) -> bool:
-        """Find out for so many blocks when theirs ended; returns whether there are more."""
-        left = (block for block in self._blocks if not block.is_surveyed)
-        for block in islice(left, most):
+        """Decode the times of so many blocks; returns whether there are more."""
+        unsurveyed = (block for block in self._blocks if not block.is_surveyed)
+        for block in islice(unsurveyed, most):
             block.survey()
-        return next(left, None) is not None
+        return next(unsurveyed, None) is not None
 
     def encoded(self) -> msgspec.Raw:
         """The map as msgpack."""
@@ -300,15 +302,15 @@ _ONE: Final = map_head(1)
 class Coordinator(msgspec.Struct, array_like=True):
     """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their decision.
 
-    The figures below `timed_out_count` only grow: aborts by reason; ops taken; for each final
-    status how many took at most each of DURATION_BOUNDS_MS and no less (then those above, then the
-    sum in ms); ends whose decision was in an earlier frame.
+    The figures below `timed_out_count` only grow: aborts by reason; ops applied; for each final
+    status a histogram over DURATION_BOUNDS_MS (then those above, then the sum in ms); ends whose
+    decision was in an earlier frame.
     """
 
     next_sequence: int = 0
     reserved_below: int = 0
     unfinished: dict[int, Txn] = {}
-    ended: Ended = msgspec.field(default_factory=Ended)
+    ended: EndedTxns = msgspec.field(default_factory=EndedTxns)
     committed_count: int = 0
     aborted_count: int = 0
     timed_out_count: int = 0
@@ -350,11 +352,12 @@ def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) 
 
 
 def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> list[Op] | None:
-    """Take all ops of a frame about the transaction that it opens first and ends last: one record.
+    """Apply all ops of a frame about the transaction that it opens first and ends last, as one
+    record.
 
-    Says nothing that the ops one by one would not. Most frames are of this form, and each process
-    takes those of all others.
-    returns: the ops that are for other folds; None: the frame is another, nothing was taken
+    The result is the same as applying the ops one by one. Most frames are of this form, and each
+    process applies the frames of all others.
+    returns: the ops for other folds; None: the frame has another form, and nothing was applied
     """
     opened, ended = ops[0], ops[-1]
     if type(opened) is not TxnOpened or type(ended) is not StatusUpdated:
@@ -363,11 +366,11 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> lis
     decided: StatusUpdated | None = None
     partitions: list[int] = []
     subscriptions: list[tuple[int, int]] = []
-    rest: list[Op] = []
+    for_others: list[Op] = []
     for op in ops[1:-1]:
         kind = type(op)
         if kind not in _TAKES:
-            rest.append(op)
+            for_others.append(op)
             continue
         if decided is not None:
             return None
@@ -391,14 +394,14 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> lis
         and not ended.markers
     ):
         return None
-    state.log_ops += len(ops) - len(rest)
+    state.log_ops += len(ops) - len(for_others)
     state.next_sequence = sequence + 1
     state.created_count += 1
     participants = tuple(dict.fromkeys(partitions)), tuple(dict.fromkeys(subscriptions))
     txn = _whole(lsn, time_ms, opened, decided, ended, participants)
     state.ended.put(txn)
     _count_end(state, txn, late=False)
-    return rest
+    return for_others
 
 
 def _whole(
@@ -491,7 +494,7 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
     if expected == OPEN:
         txn.decision_lsn, txn.reason = lsn, op.reason
         txn.messages, txn.acks, txn.markers = op.messages, op.acks, tuple(op.markers)
-    else:  # each arrow from there is an end
+    else:  # each arrow from other states is an end
         if op.markers:
             txn.markers = tuple(sorted([*txn.markers, *op.markers]))
         txn.ended_ms, txn.skipped = time_ms, tuple(op.skipped)
@@ -526,7 +529,7 @@ def find(state: Coordinator, sequence: int) -> Txn | None:
     return state.unfinished.get(sequence) or state.ended.get(sequence)
 
 
-# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than applying the ops.
 _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     TxnOpened: _take_txn_opened,
     StatusUpdated: _update,
@@ -539,13 +542,13 @@ _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
 
 
 class _Dump(Coordinator, array_like=True):
-    """A dump, whose ended transactions are encoded by themselves."""
+    """A dump, whose ended transactions are encoded separately."""
 
     ended: Any = msgspec.field(default_factory=dict[int, msgspec.Raw])
 
 
 class _Read(_Dump, array_like=True):
-    """A dump as it is read: only its borders are looked for."""
+    """A dump for reading, with ended transactions still encoded."""
 
     ended: dict[int, msgspec.Raw] = {}
 
@@ -556,7 +559,7 @@ def _dump(state: Coordinator) -> bytes:
 
 def _load(data: bytes) -> Coordinator:
     dump = _decoder.decode(data)
-    return Coordinator(**{**_fields(dump), "ended": Ended.loaded(dump.ended)})
+    return Coordinator(**{**_fields(dump), "ended": EndedTxns.loaded(dump.ended)})
 
 
 def _fields(of: Coordinator) -> dict[str, Any]:
@@ -565,7 +568,7 @@ def _fields(of: Coordinator) -> dict[str, Any]:
 
 assert _Read.__struct_fields__ == _Dump.__struct_fields__ == Coordinator.__struct_fields__
 _AT_END: Final = Txn.__struct_fields__.index("ended_ms")
-# Of an encoded transaction when it ended: what comes before is stepped over.
+# Decodes only the time of the end of a transaction: earlier fields are skipped.
 _End: Any = msgspec.defstruct(
     "_End",
     [

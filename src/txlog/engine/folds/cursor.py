@@ -1,4 +1,4 @@
-"""The cursor fold: what one subscription has acknowledged in one partition.
+"""The cursor fold: the acknowledgements of one subscription in one partition.
 
 Ledger: _cursors/<subscription>. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
@@ -9,17 +9,18 @@ Ledger: _cursors/<subscription>. Ops
        │  └── abort (redelivery count + 1) ──┐
        └──ack in a transaction──> PENDING_ACK ──commit──> DELETED
 
-Entries acknowledged beyond the mark-delete position are roaring bitmaps, one a ledger; single
-messages of a transaction (marker:I) are a bitmap a marker until all of them are, then its entry.
+Entries acknowledged beyond the mark-delete position are roaring bitmaps, one per ledger. Single
+messages of a transaction (marker:I) are a bitmap per marker; when all are acknowledged, the entry
+of the marker replaces it.
 
-A PENDING message may be in a consumer's hand, or wait after a nack (model/leases): a fact beside
-these states, ended by any acknowledgement. Every return raises `round`.
+A PENDING message may be leased to a consumer, or wait after a nack (model/leases). Any
+acknowledgement ends both. Every return raises `round`.
 
 Invariants
   1. Only a seek moves mark-delete back; a mark (ledger, entry, index) with index > 0 is inside
      that marker.
-  2. A message is held by at most one transaction; another's end never touches it.
-  3. What is DELETED or PENDING_ACK is in nobody's hand, and does not wait.
+  2. A message is held by at most one transaction; the end of another one never changes it.
+  3. A DELETED or PENDING_ACK message is not leased, and does not wait.
 Source: PIP-31 "Acknowledgement"; spec/transactions 9.
 """
 
@@ -58,13 +59,14 @@ from txlog.engine.model.ops import (
 )
 
 BEFORE_ALL: Mark = (0, -1, 0)
-REWINDS_MAX = 64  # rounds that a slow consumer can tell apart; of older ones the lowest counts
+# rounds that a slow consumer can tell apart; for older ones the lowest position counts
+REWINDS_MAX = 64
 
 
-class Pending(msgspec.Struct, array_like=True, gc=False):
-    """What a transaction holds in PENDING_ACK here.
+class PendingAcks(msgspec.Struct, array_like=True, gc=False):
+    """The acknowledgements of a transaction in PENDING_ACK here.
 
-    consumer: through which all of it was acknowledged; 0: by id, or through several
+    consumer: the consumer of all these acknowledgements; 0: by id, or several consumers
     """
 
     runs: list[Run] = []
@@ -73,11 +75,12 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     consumer: int = 0
 
 
-class Figures(msgspec.Struct, array_like=True, gc=False):
-    """What happened here since the beginning; each only grows.
+class CursorCounts(msgspec.Struct, array_like=True, gc=False):
+    """Counts since the beginning; each only grows.
 
-    ops: taken by this fold; ends of transactions with acknowledgements here; messages that came
-    again, that were asked for while a transaction held them; conflicts; messages given up
+    ops: applied by this fold; ends of transactions with acknowledgements here; messages
+    redelivered; acknowledgements dropped because a transaction held the message; conflicts;
+    messages dead-lettered
     """
 
     ops: int = 0
@@ -90,7 +93,7 @@ class Figures(msgspec.Struct, array_like=True, gc=False):
 
 
 class Cursor:
-    """State of the fold. `held` is what any transaction holds, derived from `pending`.
+    """State of the fold. `held` has the ids that any transaction holds, derived from `pending`.
 
     rewinds: (round, position before the lowest message that came back in it), both rising
     """
@@ -116,28 +119,28 @@ class Cursor:
         self.mark_delete: Mark = BEFORE_ALL
         self.acked = IdSet()
         self.held = IdSet()
-        self.pending: dict[tuple[int, int], Pending] = {}
+        self.pending: dict[tuple[int, int], PendingAcks] = {}
         self.leases = Leases()
         self.redelivered: dict[Id, int] = {}
-        self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete takes from below
+        self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete removes the lowest
         self.round = 0
         self.rewinds: list[tuple[int, Mark]] = []
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
-        self.figures = Figures()
-        self.epoch = 0  # raised by each seek: what was delivered before it is void
-        self.released = IdSet()  # delivered whatever their time: delivered before, or promoted
+        self.figures = CursorCounts()
+        self.epoch = 0  # raised by each seek; values delivered in earlier epochs are void
+        self.released = IdSet()  # delivered regardless of their time: delivered before, or promoted
 
     def count_again(self, ids: Iterable[Id]) -> None:
-        """Count one more redelivery for each."""
-        for one in ids:
-            known = self.redelivered.get(one, 0)
-            self.redelivered[one] = known + 1
-            if not known:
-                heappush(self._lowest_counts, one)
+        """Count one more redelivery for each id."""
+        for id_ in ids:
+            count = self.redelivered.get(id_, 0)
+            self.redelivered[id_] = count + 1
+            if not count:
+                heappush(self._lowest_counts, id_)
 
     def forget_counts(self, mark: Mark) -> None:
-        """Drop the counts of what mark-delete has passed."""
+        """Drop the counts of ids that mark-delete has passed."""
         lowest = self._lowest_counts
         while lowest and covers(mark, lowest[0]):
             self.redelivered.pop(heappop(lowest), None)
@@ -148,41 +151,41 @@ class Cursor:
         heapify(self._lowest_counts)
 
     def rewind(self, lowest: Id | None) -> None:
-        """Messages came back, none below this one: a round begins."""
+        """Begin a round after messages came back; lowest: the first message."""
         self.round += 1
         if lowest is None:
             return
         mark = before(lowest)
         while self.rewinds and not _is_below(self.rewinds[-1][1], mark):
-            self.rewinds.pop()  # going back to this mark passes that one, too
+            self.rewinds.pop()  # going back to the new mark passes this one, too
         self.rewinds.append((self.round, mark))
         if len(self.rewinds) > REWINDS_MAX:
             self.rewinds[:2] = [(self.rewinds[1][0], self.rewinds[0][1])]
 
-    def rewound(self, since: int, place: Mark) -> Mark:
-        """Where a consumer that was at this place in an earlier round continues."""
+    def rewound(self, since: int, position: Mark) -> Mark:
+        """The position where a consumer continues that was at a position in an earlier round."""
         for number, mark in self.rewinds:
             if number > since:
-                return mark if _is_below(mark, place) else place
-        return place
+                return mark if _is_below(mark, position) else position
+        return position
 
 
-def _is_below(left: Mark, right: Mark) -> bool:
-    return left != right and covers(right, left)
+def _is_below(first: Mark, second: Mark) -> bool:
+    return first != second and covers(second, first)
 
 
 class Dumped(msgspec.Struct, array_like=True):
-    """A cursor as its dump has it: bitmaps are portable roaring, 64 bits of entries, else 32."""
+    """The dump of a cursor: bitmaps are portable roaring, 64 bits of entries, else 32."""
 
     mark_delete: Mark
     acked: dict[int, bytes]
     inner: list[tuple[int, int, bytes]]
-    pending: list[tuple[int, int, Pending]]
+    pending: list[tuple[int, int, PendingAcks]]
     redelivered: list[tuple[int, int, int, int]]
     round: int
     acked_count: int
     last_ack_ms: int
-    figures: Figures = msgspec.field(default_factory=Figures)
+    figures: CursorCounts = msgspec.field(default_factory=CursorCounts)
     leases: list[DumpedLease] = []
     waiting: list[tuple[Id, Due]] = []
     rewinds: list[tuple[int, Mark]] = []
@@ -228,7 +231,7 @@ def _take_pending_committed(state: Cursor, lsn: int, time_ms: int, op: PendingCo
 
 def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAborted) -> None:
     pending = _take(state, lsn, op.coordinator, op.sequence)
-    state.count_again(one for run in pending.runs for one in each(run))
+    state.count_again(id_ for run in pending.runs for id_ in each(run))
     state.rewind(min((next(iter(each(run))) for run in pending.runs), default=None))
     state.figures.aborted += 1
     state.figures.redelivered += pending.count
@@ -251,7 +254,7 @@ def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
     leases.release(op.consumer, counted)
     for run in (*op.uncounted, *counted):
         state.released.add(run)
-    ids = [one for run in counted for one in each(run)]
+    ids = [id_ for run in counted for id_ in each(run)]
     state.count_again(ids)
     state.figures.redelivered += len(ids)
     if op.due is not None:
@@ -285,7 +288,7 @@ def _take_cursor_trimmed(state: Cursor, lsn: int, time_ms: int, op: CursorTrimme
 
 
 def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
-    if state.pending:  # the frame aborts its holders before it
+    if state.pending:  # the frame aborts the transactions first
         raise broken("cursor", lsn, "a seek over what a transaction holds")
     state.mark_delete = op.mark_delete
     state.acked, state.leases, state.released = IdSet(), Leases(), IdSet()
@@ -312,7 +315,7 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     key = (op.coordinator, op.sequence)
     pending = state.pending.get(key)
     if pending is None:
-        pending = state.pending[key] = Pending()
+        pending = state.pending[key] = PendingAcks()
         pending.consumer = op.consumer
     elif pending.consumer != op.consumer:
         pending.consumer = 0
@@ -327,14 +330,14 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     pending.count += op.count
 
 
-def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
+def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> PendingAcks:
     pending = state.pending.pop((coordinator, sequence), None)
     if pending is None:
         raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")
     if state.pending:
         for run in pending.runs:
             state.held.discard(run)
-    else:  # mostly nothing else is held
+    else:  # usually no other transaction holds ids
         state.held.empty(pending.runs)
     return pending
 
@@ -378,7 +381,7 @@ def _dump(state: Cursor) -> bytes:
     )
 
 
-# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than applying the ops.
 _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     Acked: _take_acked,
     PendingAcked: _take_pending_acked,
@@ -397,7 +400,7 @@ _decoder = msgspec.msgpack.Decoder(Dumped)
 
 
 def read_dump(data: bytes) -> Dumped:
-    """What a dump says, with the bitmaps as they lie there."""
+    """Decode a dump, leaving its bitmaps encoded."""
     return _decoder.decode(data)
 
 

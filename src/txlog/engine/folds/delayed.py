@@ -6,14 +6,14 @@ with a time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
     sent in a transaction ──> pending ──commit──> mutable ──seal──> bucket ──merge──> bucket
     sent plainly, or past its time at commit ─────┘ (past: not here at all)
 
-The log says what exists and the cursor what is left: what is missing here costs time, never a
-message. `unindexed` are the ranges where it is missing although it may not be due.
+The log decides what exists and the cursor what is left, so an id missing here costs time, never a
+message. `unindexed` are the ranges where ids are missing although they may not be due.
 
 Invariants
-  1. Ids enter in order of position: buckets are disjoint rising ranges, mutable lies above them.
+  1. Ids enter in order of position: buckets are disjoint rising ranges, mutable is above them.
   2. No bucket generation is used twice.
   3. An id is in at most one of mutable, buckets, pending.
-  4. Whatever is not here, and not in `unindexed`, has a time of at most `passed_ms`.
+  4. A message that is neither here nor in `unindexed` has a time of at most `passed_ms`.
 Source: apache/pulsar#16763; spec/delayed 3, 4.
 """
 
@@ -50,7 +50,7 @@ from txlog.engine.model.schedule import DumpedSchedule, Schedule, times_from
 Ranges = list[tuple[Id, Id]]
 
 
-class Pending:
+class PendingDelays:
     """The delayed messages of an open transaction: index (from 1) and time of each."""
 
     __slots__ = ("at", "index")
@@ -64,9 +64,9 @@ class Delayed:
     """State of the fold.
 
     unindexed: closed position ranges, disjoint, in order
-    cuts:      ops that may have left ids out; cutoff_ms: the highest time of one of them
+    cuts: ops that may have left ids out; cutoff_ms: the highest cutoff of these ops
     losses:    buckets that were removed although some of their ids may not have been due
-    passed_ms: no row outside of this index and of `unindexed` has a later time
+    passed_ms: no row outside this index and `unindexed` has a later time
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Delayed:
     def __init__(self) -> None:
         self.buckets: list[Bucket] = []
         self.mutable = Schedule()
-        self.pending: dict[tuple[int, int], Pending] = {}
+        self.pending: dict[tuple[int, int], PendingDelays] = {}
         self.unindexed: Ranges = []
         self.next_gen = 1
         self.cuts = 0
@@ -94,7 +94,7 @@ class Delayed:
 
     @property
     def is_empty(self) -> bool:
-        """True when the partition knows of no delayed message, and there can be none."""
+        """True when the partition has no delayed message."""
         return not (self.buckets or self.mutable or self.unindexed)
 
 
@@ -152,11 +152,11 @@ def _chunks_appended(state: Delayed, lsn: int, time_ms: int, op: ChunksAppended)
     pending.at.append(op.deliver_at)
 
 
-def _pending(state: Delayed, coordinator: int, sequence: int) -> Pending:
+def _pending(state: Delayed, coordinator: int, sequence: int) -> PendingDelays:
     key = (coordinator, sequence)
     pending = state.pending.get(key)
     if pending is None:
-        pending = state.pending[key] = Pending()
+        pending = state.pending[key] = PendingDelays()
     return pending
 
 
@@ -176,11 +176,11 @@ def _buffer_aborted(state: Delayed, lsn: int, time_ms: int, op: BufferAborted) -
         raise broken("delayed", lsn, f"{op.coordinator}:{op.sequence} has no delayed messages")
 
 
-def _check_above(state: Delayed, lsn: int, one: Id) -> None:
+def _check_above(state: Delayed, lsn: int, id_: Id) -> None:
     mutable = state.mutable
     last = mutable.place(-1) if mutable else state.buckets[-1].last if state.buckets else None
-    if last is not None and one <= last:
-        raise broken("delayed", lsn, f"message {one} does not follow {last}")
+    if last is not None and id_ <= last:
+        raise broken("delayed", lsn, f"message {id_} does not follow {last}")
 
 
 def _passed(state: Delayed, at: int) -> None:
@@ -188,7 +188,7 @@ def _passed(state: Delayed, at: int) -> None:
 
 
 def _cut(state: Delayed, cutoff_ms: int) -> None:
-    """An op may have left out what was due at its cutoff."""
+    """Note an op that may have left out ids due at its cutoff."""
     state.cuts += 1
     state.cutoff_ms = max(state.cutoff_ms, cutoff_ms)
     _passed(state, cutoff_ms)
@@ -224,49 +224,49 @@ def _insert(state: Delayed, lsn: int, bucket: Bucket) -> None:
     if bucket.gen < state.next_gen:
         raise broken("delayed", lsn, f"bucket generation {bucket.gen} is used again")
     state.next_gen = bucket.gen + 1
-    at = bisect_left(state.buckets, bucket.first, key=lambda one: one.first)
+    at = bisect_left(state.buckets, bucket.first, key=lambda other: other.first)
     below, above = state.buckets[max(0, at - 1) : at], state.buckets[at : at + 1]
-    if any(one.last >= bucket.first for one in below) or any(
-        one.first <= bucket.last for one in above
+    if any(other.last >= bucket.first for other in below) or any(
+        other.first <= bucket.last for other in above
     ):
         raise broken("delayed", lsn, f"bucket {bucket.gen} overlaps another")
     state.buckets.insert(at, bucket)
 
 
 def _take(state: Delayed, lsn: int, gens: list[int]) -> list[Bucket]:
-    wanted = set(gens)
-    found = [bucket for bucket in state.buckets if bucket.gen in wanted]
-    if len(found) != len(wanted):
+    sources = set(gens)
+    taken_buckets = [bucket for bucket in state.buckets if bucket.gen in sources]
+    if len(taken_buckets) != len(sources):
         raise broken("delayed", lsn, f"of the buckets {gens} some do not exist")
-    state.buckets = [bucket for bucket in state.buckets if bucket.gen not in wanted]
-    return found
+    state.buckets = [bucket for bucket in state.buckets if bucket.gen not in sources]
+    return taken_buckets
 
 
 def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
     if op.role != "p":
         raise unexpected("delayed", lsn, op)
-    # buckets of its ids go by an op of their own: they have files
+    # buckets are deleted by another op, because they have files
     last: Id = (op.ledger, 1 << 62, 0)
     state.mutable.cut(state.mutable.rows_through(last))
     state.unindexed = without(state.unindexed, (0, 0, 0), last)
 
 
 def _united(ranges: Ranges, first: Id, last: Id, buckets: list[Bucket]) -> Ranges:
-    """The ranges with one more; those with no bucket between them are joined.
+    """The ranges with one more; neighbours without a bucket between them are joined.
 
-    Otherwise every bucket that was ever acknowledged would add a range.
+    Otherwise every acknowledged bucket would add a range.
     """
     out: Ranges = []
-    for one in sorted([*ranges, (first, last)]):
-        if out and not any(out[-1][1] < bucket.first < one[0] for bucket in buckets):
-            out[-1] = (out[-1][0], max(out[-1][1], one[1]))
+    for range_ in sorted([*ranges, (first, last)]):
+        if out and not any(out[-1][1] < bucket.first < range_[0] for bucket in buckets):
+            out[-1] = (out[-1][0], max(out[-1][1], range_[1]))
         else:
-            out.append(one)
+            out.append(range_)
     return out
 
 
 def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
-    """The ranges without a closed one; what is left of a range keeps whole entries."""
+    """The ranges without a closed range; the remains of a range keep whole entries."""
     out: Ranges = []
     for low, high in ranges:
         if high < first or last < low:
@@ -279,9 +279,9 @@ def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
     return out
 
 
-def _previous(one: Id) -> Id:
-    """The id right below another, whether such a message exists or not."""
-    ledger, entry, index = one
+def _previous(id_: Id) -> Id:
+    """The id right below another one, even if no such message exists."""
+    ledger, entry, index = id_
     return (ledger, entry, index - 1) if index else (ledger, entry - 1, (1 << 31) - 1)
 
 
@@ -290,7 +290,10 @@ def _dump(state: Delayed) -> bytes:
         _Dumped(
             state.buckets,
             state.mutable.dump(),
-            [(*key, one.index.tobytes(), one.at.tobytes()) for key, one in state.pending.items()],
+            [
+                (*key, pending.index.tobytes(), pending.at.tobytes())
+                for key, pending in state.pending.items()
+            ],
             state.unindexed,
             state.next_gen,
             state.cuts,

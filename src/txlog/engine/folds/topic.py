@@ -1,4 +1,4 @@
-"""The topic fold: the ends of one partition, and what its producers sent last.
+"""The topic fold: the ends of one partition, and the last sequences of its producers.
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
@@ -7,9 +7,9 @@ Ledger: the partition. Ops
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
-  2. A producer's last sequence never falls; what lies below it is stored, but for its gaps.
-  3. Only the oldest ledger goes, never the open one; counts are those of the ledgers that are left.
-  4. A horizon never falls; what was compacted up to it outlives the ledgers it came from.
+  2. A producer's last sequence never falls; all lower sequences are stored, except its gaps.
+  3. Only the oldest ledger is trimmed, never the open one; counts cover the remaining ledgers.
+  4. A horizon never falls; rows compacted up to it outlive the ledgers that they came from.
 Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7.
 """
 
@@ -52,7 +52,7 @@ class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
     """A ledger of the partition, open or closed.
 
     first_ms: the time of its first entry
-    last_ms:  the latest time of any: a clock that was set back makes times fall within a ledger
+    last_ms:  the latest time of all entries: times fall within a ledger after a clock was set back
     """
 
     ledger: int
@@ -65,14 +65,15 @@ class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
     sealed: bool = False
 
 
-class LastSent(msgspec.Struct, array_like=True, gc=False):
-    """What a producer sent last: its sequence and the position of that message.
+class ProducerState(msgspec.Struct, array_like=True, gc=False):
+    """The last message of a producer: its sequence and position.
 
     sequence -1:   opened, and nothing sent yet; epoch is kept in the first partition only
     index:         1 when the entry is the marker of a large message
-    gaps, unknown: what is not stored below it, and up to where that is forgotten (model/sequences)
-    row:           the sequence of the message at the position, -1: `sequence`. It is lower where
-                   later ones of a batch went to other partitions
+    gaps, unknown: the sequences below that are not stored, and the highest one forgotten
+    (model/sequences)
+    row:           the sequence of the message at the position, -1: `sequence`. It is lower if later
+                   messages of a batch went to other partitions
     """
 
     sequence: int
@@ -89,7 +90,7 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
 class Compaction(msgspec.Struct, array_like=True, gc=False):
     """The newest message of each key up to the horizon: in these ledgers of role c, by id.
 
-    horizon: (ledger, entry) of the last entry that was looked at; lsn: of the snapshot
+    horizon: (ledger, entry) of the last entry that the compaction read; lsn: of the snapshot
     """
 
     ledgers: list[int]
@@ -102,7 +103,7 @@ class Topic(msgspec.Struct, array_like=True):
     """State of the fold; the last of `ledgers` is the open one."""
 
     ledgers: list[LedgerEnd] = []
-    producers: dict[str, LastSent] = {}
+    producers: dict[str, ProducerState] = {}
     messages: int = 0
     payload_bytes: int = 0
     last_publish_ms: int = 0
@@ -165,7 +166,10 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
 
 
 def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
-    """An open ledger without rows is replaced: else each batch would leave an empty one."""
+    """Add a ledger.
+
+    It replaces an open ledger without rows, because otherwise each batch would leave an empty one.
+    """
     ledger, rows = op.file.ledger, op.file.rows
     if not state.ledgers or ledger <= state.ledgers[-1].ledger or not rows:
         raise broken("topic", lsn, f"ledger {ledger} cannot follow the last")
@@ -181,10 +185,12 @@ def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
 
 
 def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark) -> None:
-    """Take the last of sequences that all follow the one before without a gap."""
+    """Store the last of consecutive sequences without a gap."""
     sent = state.producers.get(producer)
     if sent is None:
-        state.producers[producer] = LastSent(sequence, where[0], where[1], time_ms, 0, where[2])
+        state.producers[producer] = ProducerState(
+            sequence, where[0], where[1], time_ms, 0, where[2]
+        )
         return
     if sequence <= sent.sequence:
         raise broken("topic", lsn, f"producer {producer} repeats a sequence")
@@ -193,22 +199,22 @@ def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, wh
 
 
 def _sequences_stored(state: Topic, lsn: int, time_ms: int, op: SequencesStored) -> None:
-    sent = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
-    last, before = sent.sequence, len(sent.gaps)
+    sent = state.producers.setdefault(op.producer, ProducerState(-1, 0, -1, time_ms))
+    last, old_gaps = sent.sequence, len(sent.gaps)
     if not op.runs or not sequences.store(sent, op.runs):
         raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
     sent.time_ms = time_ms
     if sent.sequence > last:
-        assert state.last_message is not None  # the op before this one has appended it
+        assert state.last_message is not None  # an earlier op of the frame has appended the message
         ledger, entry, count = state.last_message
         sent.ledger, sent.entry, sent.index, sent.row = ledger, entry, min(count, 1), op.row
-    state.gaps += (len(sent.gaps) - before) // 2
+    state.gaps += (len(sent.gaps) - old_gaps) // 2
     while state.gaps > GAPS_MAX:
         _forget(state)
 
 
 def _forget(state: Topic) -> None:
-    """Let the producer with the most gaps, and those with half as many, forget a quarter."""
+    """Make the producer with the most gaps, and those with half as many, forget a quarter."""
     most = max([len(sent.gaps) for sent in state.producers.values()])
     for sent in state.producers.values():
         if 2 * len(sent.gaps) >= most:
@@ -220,13 +226,13 @@ def _forget(state: Topic) -> None:
 def _named(
     state: Topic, lsn: int, time_ms: int, op: ProducerOpened | ProducersForgotten | Deduplicated
 ) -> None:
-    """Take an op about named producers."""
+    """Apply an op about named producers."""
     if isinstance(op, ProducerOpened):
         _opened(state, lsn, time_ms, op)
     elif isinstance(op, ProducersForgotten):
         for name in op.producers:
-            gone = state.producers.pop(name, None)
-            state.gaps -= 0 if gone is None else len(gone.gaps) // 2
+            forgotten = state.producers.pop(name, None)
+            state.gaps -= 0 if forgotten is None else len(forgotten.gaps) // 2
     else:
         state.dedup_dropped += op.dropped
         state.dedup_missing += op.missing
@@ -242,15 +248,17 @@ def _mismatched(state: Topic, lsn: int, time_ms: int, op: SchemaMismatched) -> N
 
 
 def _compacted(state: Topic, lsn: int, time_ms: int, op: PartitionCompacted) -> None:
-    known = state.compaction
-    ledgers, horizon = ([], (0, -1)) if known is None else (known.ledgers, known.horizon)
+    compaction = state.compaction
+    ledgers, horizon = (
+        ([], (0, -1)) if compaction is None else (compaction.ledgers, compaction.horizon)
+    )
     if op.old != ledgers or op.horizon < horizon:
         raise broken("topic", lsn, f"a compaction replaces ledgers {op.old}, not {ledgers}")
     state.compaction = Compaction([file.ledger for file in op.files], op.horizon, op.lsn, time_ms)
 
 
 def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
-    opened = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
+    opened = state.producers.setdefault(op.producer, ProducerState(-1, 0, -1, time_ms))
     if op.epoch <= opened.epoch:
         raise broken("topic", lsn, f"producer {op.producer} opens with an old epoch")
     opened.epoch, opened.time_ms = op.epoch, time_ms
@@ -295,7 +303,7 @@ def _grow(
         state.last_publish_ms = time_ms
 
 
-# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than applying the ops.
 _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     Adopted: _adopted,
     Appended: _appended,

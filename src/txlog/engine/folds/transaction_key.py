@@ -1,4 +1,4 @@
-"""The transaction-key fold: who holds which key of one coordinator, and since which epoch.
+"""The transaction-key fold: the keys of one coordinator, their holders and epochs.
 
 Ledger: system/__transaction_key/<coordinator>. Ops
   KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded.
@@ -10,8 +10,9 @@ Ledger: system/__transaction_key/<coordinator>. Ops
 Invariants
   1. The epoch of a key never falls, deletion included: each connect is one above the last (I-1).
   2. Only the newest epoch of a living key binds a transaction.
-  3. `sequence` is the transaction bound last until it has ended; OPEN is none but that (I-16).
-  4. Numbers of batches rise, names are there once; a tombstone keeps both.
+  3. `sequence` is the transaction bound last until it has ended; no other transaction of the key is
+    OPEN (I-16).
+  4. Numbers of batches rise, and a name is recorded once; a tombstone keeps both.
 Source: "Transaction keys" (the map of keys, epochs and transactions); spec/transactions 10.
 """
 
@@ -40,8 +41,8 @@ class Key(msgspec.Struct, array_like=True, gc=False):
     """A transaction key.
 
     ended_count, open_ms_sum, recent_ms: figures over its whole life, in ms
-    batch, last: the number of the batch recorded last, -1: none has one, and what it was
-    names:       the batches that have a name
+    batch, last: the number of the last recorded batch, -1: none, and its record
+    names:       the batches with a name
     """
 
     owner: str
@@ -68,27 +69,27 @@ def apply(state: Keys, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
     if isinstance(op, KeyConnected):
         of_owner = state.of.setdefault(op.uid, {})
-        known = of_owner.get(op.key)
-        if op.epoch != (0 if known is None else known.epoch + 1):
+        key_record = of_owner.get(op.key)
+        if op.epoch != (0 if key_record is None else key_record.epoch + 1):
             raise broken("key", lsn, f"epoch {op.epoch} does not follow the last")
-        if known is None:
-            known = of_owner[op.key] = Key(op.owner, op.epoch)
-        known.owner, known.epoch, known.deleted = op.owner, op.epoch, False
-        known.connected_ms = known.used_ms = time_ms
+        if key_record is None:
+            key_record = of_owner[op.key] = Key(op.owner, op.epoch)
+        key_record.owner, key_record.epoch, key_record.deleted = op.owner, op.epoch, False
+        key_record.connected_ms = key_record.used_ms = time_ms
     elif isinstance(op, KeyBound):
-        known = _living(state, lsn, op.uid, op.key)
-        if op.epoch != known.epoch:
-            raise broken("key", lsn, f"epoch {op.epoch} is not the newest, {known.epoch} is")
-        known.sequence, known.used_ms = op.sequence, time_ms
+        key_record = _living(state, lsn, op.uid, op.key)
+        if op.epoch != key_record.epoch:
+            raise broken("key", lsn, f"epoch {op.epoch} is not the newest, {key_record.epoch} is")
+        key_record.sequence, key_record.used_ms = op.sequence, time_ms
     elif isinstance(op, KeyReleased):
-        known = find(state, op.uid, op.key)
-        if known is None:
+        key_record = find(state, op.uid, op.key)
+        if key_record is None:
             raise broken("key", lsn, "a key that was never connected")
-        if known.sequence == op.sequence:
-            known.sequence = -1
-        known.ended_count += 1
-        known.open_ms_sum += op.open_ms
-        known.recent_ms = [*known.recent_ms, op.open_ms][-RECENT_MAX:]
+        if key_record.sequence == op.sequence:
+            key_record.sequence = -1
+        key_record.ended_count += 1
+        key_record.open_ms_sum += op.open_ms
+        key_record.recent_ms = [*key_record.recent_ms, op.open_ms][-RECENT_MAX:]
     elif isinstance(op, BatchRecorded):
         _record(_living(state, lsn, op.uid, op.key), lsn, op)
     elif isinstance(op, KeyDeleted):
@@ -97,27 +98,27 @@ def apply(state: Keys, lsn: int, time_ms: int, op: Op) -> None:
         raise unexpected("key", lsn, op)
 
 
-def _record(known: Key, lsn: int, op: BatchRecorded) -> None:
+def _record(key_record: Key, lsn: int, op: BatchRecorded) -> None:
     answer = msgspec.structs.replace(op.answer, lsn=lsn)
     if isinstance(op.batch, int):
-        if op.batch <= known.batch:
-            raise broken("key", lsn, f"batch {op.batch} does not follow {known.batch}")
-        known.batch, known.last = op.batch, answer
-    elif op.batch in known.names:
+        if op.batch <= key_record.batch:
+            raise broken("key", lsn, f"batch {op.batch} does not follow {key_record.batch}")
+        key_record.batch, key_record.last = op.batch, answer
+    elif op.batch in key_record.names:
         raise broken("key", lsn, f"batch {op.batch} was recorded before")
     else:
-        known.names[op.batch] = answer
+        key_record.names[op.batch] = answer
 
 
 def _living(state: Keys, lsn: int, uid: int, key: str) -> Key:
-    known = find(state, uid, key)
-    if known is None or known.deleted:
+    key_record = find(state, uid, key)
+    if key_record is None or key_record.deleted:
         raise broken("key", lsn, "a key that is not connected")
-    return known
+    return key_record
 
 
 def find(state: Keys, uid: int, key: str) -> Key | None:
-    """The key of this owner, a tombstone too; None when it was never connected here."""
+    """The key of this owner, also a tombstone; None when it was never connected here."""
     return state.of.get(uid, {}).get(key)
 
 

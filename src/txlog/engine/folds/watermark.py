@@ -1,19 +1,19 @@
-"""The watermark fold: which producers of a partition have come how far in event time.
+"""The watermark fold: how far each producer of a partition has come in event time.
 
 Ops: WatermarkSet, WatermarkIdled, WatermarkSnapshot, BufferWatermark, WatermarkEmitted;
 CommitMarker and BufferAborted of transactions with watermark rows; LedgerTrimmed;
-SubscriptionDeleted of one that was handed a value.
+SubscriptionDeleted of a subscription that received a value.
 
     W_SET in the partition ──────────────────────────> active (the greatest time wins)
     W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
 
-`State` is the value at one position and the whole of the folding rules: the fold has that of the
-end of the partition, a generator (plan/watermarks/value) that of a place further up.
+`WatermarkState` is the value at one position and has all folding rules: the fold has the state at
+the end of the partition, a generator (plan/watermarks/value) a state at an earlier position.
 
 Invariants
   1. The state at a position is a function of the partition's rows up to it.
-  2. What a transaction asserts takes effect at its marker, all of it, or never.
-  3. Every ledger after the first assertion begins with a snapshot, so a trim needs no regard.
+  2. The assertions of a transaction take effect at its marker, all or none.
+  3. Every ledger after the first assertion begins with a snapshot, so a trim needs no special case.
 Source: apache/pulsar#12267; spec/watermarks 4, 5, 7.
 """
 
@@ -47,8 +47,10 @@ START: Position = (0, -1)
 PAYLOAD_VERSION = 1
 
 
-class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A producer that others wait for: its time, the row that set it, and when that was written."""
+class ActiveProducer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A producer that holds the watermark back: its time, the row that set it, and the row's
+    time.
+    """
 
     event_time: int
     ledger: int
@@ -56,19 +58,22 @@ class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
     time_ms: int
 
 
-class State(msgspec.Struct, array_like=True):
-    """The state at a position; seen: whether any producer ever asserted anything up to it."""
+class WatermarkState(msgspec.Struct, array_like=True):
+    """The state at a position; seen: whether any producer asserted a time up to it."""
 
-    active: dict[str, Active] = {}
+    active: dict[str, ActiveProducer] = {}
     seen: bool = False
 
     def raise_to(self, producer: str, event_time: int, where: Position, time_ms: int) -> bool:
-        """W_SET; returns whether it would fall, which only renews when it was last heard of."""
+        """W_SET.
+
+        Returns whether the time would fall; then only the time of the last assertion changes.
+        """
         self.seen = True
-        known = self.active.get(producer)
-        fell = known is not None and event_time < known.event_time
-        most = event_time if known is None else max(known.event_time, event_time)
-        self.active[producer] = Active(most, *where, time_ms)
+        active = self.active.get(producer)
+        fell = active is not None and event_time < active.event_time
+        most = event_time if active is None else max(active.event_time, event_time)
+        self.active[producer] = ActiveProducer(most, *where, time_ms)
         return fell
 
     def leave(self, producer: str) -> None:
@@ -77,7 +82,7 @@ class State(msgspec.Struct, array_like=True):
         self.active.pop(producer, None)
 
     def take_marker(self, effects: Iterable[Effect], where: Position, time_ms: int) -> int:
-        """The net effects of a transaction, at its marker; returns how many fell."""
+        """Apply the net effects of a transaction at its marker; returns how many fell."""
         fell = 0
         for producer, idle, event_time in effects:
             if idle:
@@ -89,16 +94,16 @@ class State(msgspec.Struct, array_like=True):
     @property
     def value(self) -> int | None:
         """The least time of an active producer, None without one."""
-        return min([one.event_time for one in self.active.values()], default=None)
+        return min([active.event_time for active in self.active.values()], default=None)
 
     @property
     def status(self) -> str:
         """unknown, active or idle."""
         return "active" if self.active else "idle" if self.seen else "unknown"
 
-    def copy(self) -> State:
-        """Another one, to fold on."""
-        return State(dict(self.active), self.seen)
+    def copy(self) -> WatermarkState:
+        """A copy that a caller may change."""
+        return WatermarkState(dict(self.active), self.seen)
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -109,14 +114,14 @@ class Snapshot(msgspec.Struct, array_like=True):
 
     version: int
     as_of: Position
-    state: State
+    state: WatermarkState
     pending: list[tuple[int, int, list[Effect]]] = []
 
 
 class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The greatest value handed to a consumer of a subscription in an epoch, and its position.
+    """The greatest value delivered to a consumer of a subscription in an epoch, and its position.
 
-    emitted: how many there were, in all epochs
+    emitted: how many values were delivered, in all epochs
     """
 
     epoch: int
@@ -125,15 +130,15 @@ class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
     emitted: int = 0
 
 
-class Figures(msgspec.Struct, array_like=True, gc=False):
-    """What has happened so far; each only grows."""
+class WatermarkCounts(msgspec.Struct, array_like=True, gc=False):
+    """Counts since the beginning; each only grows."""
 
     regressions: int = 0
     snapshots: int = 0
     snapshot_bytes: int = 0
 
 
-class Since(msgspec.Struct, array_like=True, gc=False):
+class LastSnapshot(msgspec.Struct, array_like=True, gc=False):
     """The last snapshot: its ledger, entry, size, bytes of the ledger before it; moves after it."""
 
     ledger: int = 0
@@ -147,9 +152,9 @@ class Watermark:
     """State of the fold, to the end of the partition.
 
     silent:    ledger -> entries that are not data: watermark rows, and markers without messages
-    moves:     entries that can change the state; snapshots: W_SNAPSHOT rows
+    moves:     entries that may change the state; snapshots: W_SNAPSHOT rows
     pending:   open transaction -> producer -> (idle, time)
-    changes:   only grows with what can change a value here: says whether to look again
+    changes: grows with every op that can change a value here, so a reader knows when to look again
     """
 
     __slots__ = (
@@ -165,28 +170,28 @@ class Watermark:
     )
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = WatermarkState()
         self.pending: dict[tuple[int, int], dict[str, tuple[bool, int | None]]] = {}
         self.silent: dict[int, BitMap64] = {}
         self.moves: dict[int, BitMap64] = {}
         self.snapshots: dict[int, BitMap64] = {}
-        self.since = Since()
+        self.since = LastSnapshot()
         self.clamps: dict[int, Clamp] = {}
-        self.figures = Figures()
+        self.figures = WatermarkCounts()
         self.changes = 0
 
     @property
     def is_used(self) -> bool:
-        """True once a producer of the partition has asserted anything, in a transaction or not."""
+        """True once a producer of the partition has made an assertion, also in a transaction."""
         return bool(self.state.seen or self.silent or self.pending)
 
     def effects_of(self, coordinator: int, sequence: int) -> list[Effect]:
         """The net effect of an open transaction so far, by producer."""
-        known = self.pending.get((coordinator, sequence), {})
-        return [(producer, *effect) for producer, effect in known.items()]
+        effects = self.pending.get((coordinator, sequence), {})
+        return [(producer, *effect) for producer, effect in effects.items()]
 
     def payload(self, as_of: Position) -> bytes:
-        """The payload of a snapshot that is written at the end of the partition."""
+        """The payload of a snapshot at the end of the partition."""
         pending = [(*key, self.effects_of(*key)) for key in sorted(self.pending)]
         return encode_snapshot(Snapshot(PAYLOAD_VERSION, as_of, self.state, pending))
 
@@ -200,19 +205,19 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def read_snapshot(payload: bytes | None) -> Snapshot | None:
-    """A payload; None when this version cannot read it: then the one before is used."""
+    """A payload; None when this version cannot read it; then the caller uses an earlier one."""
     try:
-        found = _snapshots.decode(payload or b"")
+        snapshot = _snapshots.decode(payload or b"")
     except (msgspec.DecodeError, ValueError):
         return None
-    return found if found.version == PAYLOAD_VERSION else None
+    return snapshot if snapshot.version == PAYLOAD_VERSION else None
 
 
 def net_effect(
-    known: tuple[bool, int | None] | None, event_time: int | None
+    effect: tuple[bool, int | None] | None, event_time: int | None
 ) -> tuple[bool, int | None]:
-    """What a transaction does to a producer after one row more; event_time None: W_IDLE."""
-    idle, most = known or (False, None)
+    """The effect of a transaction on a producer after one more row; event_time None: W_IDLE."""
+    idle, most = effect or (False, None)
     if event_time is None:
         return True, None
     return idle, event_time if most is None else max(most, event_time)
@@ -239,13 +244,14 @@ def _watermark_idled(state: Watermark, lsn: int, time_ms: int, op: WatermarkIdle
 
 
 def _watermark_snapshot(state: Watermark, lsn: int, time_ms: int, op: WatermarkSnapshot) -> None:
-    if not state.state.seen:  # the first row of an added partition: it begins with this state
-        found = read_snapshot(op.payload)
-        if found is not None:
-            state.state = found.state
+    # the first row of an added partition: the partition begins with this state
+    if not state.state.seen:
+        snapshot = read_snapshot(op.payload)
+        if snapshot is not None:
+            state.state = snapshot.state
     _row(state, (op.ledger, op.entry), moves=False)
     state.snapshots.setdefault(op.ledger, BitMap64()).add(op.entry)
-    state.since = Since(op.ledger, op.entry, len(op.payload), op.ledger_bytes)
+    state.since = LastSnapshot(op.ledger, op.entry, len(op.payload), op.ledger_bytes)
     state.figures.snapshots += 1
     state.figures.snapshot_bytes += len(op.payload)
 
@@ -270,8 +276,8 @@ def _buffer_watermark(state: Watermark, lsn: int, time_ms: int, op: BufferWaterm
 
 
 def _commit_marker(state: Watermark, lsn: int, time_ms: int, op: CommitMarker) -> None:
-    known = state.effects_of(op.coordinator, op.sequence)
-    if not op.watermarks or sorted(known, key=_name) != sorted(op.watermarks, key=_name):
+    effects = state.effects_of(op.coordinator, op.sequence)
+    if not op.watermarks or sorted(effects, key=_name) != sorted(op.watermarks, key=_name):
         raise broken("watermark", lsn, f"{op.coordinator}:{op.sequence} has other watermarks")
     del state.pending[(op.coordinator, op.sequence)]
     where = (op.ledger, op.entry)
@@ -291,10 +297,10 @@ def _buffer_aborted(state: Watermark, lsn: int, time_ms: int, op: BufferAborted)
 
 
 def _watermark_emitted(state: Watermark, lsn: int, time_ms: int, op: WatermarkEmitted) -> None:
-    known = state.clamps.get(op.subscription)
-    if known is not None and known.epoch == op.epoch and known.event_time >= op.event_time:
+    clamp = state.clamps.get(op.subscription)
+    if clamp is not None and clamp.epoch == op.epoch and clamp.event_time >= op.event_time:
         raise broken("watermark", lsn, f"subscription {op.subscription} was handed more before")
-    emitted = 1 if known is None else known.emitted + 1
+    emitted = 1 if clamp is None else clamp.emitted + 1
     state.clamps[op.subscription] = Clamp(op.epoch, op.event_time, op.position, emitted)
     state.changes += 1
 
@@ -311,24 +317,24 @@ def _ledger_trimmed(state: Watermark, lsn: int, time_ms: int, op: LedgerTrimmed)
         raise unexpected("watermark", lsn, op)
     for rows in (state.silent, state.moves, state.snapshots):
         if rows.pop(op.ledger, None) is not None:
-            state.changes += 1  # a topic without watermarks stays as new: it has no dump
+            state.changes += 1  # a topic without watermarks stays as new, without a dump
 
 
 class _Dumped(msgspec.Struct, array_like=True):
-    state: State
+    state: WatermarkState
     pending: list[tuple[int, int, list[Effect]]]
     silent: dict[int, bytes]
     moves: dict[int, bytes]
     snapshots: dict[int, bytes]
-    since: Since
+    since: LastSnapshot
     clamps: dict[int, Clamp]
-    figures: Figures
+    figures: WatermarkCounts
     changes: int
 
 
 def _dump(state: Watermark) -> bytes:
     rows = [
-        {ledger: known.serialize() for ledger, known in sorted(of.items())}
+        {ledger: bits.serialize() for ledger, bits in sorted(of.items())}
         for of in (state.silent, state.moves, state.snapshots)
     ]
     pending = [(*key, state.effects_of(*key)) for key in sorted(state.pending)]
@@ -355,7 +361,9 @@ def _load(data: bytes) -> Watermark:
     state = Watermark()
     state.state = dumped.state
     for coordinator, sequence, effects in dumped.pending:
-        state.pending[(coordinator, sequence)] = {one[0]: (one[1], one[2]) for one in effects}
+        state.pending[(coordinator, sequence)] = {
+            effect[0]: (effect[1], effect[2]) for effect in effects
+        }
     state.silent, state.moves, state.snapshots = (
         {ledger: BitMap64.deserialize(raw) for ledger, raw in of.items()}
         for of in (dumped.silent, dumped.moves, dumped.snapshots)

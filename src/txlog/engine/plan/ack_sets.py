@@ -1,7 +1,7 @@
 """Arithmetic on acknowledged ids: which are valid, which still PENDING, where mark-delete moves.
 
 Everything here works on runs (model/idset), never on single messages, and changes nothing. The
-messages of a marker count one by one, but travel as one entry once all of them are acknowledged.
+messages of a marker count one by one. Once all are acknowledged, the set has the entry instead.
 Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 """
 
@@ -16,7 +16,7 @@ from pyroaring import BitMap, BitMap64
 
 from txlog.base.ids import MessageId
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.cursor import Pending, covers
+from txlog.engine.folds.cursor import PendingAcks, covers
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
@@ -30,7 +30,7 @@ def ledger_entries(view: View, partition: int) -> list[tuple[int, int]]:
 
 
 def _place_of(ends: list[LedgerEnd], ledger: int) -> int:
-    """Where a ledger is, or would be, among those of its partition; most are the last."""
+    """The index of a ledger in its partition, or where it would be; most calls ask for the last."""
     return len(ends) - 1 if ends[-1].ledger == ledger else bisect_left(ends, ledger, key=_number_of)
 
 
@@ -39,7 +39,7 @@ def _number_of(end: LedgerEnd) -> int:
 
 
 def first_entry(view: View, partition: int) -> tuple[int, int] | None:
-    """The first (ledger, entry) of a partition that is a message, or a marker with some."""
+    """The first (ledger, entry) of a partition that is a message, or a marker with messages."""
     silent = view.watermark(partition).silent
     for ledger, entries in ledger_entries(view, partition):
         entry, rows = 0, silent.get(ledger)
@@ -80,17 +80,17 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
 
 
 def is_trimmed(view: View, partition: int, ledger: int) -> bool:
-    """True for a ledger of the partition that is gone: what was in it counts as DELETED."""
+    """True for a trimmed ledger: its messages count as DELETED."""
     return ledger < view.topic(partition).ledgers[0].ledger
 
 
 def _not_found(ledger: int, entry: int, index: int) -> MessageNotFound:
-    wanted = MessageId(ledger, entry, index)
-    return MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    missing = MessageId(ledger, entry, index)
+    return MessageNotFound(f"message {missing} does not exist", message_id=missing)
 
 
 def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
-    """How many messages the runs stand for; rows that are not data do not count."""
+    """How many messages the runs cover; rows that are not data do not count."""
     total = 0
     markers = view.buffer(partition).markers
     silent = view.watermark(partition).silent
@@ -99,59 +99,62 @@ def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
             total += index_last - index_first + 1
             continue
         total += last - first + 1
-        known = markers.get(ledger)
-        if known:
-            low = bisect_left(known, first, key=lambda marker: marker.entry)
-            high = bisect_right(known, last, key=lambda marker: marker.entry)
-            total += sum(marker.count - 1 for marker in known[low:high] if marker.count)
+        markers_there = markers.get(ledger)
+        if markers_there:
+            low = bisect_left(markers_there, first, key=lambda marker: marker.entry)
+            high = bisect_right(markers_there, last, key=lambda marker: marker.entry)
+            total += sum(marker.count - 1 for marker in markers_there[low:high] if marker.count)
         if ledger in silent:
             total -= silent[ledger].range_cardinality(first, last + 1)
     return total
 
 
-def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
+def subtract(view: View, partition: int, run: Run, ids: IdSet) -> list[Run]:
     """The part of the run that is not in the set."""
     ledger, first, last, index_first, index_last = run
-    known = taken.entries.get(ledger)
+    bits = ids.entries.get(ledger)
     if index_first:
-        if known is not None and first in known:
+        if bits is not None and first in bits:
             return []
-        inner = taken.inner.get((ledger, first))
+        inner = ids.inner.get((ledger, first))
         if inner is None:
             return [run]
-        left = BitMap(range(index_first, index_last + 1)) - inner
+        remaining = BitMap(range(index_first, index_last + 1)) - inner
         return (
             [run]
-            if len(left) == index_last - index_first + 1
-            else runs_of_inner(ledger, first, left)
+            if len(remaining) == index_last - index_first + 1
+            else runs_of_inner(ledger, first, remaining)
         )
     split: list[int] = []
-    if taken.inner:
-        split = [key[1] for key in taken.inner if key[0] == ledger and first <= key[1] <= last]
-    if not split and (known is None or not known.range_cardinality(first, last + 1)):
+    if ids.inner:
+        split = [key[1] for key in ids.inner if key[0] == ledger and first <= key[1] <= last]
+    if not split and (bits is None or not bits.range_cardinality(first, last + 1)):
         return [run]
-    rest = BitMap64(range(first, last + 1))
-    if known is not None:
-        rest -= known
+    outside = BitMap64(range(first, last + 1))
+    if bits is not None:
+        outside -= bits
     out: list[Run] = []
     for entry in split:
-        if entry in rest:
-            rest.discard(entry)
+        if entry in outside:
+            outside.discard(entry)
             marker = buffers.find_marker(view.buffer(partition), ledger, entry)
             if marker is not None:
                 whole: Run = (ledger, entry, entry, 1, marker.count)
-                out += subtract(view, partition, whole, taken)
-    return sorted(runs_of_bitmap(ledger, rest) + out)
+                out += subtract(view, partition, whole, ids)
+    return sorted(runs_of_bitmap(ledger, outside) + out)
 
 
 def above_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
-    """The part of the run after the mark; of a marker that the mark is inside, the rest."""
-    rest = _after(view, partition, run, mark)
-    if rest is None:
+    """The part of the run after the mark.
+
+    If the mark is inside a marker, the later messages of the marker.
+    """
+    part = _after(view, partition, run, mark)
+    if part is None:
         return []
-    ledger, first, last, index_first, _ = rest
+    ledger, first, last, index_first, _ = part
     if index_first or not (mark[2] and mark[:2] == (ledger, first)) or first == last:
-        return [rest]
+        return [part]
     inner = _after(view, partition, (ledger, first, first, 0, 0), mark)
     out = [] if inner is None else [inner]
     return [*out, (ledger, first + 1, last, 0, 0)]
@@ -192,8 +195,10 @@ def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
     return out
 
 
-class Settled:
-    """What the ops before in the same frame do to a cursor: its new mark, and what they delete."""
+class CursorEffect:
+    """The effect of earlier ops in the same frame on a cursor: its new mark, and the ids they
+    delete.
+    """
 
     __slots__ = ("extra", "mark")
 
@@ -203,31 +208,35 @@ class Settled:
 
 
 def acked_outcome(
-    view: View, subscription: int, partition: int, runs: list[Run], before: Settled | None = None
+    view: View,
+    subscription: int,
+    partition: int,
+    runs: list[Run],
+    settled: CursorEffect | None = None,
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
-    A marker whose last message this acknowledges is recorded as its entry. What comes right after
-    mark-delete only moves it: the usual case, acknowledging in order.
+    A marker whose last message this acknowledges is recorded as its entry. Ids right after
+    mark-delete only move it, which is the usual case: acknowledging in order.
 
-    before: what earlier ops of the frame do here; it is brought up to date
+    settled: the effect of earlier ops of the frame on the cursor; this updates it
     """
     cursor = view.cursor(subscription, partition)
-    before = before or Settled(cursor.mark_delete)
-    extra = before.extra
+    settled = settled or CursorEffect(cursor.mark_delete)
+    extra = settled.extra
     if len(runs) == 1 and not (
         cursor.acked.entries or cursor.acked.inner or extra.entries or extra.inner
     ):
         ledger, first, last, index_first, _ = runs[0]
         if (
-            (ledger, first - 1, 0) == before.mark
+            (ledger, first - 1, 0) == settled.mark
             and not index_first
             and not _is_end(view, partition, ledger, last)
         ):
-            before.mark = (ledger, last, 0)
+            settled.mark = (ledger, last, 0)
             if view.watermark(partition).silent:
-                before.mark = resting(view, partition, before.mark)
-            return [], before.mark
+                settled.mark = resting(view, partition, settled.mark)
+            return [], settled.mark
     out: list[Run] = []
     for run in runs:
         extra.add(run)
@@ -238,28 +247,28 @@ def acked_outcome(
             have = BitMap(extra.inner.get(entry, BitMap())) | cursor.acked.inner.get(
                 entry, BitMap()
             )
-            if before.mark[:2] == entry:
-                have.add_range(1, before.mark[2] + 1)
+            if settled.mark[:2] == entry:
+                have.add_range(1, settled.mark[2] + 1)
             if marker is not None and len(have) == marker.count:
                 whole: Run = (*entry, entry[1], 0, 0)
                 extra.add(whole)
                 out.append(whole)
-    before.mark = _advanced(view, partition, before.mark, cursor.acked, extra)
-    return out, before.mark
+    settled.mark = _advanced(view, partition, settled.mark, cursor.acked, extra)
+    return out, settled.mark
 
 
 def _is_end(view: View, partition: int, ledger: int, entry: int) -> bool:
-    """True for the last entry of a ledger that others follow: mark-delete goes on to these."""
+    """True for the last entry of a closed ledger: mark-delete moves on to the next ledger."""
     ends = view.topic(partition).ledgers
     at = _place_of(ends, ledger)
     return at < len(ends) - 1 and entry + 1 >= ends[at].entries
 
 
 def pending_outcome(
-    view: View, subscription: int, partition: int, pending: Pending, before: Settled
+    view: View, subscription: int, partition: int, pending: PendingAcks, settled: CursorEffect
 ) -> tuple[list[Run], Mark]:
-    """acked_outcome for what a committing transaction holds."""
-    return acked_outcome(view, subscription, partition, pending.runs, before)
+    """acked_outcome for the acknowledgements of a committing transaction."""
+    return acked_outcome(view, subscription, partition, pending.runs, settled)
 
 
 def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
@@ -274,21 +283,23 @@ def resting(view: View, partition: int, mark: Mark) -> Mark:
 
 
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:
-    """Mark-delete moved over everything that is acknowledged, or no data, without a gap."""
+    """Mark-delete moved over the acknowledged entries, and rows that are not data, up to the
+    first gap.
+    """
     silent = view.watermark(partition).silent
     ends = view.topic(partition).ledgers
     for end in islice(ends, _place_of(ends, mark[0]), None):
         ledger, entries = end.ledger, end.entries
         if ledger > mark[0]:
             mark = (ledger, -1, 0)
-        known = [s.entries[ledger] for s in (acked, extra) if ledger in s.entries]
+        bitmaps = [s.entries[ledger] for s in (acked, extra) if ledger in s.entries]
         if ledger in silent:
-            known.append(silent[ledger])
+            bitmaps.append(silent[ledger])
         entry = mark[1] + (mark[2] == 0)
         moved = True
         while moved:
             moved = False
-            for bits in known:
+            for bits in bitmaps:
                 step = _stretch(bits, entry, entries)
                 if step > entry:
                     entry, moved = step, True
@@ -317,14 +328,14 @@ def backlog(view: View, subscription: int, partition: int) -> int:
     """Messages that are visible and not DELETED; markers are never counted."""
     cursor = view.cursor(subscription, partition)
     ledger, entries = ledger_entries(view, partition)[-1]
-    rest = through(view, partition, cursor.mark_delete, (ledger, entries - 1, 0))
-    total = messages_in(view, partition, rest)
+    runs = through(view, partition, cursor.mark_delete, (ledger, entries - 1, 0))
+    total = messages_in(view, partition, runs)
     silent = view.watermark(partition).silent
-    for number, known in cursor.acked.entries.items():
-        total -= len(known)
+    for number, bits in cursor.acked.entries.items():
+        total -= len(bits)
         if number in silent:
-            total += known.intersection_cardinality(silent[number])
+            total += bits.intersection_cardinality(silent[number])
         for marker in view.buffer(partition).markers.get(number, []):
             if marker.count:
-                total -= (marker.count - 1) * (marker.entry in known)
+                total -= (marker.count - 1) * (marker.entry in bits)
     return total - sum(map(len, cursor.acked.inner.values()))

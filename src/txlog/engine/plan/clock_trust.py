@@ -1,20 +1,20 @@
-"""How far to believe the wall clock: whatever destroys, or delivers early, by time asks here first.
+"""How far to trust the wall clock; code that deletes or delivers by time asks here first.
 
-A wall clock that is set forward makes everything look old. So the store keeps a *mark*: where the
-wall clock and the clock since boot stood when the wall clock was last believed.
+A wall clock that is set forward makes all data look old. So the store keeps a *mark*: the wall
+clock and the clock since boot at the moment when the wall clock was last trusted.
 
     same boot       the time is the mark plus what the clock since boot has run. If the wall clock
-                    is more than clock_jump_max_ms ahead of that, it was set, and is not believed
-                    until a person accepts it
-    another boot    nobody knows how long the machine was off. If the wall clock is more than the
-                    bound ahead of the mark, it is believed after running for SETTLE_MS of this boot
-                    without being set
+                    is more than clock_jump_max_ms ahead of that, it was set, and is not trusted
+                    until a user accepts it
+    another boot    it is unknown how long the machine was off. If the wall clock is more than
+                    the bound ahead of the mark, it is trusted after running for SETTLE_MS of this
+                    boot without being set
     no mark         a store of an older version: as another boot, from its newest frame on
 
-Until then, whatever destroys goes by the expected time: in the same boot that runs with the clock
-since boot, and otherwise not at all. Messages are stamped, ordered and delivered by the wall clock
-as it is; only in the same boot, where it is known to be wrong, delayed messages wait for the
-expected time. A wall clock that is slow is believed: it destroys less.
+Until then, deletion uses the expected time: in the same boot it advances with the clock since boot,
+otherwise it stands still. Messages are stamped, ordered and delivered by the wall clock as it is;
+only in the same boot, where it is known to be wrong, delayed messages wait for the expected time. A
+slow wall clock is trusted: it deletes less.
 Source: spec/reliability R32.
 """
 
@@ -31,14 +31,14 @@ SETTLE_MS: Final = HOUR_MS
 NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is written to
 
 
-class Judged(NamedTuple):
-    """What is known of the wall clock.
+class ClockVerdict(NamedTuple):
+    """The verdict on the wall clock.
 
-    ahead_ms:    how far it is ahead of what was expected
+    ahead_ms: how far it is ahead of the expected time
     is_believed: deleting by age may use it
-    is_set:      it was set in this boot: only a command makes it believed
-    left_ms:     else how long it must continue like this
-    expected_ms: what the time would be
+    is_set:      it was set in this boot: only a command makes it trusted
+    left_ms:     else how long it must still run without being set
+    expected_ms: the expected time
     """
 
     ahead_ms: int
@@ -48,18 +48,18 @@ class Judged(NamedTuple):
     expected_ms: int
 
 
-def judge(view: View, settings: Settings, now: Instant) -> Judged:
-    """Whether the wall clock is believed."""
+def judge(view: View, settings: Settings, now: Instant) -> ClockVerdict:
+    """Whether the wall clock is trusted."""
     mark = _mark(view)
     is_same = mark.boot_id != "" and mark.boot_id == now.boot_id
     expected = mark.wall_ms + (max(0, now.boot_ms - mark.boot_ms) if is_same else 0)
     ahead, bound = now.wall_ms - expected, settings.clock_jump_max_ms
     if bound == UNLIMITED or ahead <= bound:
-        return Judged(ahead, True, False, 0, expected)
+        return ClockVerdict(ahead, True, False, 0, expected)
     if is_same:
-        return Judged(ahead, False, True, 0, expected)
+        return ClockVerdict(ahead, False, True, 0, expected)
     ran_ms = _ran_ms(mark, now, bound)
-    return Judged(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
+    return ClockVerdict(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
 
 
 def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
@@ -77,29 +77,29 @@ def trusted(view: View, settings: Settings, now: Instant) -> Instant:
     """The instant for deleting by age: now, or the time expected."""
     if is_as_expected(view, settings, now):
         return now
-    known = judge(view, settings, now)
-    return now if known.is_believed else now._replace(wall_ms=known.expected_ms)
+    judged = judge(view, settings, now)
+    return now if judged.is_believed else now._replace(wall_ms=judged.expected_ms)
 
 
 def due_ms(view: View, settings: Settings, now: Instant) -> int:
     """The time that delayed messages wait for: the wall clock, unless it was set in this boot."""
     if is_as_expected(view, settings, now):
         return now.wall_ms
-    known = judge(view, settings, now)
-    return known.expected_ms if known.is_set else now.wall_ms
+    judged = judge(view, settings, now)
+    return judged.expected_ms if judged.is_set else now.wall_ms
 
 
 def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
-    """The new mark; None: it is fine as it is. It goes along in another frame."""
+    """The new mark; None: the old one is recent. The op joins another frame."""
     mark = view.catalog.clock
     if is_as_expected(view, settings, now) and _stands(mark, now):
         return None
-    known = judge(view, settings, now)
-    if known.is_believed:
+    judged = judge(view, settings, now)
+    if judged.is_believed:
         if _stands(mark, now):
             return None
-        return ClockNoted(max(now.wall_ms, known.expected_ms), now.boot_id, now.boot_ms)
-    if known.is_set or (mark is not None and _ran_ms(mark, now, settings.clock_jump_max_ms) >= 0):
+        return ClockNoted(max(now.wall_ms, judged.expected_ms), now.boot_id, now.boot_ms)
+    if judged.is_set or (mark is not None and _ran_ms(mark, now, settings.clock_jump_max_ms) >= 0):
         return None
     at = _mark(view)
     seen = (now.wall_ms, now.boot_id, now.boot_ms)
@@ -110,8 +110,8 @@ def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
     """True when the clock of a new boot is in doubt for the first time: its hour must begin."""
     if is_as_expected(view, settings, now):
         return False
-    known = judge(view, settings, now)
-    return not known.is_believed and note(view, settings, now) is not None
+    judged = judge(view, settings, now)
+    return not judged.is_believed and note(view, settings, now) is not None
 
 
 def _stands(mark: ClockNoted | None, now: Instant) -> bool:
@@ -125,8 +125,8 @@ def _stands(mark: ClockNoted | None, now: Instant) -> bool:
 
 
 def _mark(view: View) -> ClockNoted:
-    known = view.catalog.clock
-    return ClockNoted(view.time_ms, "", 0) if known is None else known
+    clock = view.catalog.clock
+    return ClockNoted(view.time_ms, "", 0) if clock is None else clock
 
 
 def _ran_ms(mark: ClockNoted, now: Instant, bound: int) -> int:

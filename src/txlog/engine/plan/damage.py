@@ -1,7 +1,7 @@
-"""Damaged files: the first row of a ledger that cannot be read, and what is shown of a partition.
+"""Damaged files: the first unreadable row of a ledger, and which messages readers still get.
 
-A quarantined partition shows everything before the damage and nothing after it, readable or not:
-markers of waiting transactions would stand there (spec/transactions 11).
+Readers of a quarantined partition get the messages before the damage and none after it, readable or
+not: markers of waiting transactions will be placed there (spec/transactions 11).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def first_bad_row(view: View, ledger: int) -> int | None:
 
 
 def find_damage(view: View, requests: Sequence[Request]) -> tuple[int, int] | None:
-    """(ledger, first bad row) of the first damaged ledger that a read asked for."""
+    """(ledger, first bad row) of the first damaged ledger among the requests."""
     for ledger in dict.fromkeys(request[0] for request in requests):
         row = first_bad_row(view, ledger)
         if row is not None:
@@ -60,8 +60,8 @@ def wall(view: View, partition: int, ledger: int, row: int) -> Mark:
     """The first position of a partition that is not shown, by the first bad row of a ledger."""
     if view.catalog.owners[ledger][1] == "p":
         return (ledger, row, 0)
-    for number, known in sorted(view.buffer(partition).markers.items()):
-        for marker in known:
+    for number, markers in sorted(view.buffer(partition).markers.items()):
+        for marker in markers:
             if any(at == ledger and start + rows > row for at, start, rows, _ in marker.ranges):
                 return (number, marker.entry, 0)
     last = view.topic(partition).ledgers[-1]

@@ -35,30 +35,34 @@ ROOT_UID = 0
 
 
 def topic(view: View, name: TopicName) -> Topic:
-    """The topic; raises TopicNotFound, naming a near one when there is one."""
-    found = catalogs.find_topic(view.catalog, name.full)
-    if found is None:
-        known = view.catalog.by_name.get(name.full.casefold())
-        twin = None if known is None else TopicName.parse(view.catalog.topics[known].name).short
-        names = tuple(one.name for one in islice(view.catalog.topics.values(), NAMES_MAX))
+    """The topic; raises TopicNotFound, with a hint at a similar name."""
+    record = catalogs.find_topic(view.catalog, name.full)
+    if record is None:
+        twin_number = view.catalog.by_name.get(name.full.casefold())
+        twin = (
+            None
+            if twin_number is None
+            else TopicName.parse(view.catalog.topics[twin_number].name).short
+        )
+        names = tuple(other.name for other in islice(view.catalog.topics.values(), NAMES_MAX))
         raise TopicNotFound(
             f"topic {name.short} does not exist",
             hint=f"did you mean {twin}?" if twin else partial(_meant, name.topic.short, names),
             topic=name.short,
         )
     if name.partition is not None:
-        check_partition(name.topic.short, found, name.partition)
-    return found
+        check_partition(name.topic.short, record, name.partition)
+    return record
 
 
 def _meant(short: str, names: tuple[str, ...]) -> str:
-    """The hint for a topic that does not exist; names: of others, in full."""
+    """The hint for a topic that does not exist; names: of the other topics, in full."""
     others = (TopicName.parse(name).short for name in names)
     return suggestion(short, others, f"create it: txlog topic create {short}")
 
 
 def check_partition(short: str, topic: Topic, index: int) -> None:
-    """Raises TopicNotFound when the topic, which is called short, has no such partition."""
+    """Raises TopicNotFound when the topic with this short name has no such partition."""
     if not 0 <= index < topic.partitions:
         raise TopicNotFound(
             f"{short} has no partition {index}, it has {topic.partitions}",
@@ -69,26 +73,26 @@ def check_partition(short: str, topic: Topic, index: int) -> None:
 
 def live_topic(view: View, number: int, short: str) -> Topic:
     """The topic of a handle that was opened before; raises TopicNotFound when it was deleted."""
-    found = view.catalog.topics.get(number)
-    if found is None:
+    record = view.catalog.topics.get(number)
+    if record is None:
         raise TopicNotFound(f"topic {short} was deleted", topic=short)
-    return found
+    return record
 
 
 def live_subscription(view: View, number: int, name: str, short: str) -> Subscription:
     """The subscription of a handle; raises SubscriptionNotFound when it was deleted."""
-    found = view.catalog.subscriptions.get(number)
-    if found is None:
+    record = view.catalog.subscriptions.get(number)
+    if record is None:
         raise SubscriptionNotFound(
             f"subscription {name} of {short} was deleted", topic=short, subscription=name
         )
-    return found
+    return record
 
 
 def subscription(view: View, of: Topic, name: str) -> Subscription:
     """The subscription of the topic; raises SubscriptionNotFound."""
-    found = catalogs.find_subscription(view.catalog, of, name)
-    if found is None:
+    record = catalogs.find_subscription(view.catalog, of, name)
+    if record is None:
         short = TopicName.parse(of.name).short
         raise SubscriptionNotFound(
             f"topic {short} has no subscription {name}",
@@ -104,31 +108,34 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
             topic=short,
             subscription=name,
         )
-    return found
+    return record
 
 
 def transaction(view: View, txn_id: TxnId, coordinator_count: int) -> Txn:
     """The record of a transaction; raises TransactionNotFound (never issued, or forgotten)."""
-    known = None
+    record = None
     if txn_id.coordinator < coordinator_count:
         state = view.coordinator(txn_id.coordinator)
-        known = coordinators.find(state, txn_id.sequence)
-        if known is None and txn_id.sequence < state.next_sequence:
+        record = coordinators.find(state, txn_id.sequence)
+        if record is None and txn_id.sequence < state.next_sequence:
             raise TransactionNotFound(
                 f"transaction {txn_id} has ended and is forgotten",
                 code=305,
                 txn=txn_id,
                 hint="look at the data: what it committed is there",
             )
-    if known is None:
+    if record is None:
         raise TransactionNotFound(
             f"transaction {txn_id} was never issued", hint=_never_issued(txn_id), txn=txn_id
         )
-    return known
+    return record
 
 
 def _never_issued(txn_id: TxnId) -> str:
-    """What to do; Pulsar prints (3,18) for what is 3:18 here, and that is a number above 2^64."""
+    """The hint.
+
+    Pulsar prints (3,18) for 3:18, and this command line reads it as a number above 2^64.
+    """
     coordinator, sequence = txn_id.sequence >> 64, txn_id.sequence & ((1 << 64) - 1)
     if coordinator and not txn_id.coordinator:
         return f"did you mean {coordinator}:{sequence}?"
@@ -136,7 +143,7 @@ def _never_issued(txn_id: TxnId) -> str:
 
 
 def check_coordinator(number: int, coordinator_count: int) -> None:
-    """Raises CoordinatorNotFound when there is none of this number."""
+    """Raises CoordinatorNotFound when the store has no coordinator with this number."""
     if not 0 <= number < coordinator_count:
         raise CoordinatorNotFound(
             f"there is no coordinator {number}, the store has 0 to {coordinator_count - 1}"
@@ -149,7 +156,7 @@ def is_overdue(txn: Txn, now: Instant) -> bool:
 
 
 def left_ms(txn: Txn, now: Instant) -> int:
-    """How long an open transaction has left; below 0 it is overdue."""
+    """The time that an open transaction has left, in ms; below 0 it is overdue."""
     if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process is its own boot
         return txn.timeout_ms - (now.boot_ms - txn.boot_ms)
     return txn.timeout_ms - (max(now.wall_ms, txn.modified_ms) - txn.wall_ms)
@@ -187,7 +194,7 @@ def timed_out(txn: Txn) -> TransactionTimedOut:
 
 
 def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
-    """The error that says how a transaction ended, by its status and reason."""
+    """The error for a transaction that has ended, by its status and reason."""
     txn_id = TxnId(txn.coordinator, txn.sequence)
     if txn.reason == "timeout":
         return timed_out(txn)

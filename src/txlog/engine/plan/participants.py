@@ -1,8 +1,9 @@
-"""What of a transaction remains to be done, where it can be done now, and what hangs.
+"""The work left to end a transaction, where it can be done now, and transactions that hang.
 
-Nothing is flagged as done: a participant that holds nothing of the transaction any more is done. A
-partition and its sidecar are one unit, and are unavailable while the catalog says so. A participant
-that was deleted is done as well, and is named as skipped. Source: spec/transactions 5.1, 11.
+Nothing is flagged as done: a participant is done when it holds nothing of the transaction. A
+partition and its sidecar are one unit, and are unavailable while the catalog lists the partition
+so. A deleted participant is done as well, and is listed as skipped. Source: spec/transactions 5.1,
+11.
 
 A transaction that does not end by itself has one of three reasons (spec/transactions 15). Age alone
 is none (KIP-664).
@@ -30,9 +31,9 @@ from txlog.engine.view.view import View
 from txlog.errors import PartitionUnavailable
 
 if TYPE_CHECKING:
-    from txlog.engine.folds.buffer import Held
+    from txlog.engine.folds.buffer import OpenTxn
     from txlog.engine.folds.coordinator import Coordinator, Txn
-    from txlog.engine.folds.cursor import Pending
+    from txlog.engine.folds.cursor import PendingAcks
 
 Participant = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
 
@@ -41,13 +42,15 @@ Participant = tuple[int, int]  # (partition, subscription); subscription 0: the 
 
 
 class Participants(msgspec.Struct, gc=False):
-    """What holds something of a transaction, in order of internal ids."""
+    """The places that hold messages or acknowledgements of a transaction, in order of internal
+    ids.
+    """
 
-    partitions: list[tuple[int, Held]] = []
-    cursors: list[tuple[int, int, Pending]] = []  # (subscription, partition, ...)
+    partitions: list[tuple[int, OpenTxn]] = []
+    cursors: list[tuple[int, int, PendingAcks]] = []  # (subscription, partition, ...)
     waiting: list[Participant] = []
     skipped: list[Participant] = []
-    messages: int = 0  # of the transaction, in what is available and what waits
+    messages: int = 0  # of the transaction, in available and waiting places
     acks: int = 0
 
     @property
@@ -57,35 +60,35 @@ class Participants(msgspec.Struct, gc=False):
 
 
 def participants(
-    view: View, txn: Txn, back: int = 0, gone: Collection[Participant] = ()
+    view: View, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
 ) -> Participants:
     """The participants of a transaction that are not done.
 
     back: a partition that this frame makes available
-    gone: what this frame deletes
+    deleted: participants that this frame deletes
     """
     out, pair = Participants(), (txn.coordinator, txn.sequence)
     catalog = view.catalog
     away = catalog.unavailable
     for partition in sorted(txn.partitions):
         side = view.buffer_in_use(partition)
-        held = None if side is None else buffers.find_held(side, *pair)
-        if (gone and (partition, 0) in gone) or (
-            held is None and not catalogs.has_partition(catalog, partition)
+        messages = None if side is None else buffers.find_held(side, *pair)
+        if (deleted and (partition, 0) in deleted) or (
+            messages is None and not catalogs.has_partition(catalog, partition)
         ):
             out.skipped.append((partition, 0))
             continue
         if side is None:
-            held = buffers.find_held(view.buffer(partition), *pair)
-        if held is None:
+            messages = buffers.find_held(view.buffer(partition), *pair)
+        if messages is None:
             continue
-        out.messages += held.count
+        out.messages += messages.count
         if partition == back or partition not in away:
-            out.partitions.append((partition, held))
+            out.partitions.append((partition, messages))
         else:
             out.waiting.append((partition, 0))
     for subscription, partition in sorted(txn.subscriptions):
-        if (partition, subscription) in gone or subscription not in catalog.subscriptions:
+        if (partition, subscription) in deleted or subscription not in catalog.subscriptions:
             out.skipped.append((partition, subscription))
             continue
         pending = view.cursor(subscription, partition).pending.get(pair)
@@ -100,7 +103,10 @@ def participants(
 
 
 def skipped_by(view: View, txn: Txn) -> list[Participant]:
-    """Participants that were deleted before the end; of an unfinished one, those that are now."""
+    """Participants that were deleted before the end.
+
+    For an unfinished transaction, those deleted now.
+    """
     is_ended = txn.status in coordinators.ENDED
     return list(txn.skipped) if is_ended else participants(view, txn).skipped
 
@@ -109,13 +115,13 @@ def waiting_for(view: View, partition: int) -> list[Txn]:
     """Decided transactions that wait for a partition, in order of decision (1.5)."""
     pairs = {
         (coordinator, sequence)
-        for coordinator, held in view.buffer(partition).held.items()
-        for sequence in held
+        for coordinator, sequences in view.buffer(partition).held.items()
+        for sequence in sequences
     }
     for subscription in catalogs.topic_of(view.catalog, partition).subscriptions:
         pairs |= set(view.cursor(subscription, partition).pending)
-    found = [view.coordinator(pair[0]).unfinished.get(pair[1]) for pair in pairs]
-    return in_order([txn for txn in found if txn is not None and txn.decision_lsn])
+    txns = [view.coordinator(pair[0]).unfinished.get(pair[1]) for pair in pairs]
+    return in_order([txn for txn in txns if txn is not None and txn.decision_lsn])
 
 
 def in_order(txns: list[Txn]) -> list[Txn]:
@@ -142,9 +148,9 @@ def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> Partiti
     )
 
 
-def participant_name(catalog: Catalog, place: Participant) -> str:
-    """`topic/partition` or `topic/partition:subscription`; numbers for what is deleted."""
-    partition, subscription = place
+def participant_name(catalog: Catalog, participant: Participant) -> str:
+    """`topic/partition` or `topic/partition:subscription`; numbers for deleted ones."""
+    partition, subscription = participant
     if catalogs.has_partition(catalog, partition):
         topic = catalogs.topic_of(catalog, partition)
         text = f"{TopicName.parse(topic.name).short}/{catalogs.index_of(topic, partition)}"
@@ -152,14 +158,14 @@ def participant_name(catalog: Catalog, place: Participant) -> str:
         text = f"partition {partition}"
     if not subscription:
         return text
-    held = catalog.subscriptions.get(subscription)
-    return f"{text}:{held.name if held else f'subscription {subscription}'}"
+    record = catalog.subscriptions.get(subscription)
+    return f"{text}:{record.name if record else f'subscription {subscription}'}"
 
 
-# --- what hangs ------------------------------------------------------------------------------
+# --- hanging transactions --------------------------------------------------------------------
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HangingTxn(msgspec.Struct, frozen=True):
     """A transaction that hangs: cause unavailable, overdue or corrupt; partition: where."""
 
     coordinator: int
@@ -171,40 +177,40 @@ class Finding(msgspec.Struct, frozen=True):
     waiting: tuple[Participant, ...] = ()
 
 
-def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[Finding]:
-    """What hangs in these topics, one finding per transaction and cause, by id."""
+def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[HangingTxn]:
+    """The hanging transactions of these topics, one finding per transaction and cause, by id."""
     view.load_coordinators()
     numbers = {number for topic in topics for number in catalogs.numbers(topic)}
-    every = len(topics) == len(view.catalog.topics)
-    found: dict[tuple[int, int, str], Finding] = {}
+    is_all = len(topics) == len(view.catalog.topics)
+    findings: dict[tuple[int, int, str], HangingTxn] = {}
     for _, state in view.loaded_coordinators():
         for txn in state.unfinished.values():
             touched = {*txn.partitions, *(partition for _, partition in txn.subscriptions)}
-            if every or touched & numbers:
-                for one in _of_unfinished(view, now, older_than_ms, txn):
-                    found[(one.coordinator, one.sequence, one.cause)] = one
+            if is_all or touched & numbers:
+                for finding in _of_unfinished(view, now, older_than_ms, txn):
+                    findings[(finding.coordinator, finding.sequence, finding.cause)] = finding
     for number in sorted(numbers):
-        for one in contradictions(view, number, now):
-            found.setdefault((one.coordinator, one.sequence, one.cause), one)
-    return [found[key] for key in sorted(found)]
+        for finding in contradictions(view, number, now):
+            findings.setdefault((finding.coordinator, finding.sequence, finding.cause), finding)
+    return [findings[key] for key in sorted(findings)]
 
 
-def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> Iterator[Finding]:
+def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> Iterator[HangingTxn]:
     pair, age_ms = (txn.coordinator, txn.sequence), now.wall_ms - txn.wall_ms
     if txn.status == coordinators.OPEN:
         if is_overdue(txn, now):
-            yield Finding(*pair, txn.status, age_ms, "overdue", "its time-out is over")
+            yield HangingTxn(*pair, txn.status, age_ms, "overdue", "its time-out is over")
     elif age_ms > older_than_ms:
         waiting = tuple(participants(view, txn).waiting)
         if waiting:
             detail = "it waits for partitions"
-            yield Finding(*pair, txn.status, age_ms, "unavailable", detail, waiting)
+            yield HangingTxn(*pair, txn.status, age_ms, "unavailable", detail, waiting)
         else:
-            yield Finding(*pair, txn.status, age_ms, "overdue", "nothing holds it up")
+            yield HangingTxn(*pair, txn.status, age_ms, "overdue", "nothing holds it up")
 
 
-def contradictions(view: View, partition: int, now: Instant | None = None) -> Iterator[Finding]:
-    """The four impossible states, looked for in one partition; now: for the age."""
+def contradictions(view: View, partition: int, now: Instant | None = None) -> Iterator[HangingTxn]:
+    """Search one partition for the four impossible states; now: for the age."""
     now = now or Instant(0, "", 0)
     side, topic_of = view.buffer(partition), view.catalog.topics
     for coordinator, by_sequence in side.held.items():
@@ -215,8 +221,8 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
             for subscription in topic.subscriptions:
                 for pair in view.cursor(subscription, partition).pending:
                     yield from _held(view, now, pair, partition, subscription)
-    for known in side.markers.values():
-        for marker in known:
+    for markers in side.markers.values():
+        for marker in markers:
             txn = coordinators.find(view.coordinator(marker.coordinator), marker.sequence)
             if txn is not None and txn.status == coordinators.ABORTED:
                 yield _corrupt(
@@ -229,26 +235,28 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
 
 def _held(
     view: View, now: Instant, pair: tuple[int, int], partition: int, subscription: int
-) -> Iterator[Finding]:
-    """Something is held for a transaction, which must be unfinished and know of it."""
-    what = "acknowledgements" if subscription else "messages"
+) -> Iterator[HangingTxn]:
+    """Check the transaction of held messages or acknowledgements: it must be unfinished and
+    list the place.
+    """
+    contents = "acknowledgements" if subscription else "messages"
     state: Coordinator = view.coordinator(pair[0])
     txn = coordinators.find(state, pair[1])
     if txn is None:
         how = "forgotten" if pair[1] < state.next_sequence else "never issued"
-        yield _corrupt(None, pair, now, f"it was {how} and has {what}")
+        yield _corrupt(None, pair, now, f"it was {how} and has {contents}")
         return
     if txn.status in coordinators.ENDED:
-        yield _corrupt(txn, pair, now, f"it has ended and has {what} without an end")
-    known = (
+        yield _corrupt(txn, pair, now, f"it has ended and has {contents} without an end")
+    is_registered = (
         (subscription, partition) in txn.subscriptions
         if subscription
         else partition in txn.partitions
     )
-    if not known:
-        yield _corrupt(txn, pair, now, f"it has {what} that it was not registered for")
+    if not is_registered:
+        yield _corrupt(txn, pair, now, f"it has {contents} that it was not registered for")
 
 
-def _corrupt(txn: Txn | None, pair: tuple[int, int], now: Instant, detail: str) -> Finding:
+def _corrupt(txn: Txn | None, pair: tuple[int, int], now: Instant, detail: str) -> HangingTxn:
     age_ms = 0 if txn is None else now.wall_ms - txn.wall_ms
-    return Finding(*pair, None if txn is None else txn.status, age_ms, "corrupt", detail)
+    return HangingTxn(*pair, None if txn is None else txn.status, age_ms, "corrupt", detail)

@@ -1,22 +1,22 @@
-"""Which policy holds: the topic's, else its namespace's, else the store's.
+"""Which policy applies: the topic's, else its namespace's, else the store's.
 
 Delayed delivery (spec/delayed 1, 10): as delayedDeliveryTickTimeMillis and its kin in Pulsar.
 
 Retention, as retention-policies and message-ttl in Pulsar. UNLIMITED ends the search, as a number
-does: a topic keeps everything whatever its namespace says.
+does, so a topic can keep everything although its namespace has a bound.
 
-    retention_ms, retention_bytes   ledgers whose newest message is older go, and those beyond so
-                                    many newer bytes
-    retention_acked                 ledgers that every subscription has acknowledged go
-    ttl_ms                          messages that are older are acknowledged (decide/consuming/skip)
-    compaction_threshold_bytes      once so many came since the last one, a topic is compacted by
-                                    key, as by compaction-threshold in Pulsar
+    retention_ms, retention_bytes   ledgers whose newest message is older are trimmed, and ledgers
+                                    beyond so many newer bytes
+    retention_acked                 ledgers that every subscription has acknowledged are trimmed
+    ttl_ms                          older messages are acknowledged (decide/consuming/skip)
+    compaction_threshold_bytes      a topic is compacted by key when it received so many bytes since
+                                    the last compaction, like compaction-threshold in Pulsar
 
 Watermarks (spec/watermarks 7, 11):
 
     watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
-        appended to a partition since its last snapshot: then the next row has one before it
-    watermark_producers_max            names a partition waits for or may, 0 lifts the bound
+        the bound on appends since a partition's last snapshot; then the next row has one before it
+    watermark_producers_max            the most producers, also of open transactions; 0: no bound
     watermark_producer_idle_timeout_ms a producer silent for this long is declared idle, 0: never
     watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
     watermark_emit_interval_ms         least time between two events of a consumer
@@ -48,7 +48,7 @@ Known: TypeAlias = Callable[[str, int], Any]
 
 
 class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
-    """What applies to a topic; active False: nothing of it waits."""
+    """The delay policies of a topic; active False: no message waits."""
 
     active: bool
     tick_time_ms: int
@@ -58,7 +58,7 @@ class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
     is_ttl_from_deliver_at: bool
 
     def cutoff(self, now_ms: int) -> int:
-        """What is due: messages whose time is at most this."""
+        """The cutoff: messages with a time up to this are due."""
         return min(now_ms if self.strict else now_ms + self.tick_time_ms, _FAR)
 
 
@@ -68,7 +68,7 @@ def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
 
 
 class _Policies(NamedTuple):
-    """What applies to a topic under these settings, until a policy changes."""
+    """The policies of a topic under these settings, valid until a policy changes."""
 
     settings: Settings
     topic: Topic
@@ -77,23 +77,23 @@ class _Policies(NamedTuple):
 
 
 def _policies(view: View, settings: Settings, topic: Topic) -> _Policies:
-    """Every send asks, and policies change seldom: the view keeps what was found."""
-    found: _Policies | None = view.policies.get(topic.number)
-    if found is None or found.topic is not topic or found.settings is not settings:
-        known = policies_of(view.catalog, topic).get
-        found = _Policies(settings, topic, _delay(known, settings), _retention(known, settings))
-        view.policies[topic.number] = found
-    return found
+    """Every send calls this and policies change seldom, so the view caches the result."""
+    cached: _Policies | None = view.policies.get(topic.number)
+    if cached is None or cached.topic is not topic or cached.settings is not settings:
+        lookup = policies_of(view.catalog, topic).get
+        cached = _Policies(settings, topic, _delay(lookup, settings), _retention(lookup, settings))
+        view.policies[topic.number] = cached
+    return cached
 
 
-def _delay(known: Known, settings: Settings) -> DelayPolicy:
+def _delay(lookup: Known, settings: Settings) -> DelayPolicy:
     return DelayPolicy(
-        bool(known(ACTIVE, settings.delayed_delivery_active)),
-        known(TICK_TIME, settings.tick_time_ms),
-        bool(known(STRICT, settings.deliver_at_time_strict)),
-        known(MAX_DELAY, settings.max_delivery_delay_ms),
-        known(FIXED_DELAY, settings.fixed_delivery_delay_ms),
-        bool(known(TTL_FROM, settings.ttl_from == "deliver_at")),
+        bool(lookup(ACTIVE, settings.delayed_delivery_active)),
+        lookup(TICK_TIME, settings.tick_time_ms),
+        bool(lookup(STRICT, settings.deliver_at_time_strict)),
+        lookup(MAX_DELAY, settings.max_delivery_delay_ms),
+        lookup(FIXED_DELAY, settings.fixed_delivery_delay_ms),
+        bool(lookup(TTL_FROM, settings.ttl_from == "deliver_at")),
     )
 
 
@@ -101,7 +101,7 @@ def _delay(known: Known, settings: Settings) -> DelayPolicy:
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
-    """What applies to a topic; None: no bound."""
+    """The retention policies of a topic; None: no bound."""
 
     retention_ms: int | None
     retention_bytes: int | None
@@ -120,23 +120,23 @@ def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionP
     return _policies(view, settings, topic).retention
 
 
-def _retention(known: Known, settings: Settings) -> RetentionPolicy:
+def _retention(lookup: Known, settings: Settings) -> RetentionPolicy:
     def bound(name: str, otherwise: int) -> int | None:
-        value = known(name, otherwise)
+        value = lookup(name, otherwise)
         return None if value == UNLIMITED else value
 
     return RetentionPolicy(
         bound("retention_ms", settings.retention_ms),
         bound("retention_bytes", settings.retention_bytes),
-        bool(known("retention_acked", settings.retention_acked)),
+        bool(lookup("retention_acked", settings.retention_acked)),
         bound("ttl_ms", settings.ttl_ms),
     )
 
 
 def is_compaction_due(view: View, settings: Settings, topic: Topic) -> bool:
-    """True when a topic has a threshold, and as much came to its partitions since it was compacted.
+    """True when a topic received as many bytes as its threshold since it was compacted.
 
-    Within a ledger its bytes are spread evenly over its entries.
+    This assumes that the bytes of a ledger are spread evenly over its entries.
     """
     name = "compaction_threshold_bytes"
     threshold: int = policies_of(view.catalog, topic).get(name, getattr(settings, name))
@@ -156,13 +156,13 @@ def is_compaction_due(view: View, settings: Settings, topic: Topic) -> bool:
 
 # --- watermarks ------------------------------------------------------------------------------
 
-SNAPSHOT_SHARE = 10  # at least this many times its own size lie between a snapshot and the next
+SNAPSHOT_SHARE = 10  # between two snapshots are at least this many times the size of the first
 
 
 def policy(view: View, settings: Settings, topic: Topic, name: str) -> int:
-    """What applies to a topic; name: one of WATERMARK_POLICIES."""
-    found = policies_of(view.catalog, topic).get(name)
-    return getattr(settings, name) if found is None else found
+    """The value for a topic; name: one of WATERMARK_POLICIES."""
+    value = policies_of(view.catalog, topic).get(name)
+    return getattr(settings, name) if value is None else value
 
 
 def is_snapshot_due(view: View, settings: Settings, partition: int) -> bool:
@@ -180,8 +180,8 @@ def is_snapshot_due(view: View, settings: Settings, partition: int) -> bool:
     topic = topic_of(view.catalog, partition)
     bounds = ("bytes", size), ("entries", entries), ("markers", since.moves)
     return any(
-        count >= policy(view, settings, topic, f"watermark_snapshot_{what}_max")
-        for what, count in bounds
+        count >= policy(view, settings, topic, f"watermark_snapshot_{unit}_max")
+        for unit, count in bounds
     )
 
 

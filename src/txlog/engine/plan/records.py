@@ -1,9 +1,9 @@
 """Values of typed topics: which schema a message is checked against, and values as columns.
 
-A row says in `schema_version` that its writer has checked the value against that schema of the
-topic; null says that it is bytes. So whoever makes columns of values need not doubt them. The type
-of `record` in a file is that of the newest schema when the file was made; a value whose own schema
-cannot be read as that has none. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
+`schema_version` of a row names the schema of the topic that its writer has checked the value
+against; null means bytes. So code that makes columns of values may trust them. The type of `record`
+in a file is that of the newest schema when the file was written. A value with a schema that cannot
+be read as this type has no record. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
 compatibility" of Pulsar.
 """
 
@@ -41,8 +41,11 @@ _VERSION: Final = "schema_version"
 _NO_VALUE: Final = pa.scalar(None, pa.binary())
 
 
-class Typing(NamedTuple):
-    """What the values of a topic are checked against; mode: ENFORCE or MARK; topic: its name."""
+class ValueSchema(NamedTuple):
+    """The schema that values of a topic are checked against.
+
+    mode: ENFORCE or MARK; topic: its name.
+    """
 
     topic: str
     version: int
@@ -61,9 +64,9 @@ def _schema(kind: str, definition: str) -> Schema:
     return Schema(kind, definition)
 
 
-def schema_in(known: SchemaVersion) -> Schema:
+def schema_in(stored: SchemaVersion) -> Schema:
     """A schema as the catalog has it."""
-    return _schema(known.kind, known.definition)
+    return _schema(stored.kind, stored.definition)
 
 
 def word(view: View, settings: Settings, topic: Topic, name: str) -> str:
@@ -74,10 +77,10 @@ def word(view: View, settings: Settings, topic: Topic, name: str) -> str:
 
 def typing_of(
     view: View, settings: Settings, topic: Topic, version: int | None = None
-) -> Typing | None:
-    """What to check values against; None: the topic takes any bytes.
+) -> ValueSchema | None:
+    """The schema to check values against; None: the topic takes any bytes.
 
-    version: which a producer writes, None for the newest
+    version: the version that a producer writes, None for the newest
     """
     newest = schema_of(topic)
     if newest is None:
@@ -85,13 +88,13 @@ def typing_of(
     mode = word(view, settings, topic, VALIDATION)
     if mode == OFF:
         return None
-    known = newest if version is None else topic.schemas[version - 1]
+    checked = newest if version is None else topic.schemas[version - 1]
     name = TopicName.parse(topic.name).short
-    return Typing(name, known.version, known.kind, known.definition, mode)
+    return ValueSchema(name, checked.version, checked.kind, checked.definition, mode)
 
 
-def stamped(routed: Routed, typing: Typing | None) -> Routed:
-    """Routed rows that say what their values were checked against.
+def stamped(routed: Routed, typing: ValueSchema | None) -> Routed:
+    """Routed rows with the version of the schema that their values were checked against.
 
     raises: InvalidMessage for a value that does not fit, with mode ENFORCE
     """
@@ -121,9 +124,9 @@ def stamped(routed: Routed, typing: Typing | None) -> Routed:
 
 
 def with_values(
-    rows: pa.Table | pa.RecordBatch, typing: Typing | None
+    rows: pa.Table | pa.RecordBatch, typing: ValueSchema | None
 ) -> tuple[pa.Table | pa.RecordBatch, pa.StructArray]:
-    """Rows whose column `record` has become `value`, and the records as these values hold them.
+    """Rows whose column `record` has become `value`, and the records that these values encode.
 
     raises: InvalidArgument, InvalidMessage: a record that does not fit, with its row
     """
@@ -131,13 +134,13 @@ def with_values(
         raise InvalidArgument("the topic has no schema to write records by", hint="a column value")
     if "value" in rows.schema.names:
         raise InvalidArgument("there are both value and record", hint="leave out one of them")
-    given = rows.column(RECORD)
-    if isinstance(given, pa.ChunkedArray):
-        given = given.combine_chunks()
-    if not pa.types.is_struct(given.type):
-        raise InvalidArgument(f"the column record is of {given.type}, it must be a struct")
+    records_in = rows.column(RECORD)
+    if isinstance(records_in, pa.ChunkedArray):
+        records_in = records_in.combine_chunks()
+    if not pa.types.is_struct(records_in.type):
+        raise InvalidArgument(f"the column record is of {records_in.type}, it must be a struct")
     try:
-        encoded, records = values.written(typing.schema, given)
+        encoded, records = values.written(typing.schema, records_in)
     except InvalidMessage as error:
         raise InvalidMessage(
             f"a record does not fit schema {typing.version} of topic {typing.topic}: {error}",
@@ -148,8 +151,8 @@ def with_values(
     return rows.set_column(at, "value", encoded), records
 
 
-def stamped_as(routed: Routed, typing: Typing, records: pa.StructArray) -> Routed:
-    """Routed rows with the records that their values were made of; nobody need check them."""
+def stamped_as(routed: Routed, typing: ValueSchema, records: pa.StructArray) -> Routed:
+    """Routed rows with the records that their values encode; these need no check."""
     if routed.order is not None:
         records = records.take(routed.order)
     batch = routed.batch
@@ -164,8 +167,8 @@ def stamped_copies(
 ) -> Routed:
     """Routed copies of messages of another topic, which are never refused for their values.
 
-    table: the messages, with schema_version. What fits the newest schema of the target says so. Of
-           bytes of Avro that is known only if they were written by the same schema
+    table: the messages, with schema_version. Copies that fit the newest schema of the target get
+           its version. For Avro this holds only if the same schema wrote them
     """
     typing = typing_of(view, settings, target)
     if typing is None:
@@ -173,12 +176,12 @@ def stamped_copies(
     if typing.kind != "avro":
         return stamped(routed, typing._replace(mode=MARK))
     same = [
-        one.version
-        for one in source.schemas
-        if (one.kind, one.definition) == (typing.kind, typing.definition)
+        version.version
+        for version in source.schemas
+        if (version.kind, version.definition) == (typing.kind, typing.definition)
     ]
-    known = table.column(_VERSION).combine_chunks()
-    is_same = pc.is_in(known, value_set=pa.array(same, pa.int32()))
+    written_as = table.column(_VERSION).combine_chunks()
+    is_same = pc.is_in(written_as, value_set=pa.array(same, pa.int32()))
     versions = pc.if_else(is_same, typing.version, pa.scalar(None, pa.int32()))
     if routed.order is not None:
         versions = versions.take(routed.order)
@@ -186,7 +189,7 @@ def stamped_copies(
 
 
 def unchecked(rows: pa.RecordBatch | pa.Table) -> int:
-    """How many rows have a value that was not found to fit a schema."""
+    """How many rows have a value that no writer has checked against a schema."""
     count: int = rows.num_rows - rows.column("value").null_count
     at = rows.schema.get_field_index(_VERSION)
     return count if at < 0 else count - (rows.num_rows - rows.column(at).null_count)
@@ -202,8 +205,8 @@ def records_for(topic: Topic) -> Records | None:
     return Records(newest.version, kind, lambda rows: records_as(schemas, newest.version, rows))
 
 
-def records_of(typing: Typing) -> Records:
-    """The same for rows that were all checked against one schema."""
+def records_of(typing: ValueSchema) -> Records:
+    """The same for rows that all have one schema."""
     schema = typing.schema
 
     def made(rows: pa.Table) -> pa.ChunkedArray:
@@ -220,34 +223,40 @@ def records_as(schemas: Sequence[SchemaVersion], version: int, table: pa.Table) 
     """
     newest = schema_in(schemas[version - 1])
     column, versions = table.column("value"), table.column(_VERSION)
-    found = [one for one in pc.unique(versions).to_pylist() if one is not None]
-    if len(found) == 1 and not versions.null_count:
-        return decoded(schema_in(schemas[found[0] - 1]), column, newest)
-    made = pa.chunked_array([pa.nulls(table.num_rows, newest.arrow)], newest.arrow)
-    for one in found:
-        is_one = pc.fill_null(pc.equal(versions, pa.scalar(one, pa.int32())), False)
-        kept = pc.if_else(is_one, column, _NO_VALUE)
-        made = pc.if_else(is_one, decoded(schema_in(schemas[one - 1]), kept, newest), made)
-    return made
+    versions_used = [
+        version_ for version_ in pc.unique(versions).to_pylist() if version_ is not None
+    ]
+    if len(versions_used) == 1 and not versions.null_count:
+        return decoded(schema_in(schemas[versions_used[0] - 1]), column, newest)
+    records = pa.chunked_array([pa.nulls(table.num_rows, newest.arrow)], newest.arrow)
+    for used in versions_used:
+        is_one = pc.fill_null(pc.equal(versions, pa.scalar(used, pa.int32())), False)
+        values_of_version = pc.if_else(is_one, column, _NO_VALUE)
+        records = pc.if_else(
+            is_one, decoded(schema_in(schemas[used - 1]), values_of_version, newest), records
+        )
+    return records
 
 
 def records_of_file(
     schemas: Sequence[SchemaVersion], written: int, version: int, column: pa.ChunkedArray
 ) -> pa.ChunkedArray:
-    """The column `record` of a file, of the type of another version; null if that cannot read it.
+    """The column `record` of a file, of the type of another version.
+
+    Null if that version cannot read it.
 
     written: FileRef.record
     """
     if written == version:
         return column
     of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
-    return pa.chunked_array([resolved(one, of, newest) for one in column.chunks], newest.arrow)
+    return pa.chunked_array([resolved(chunk, of, newest) for chunk in column.chunks], newest.arrow)
 
 
 def decoded(
     schema: Schema, column: pa.ChunkedArray, as_of: Schema | None = None
 ) -> pa.ChunkedArray:
-    """Values that were found to fit a schema as structs; as_of: of the type of this one."""
+    """Checked values of a schema as structs; as_of: of the type of this schema."""
     other = None if as_of == schema else as_of
     pieces = [values.decode(schema, chunk, as_of=other) for chunk in column.chunks]
     return pa.chunked_array(pieces, (as_of or schema).arrow)

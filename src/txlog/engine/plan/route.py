@@ -2,8 +2,8 @@
 
 A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a
 batch, round robin. The batch is reordered so that each partition is one slice of it, in the order
-given. No Python object is made per message: each distinct key is looked at once. A row may ask for
-a delay instead of a time; deliver_at (decide/sending) makes an instant of it.
+given. No Python object is made per message: each distinct key is hashed once. A row may have a
+delay instead of a time; deliver_at (decide/sending) makes it an instant.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PartitionSlice(msgspec.Struct, frozen=True, gc=False):
 class Routed(msgspec.Struct, frozen=True, gc=False):
     """A batch in the order of its partitions; order: the input row of each routed row, or None.
 
-    rows:      the batch, or a single message that need not be one
+    rows:      the batch, or a single message outside a batch
     has_times: it has a column of times of delivery, or of delays
     is_spread: keys and the turn sent it to several partitions; its rows do not name them
     """
@@ -85,7 +85,7 @@ def with_ordering_key(properties: Mapping[str, str] | None, key: bytes) -> dict[
 
 
 def ordering_key_in(text: str | None) -> bytes | None:
-    """The ordering key that the property ORDERING_KEY says; None if it is missing or no base64."""
+    """The ordering key in the property ORDERING_KEY; None if it is missing or not base64."""
     if text is None:
         return None
     try:
@@ -99,8 +99,8 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
 
     raises: InvalidArgument for a missing value column or a column of the wrong type
     """
-    batch, wanted, _ = _shaped(data)
-    return batch, wanted
+    batch, partition, _ = _shaped(data)
+    return batch, partition
 
 
 def _shaped(
@@ -126,12 +126,12 @@ def _shaped(
 
 
 class _Shape(NamedTuple):
-    """What is known of rows by their schema.
+    """The properties of rows that follow from their schema.
 
-    partition:  where the partition column is, -1: nowhere; is_integer: whether it is of integers
-    places:     where the values and keys are in the rows without that column
-    deliver_at: where the times of delivery are, -1: nowhere
-    has_times:  some may have a time of delivery, or a delay (has_delays)
+    partition:  the index of the partition column, -1: none; is_integer: whether it has integers
+    places:     the indexes of the values and keys in the rows without that column
+    deliver_at: the index of the times of delivery, -1: none
+    has_times:  rows may have a time of delivery, or a delay (has_delays)
     """
 
     partition: int
@@ -146,12 +146,12 @@ class _Shape(NamedTuple):
 def _shape_of(schema: pa.Schema) -> _Shape | None:
     """The shape of rows; None: they must be converted, or refused.
 
-    Programs send rows of few shapes, most of them one: comparing a schema costs a tenth of a look
-    at it, and a look as much as sending.
+    Programs send rows of few shapes, most of them only one. Comparing a schema costs a tenth of
+    analysing it, and analysing it costs as much as a send.
     """
-    known = _newest[0]
-    if known is not None and known[0].equals(schema):
-        return known[1]
+    cached = _newest[0]
+    if cached is not None and cached[0].equals(schema):
+        return cached[1]
     shape = _shape(schema)
     if shape is not None:
         _newest[0] = (schema, shape)
@@ -166,23 +166,23 @@ def _shape(schema: pa.Schema) -> _Shape | None:
     names = schema.names
     kinds = [COLUMNS.get(name) for name in names]
     fits = all(
-        name == "partition" if wanted is None else wanted == kind
-        for name, wanted, kind in zip(names, kinds, schema.types, strict=True)
+        name == "partition" if expected is None else expected == kind
+        for name, expected, kind in zip(names, kinds, schema.types, strict=True)
     )
     if not fits or "value" not in names or len(set(names)) != len(names):
         return None
     at = names.index("partition") if "partition" in names else -1
     is_integer = at >= 0 and pa.types.is_integer(schema.types[at])
-    rest = [name for name in names if name != "partition"]
-    has_delays = "deliver_after" in rest
+    others = [name for name in names if name != "partition"]
+    has_delays = "deliver_after" in others
     return _Shape(
         at,
         is_integer,
-        tuple(rest.index(name) for name in ("value", "key") if name in rest),
-        rest.index("deliver_at") if "deliver_at" in rest else -1,
-        "properties" in rest,
+        tuple(others.index(name) for name in ("value", "key") if name in others),
+        others.index("deliver_at") if "deliver_at" in others else -1,
+        "properties" in others,
         has_delays,
-        has_delays or "deliver_at" in rest,
+        has_delays or "deliver_at" in others,
     )
 
 
@@ -194,14 +194,14 @@ def _conformed(data: pa.RecordBatch) -> pa.RecordBatch:
     if len(set(names)) != len(names):
         raise InvalidArgument("the batch has two columns of one name")
     for at, name in enumerate(names):
-        wanted = COLUMNS.get(name)
-        if wanted is None and name != "partition":
+        expected = COLUMNS.get(name)
+        if expected is None and name != "partition":
             raise InvalidArgument(
                 f"the batch has an unknown column {name}",
                 hint=f"known are {', '.join(COLUMNS)}, partition",
             )
-        if wanted is not None and data.column(at).type != wanted:
-            data = data.set_column(at, name, _cast(name, data.column(at), wanted))
+        if expected is not None and data.column(at).type != expected:
+            data = data.set_column(at, name, _cast(name, data.column(at), expected))
     return data
 
 
@@ -229,8 +229,8 @@ def route(
                 turn % partitions if data.key is None else partition_of_key(data.key, partitions)
             )
             return Routed(data, [PartitionSlice(target, 0, 1, size)], None, size)
-        data = data.batch()  # too large, perhaps: it is looked at
-    batch, wanted, shape = _shaped(data)
+        data = data.batch()  # it may be too large, so check it
+    batch, explicit, shape = _shaped(data)
     rows = batch.num_rows
     if rows > TXN_MESSAGES_MAX:
         raise LimitExceeded(
@@ -249,12 +249,12 @@ def route(
         check_delays(batch)
     if not rows:
         return Routed(batch, [], None, 0)
-    target = _targets(batch, partitions, turn, wanted)
+    target = _targets(batch, partitions, turn, explicit)
     if isinstance(target, int):
         slices = [PartitionSlice(target, 0, rows, total)]
         return Routed(batch, slices, None, total, shape.has_times)
     grouped = _groups(target, partitions)
-    if wanted is not None:
+    if explicit is not None:
         _check_partitions(target, grouped, partitions)
     order = None
     if grouped is None:
@@ -269,18 +269,18 @@ def route(
         size = _payload_bytes(offsets, at, end)
         slices.append(PartitionSlice(partition, at, end - at, size))
         at = end
-    return Routed(batch, slices, order, total, shape.has_times, wanted is None)
+    return Routed(batch, slices, order, total, shape.has_times, explicit is None)
 
 
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
-    """(partition, row after its last) when the rows stand in the order of partitions already."""
+    """(partition, row after its last) when the rows are in the order of partitions already."""
     if len(target) <= FEW_ROWS:  # a kernel takes 17 us whatever its size
         return _few_groups(target.to_pylist())
     encoded = pc.run_end_encode(target)
     if len(encoded.values) > partitions or target.null_count:
         return None
     values = encoded.values.to_pylist()
-    if any(left >= right for left, right in pairwise(values)):
+    if any(low >= high for low, high in pairwise(values)):
         return None
     return list(zip(values, encoded.run_ends.to_pylist(), strict=True))
 
@@ -288,22 +288,22 @@ def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
 def _few_groups(targets: list[int | None]) -> list[tuple[int, int]] | None:
     if None in targets:
         return None
-    known: list[int] = targets  # type: ignore[assignment]  # none is None
-    if sorted(known) != known:
+    numbers: list[int] = targets  # type: ignore[assignment]  # none is None
+    if sorted(numbers) != numbers:
         return None
-    return [(target, bisect_right(known, target)) for target in dict.fromkeys(known)]
+    return [(target, bisect_right(numbers, target)) for target in dict.fromkeys(numbers)]
 
 
 def _check_partitions(
-    wanted: pa.Array, grouped: list[tuple[int, int]] | None, partitions: int
+    explicit: pa.Array, grouped: list[tuple[int, int]] | None, partitions: int
 ) -> None:
     """Refuse a partition that does not exist; rows in order need no check of each."""
-    if wanted.null_count:
+    if explicit.null_count:
         raise InvalidArgument("a row names no partition, others do", code=203)
     if grouped is not None:
         low, high = grouped[0][0], grouped[-1][0]
     else:
-        bounds = pc.min_max(wanted).as_py()
+        bounds = pc.min_max(explicit).as_py()
         low, high = bounds["min"], bounds["max"]
     if low < 0 or high >= partitions:
         wrong = low if low < 0 else high
@@ -341,7 +341,7 @@ def _is_above(batch: pa.RecordBatch, shape: _Shape, total: int, most: int) -> bo
     if not shape.has_properties:
         return total > most
     column = batch.column("properties")
-    # with that of rows around these; names and texts may be the same buffers, counted once
+    # including rows around these; names and texts may share buffers, counted once
     if total + 2 * column.get_total_buffer_size() <= most:
         return False
     return total + _property_total(column) > most
@@ -375,7 +375,7 @@ def check_numbers(name: str, column: pa.Array) -> None:
     """Refuse a negative number in a column of integers or instants. Raises InvalidMessage."""
     numbers = column.view(pa.int64())
     if len(numbers) <= FEW_ROWS:
-        least = min((one for one in numbers.to_pylist() if one is not None), default=None)
+        least = min((number for number in numbers.to_pylist() if number is not None), default=None)
     else:
         least = pc.min(numbers).as_py()
     check_number(name, least)
@@ -385,7 +385,7 @@ def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
     """Refuse a negative delay, and a row that is to be delivered both at a time and after one."""
     delays = batch.column("deliver_after")
     if len(delays) <= FEW_ROWS:
-        least = min((one for one in delays.to_pylist() if one is not None), default=None)
+        least = min((delay for delay in delays.to_pylist() if delay is not None), default=None)
     else:
         least = pc.min(delays).as_py()
     if least is not None and least < 0:
@@ -412,7 +412,7 @@ def message_bytes(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _property_total(column: pa.Array) -> int:
-    """Bytes of all names and values, those of null rows included: O(1), and no kernel."""
+    """Bytes of all names and values, including those of null rows: O(1), and no kernel."""
     if not len(column):
         return 0
     ends = memoryview(column.buffers()[1]).cast("i")
@@ -430,17 +430,17 @@ def _property_bytes(column: pa.Array) -> pa.Array:
     names = pc.binary_length(column.keys)
     items = pc.fill_null(pc.binary_length(column.items), _NONE)
     each = pc.cumulative_sum(pc.add(names, items).cast(pa.int64()))
-    behind = pa.concat_arrays([pa.array([0], pa.int64()), each])
-    ends = behind.take(column.offsets)
+    totals = pa.concat_arrays([pa.array([0], pa.int64()), each])
+    ends = totals.take(column.offsets)
     return pc.subtract(ends.slice(1), ends.slice(0, len(column)))
 
 
 def _targets(
-    batch: pa.RecordBatch, partitions: int, turn: int, wanted: pa.Array | None
+    batch: pa.RecordBatch, partitions: int, turn: int, explicit: pa.Array | None
 ) -> pa.Array | int:
     """The partition of each row, or one number when it is the same for all."""
-    if wanted is not None:
-        return wanted
+    if explicit is not None:
+        return explicit
     if partitions == 1:
         return 0
     if "key" not in batch.schema.names:

@@ -1,7 +1,6 @@
 """Message ids as runs: consecutive entries of a ledger, or inner indexes of one entry, as one row.
 
-What is to be acknowledged, cancelled or promoted comes as runs, whether it was given as ids or as a
-table.
+Ids to acknowledge, cancel or promote come as runs, whether the caller gave ids or a table.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
 
-    plan     by the driver: where, for how many partitions, since when; it can be pickled
+    plan     by the driver: directory, number of partitions and time; it can be pickled
     task     routes its rows as a producer does, and publishes a file for each partition (R3); files
              that together are too large for memory are begun before they are whole
-    Staged   what it says of each file; only its driver's frame makes the file real
+    Staged   describes each file; only the driver's frame makes it part of the topic
 
-Nothing here reads the store. A task that fails or runs twice leaves files that nothing names: they
-go with the directory of the job. Source: spec/analytics 7.
+Nothing here reads the store. A task that fails or runs twice leaves files that nothing refers to;
+they are deleted with the directory of the job. Source: spec/analytics 7.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
-from txlog.engine.plan.records import Typing, records_of, stamped, stamped_as, with_values
+from txlog.engine.plan.records import ValueSchema, records_of, stamped, stamped_as, with_values
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import RECORD, FileRef
@@ -26,33 +26,34 @@ from txlog.engine.storage.staged import StagedFile, times_bytes
 from txlog.errors import InvalidArgument, NoResources
 
 STAGE_DIR = "_stage"
-# Encoded bytes that a task keeps in memory; beyond it those of the file that has most are written.
+# Encoded bytes that a task keeps in memory; beyond it the largest file is written out.
 KEPT_BYTES_MAX = 8 << 20
-# The same, and the rows that wait for their group; beyond it the most of them become one early.
+# The same including rows that wait for their group; beyond it the largest file closes its group
+# early.
 TASK_BYTES_MAX = 24 << 20
-# Though so much of each file may wait: many small row groups are slow to read.
+# But so much of each file may always wait: many small row groups are slow to read.
 GROUP_BYTES_MIN = 1 << 20
 # Files that are written before they are whole, a descriptor each; fewer where descriptors are few.
 DRAFTS_MAX = 64
-# What all others may take, where a task has more files; beyond it the largest is published: a file
-# is a ledger for ever, so many small ones are dearer than memory.
+# The memory of all other files, if a task has more files than descriptors; beyond it the largest is
+# published. A file is a ledger for ever, so many small ones cost more than memory.
 MANY_BYTES_MAX = 256 << 20
 # Rows routed at once.
 ROWS_AT_ONCE = 100_000
 
 
 class StagePlan(msgspec.Struct, frozen=True):
-    """What a task needs to know; it can be pickled.
+    """The parameters of a task; it can be pickled.
 
-    store:          the directory, as the driver names it
+    store:          the store's directory, as the driver names it
     topic, number:  its full name, and its number in the store
     directory:      of the job's files, below the store
     time_ms:        the publish_time of every row
-    fixed_delay_ms: the policy of the topic; 0: messages are delivered as they say
-    tag:            in the name of the directory: jobs of one stream have the same
-    producer:       whose name every row has
-    query:          of a stream: its id, which is that of its checkpoint
-    typing:         what values are checked against
+    fixed_delay_ms: the policy of the topic; 0: messages are delivered at their own times
+    tag:            in the name of the directory: jobs of one stream have the same tag
+    producer:       the name in every row
+    query: of a stream: its id, which is the id of its checkpoint
+    typing:         the schema that values are checked against
     """
 
     store: str
@@ -68,10 +69,10 @@ class StagePlan(msgspec.Struct, frozen=True):
     tag: str = ""
     producer: str | None = None
     query: str = ""
-    typing: Typing | None = None
+    typing: ValueSchema | None = None
 
     def named(self, key: str, batch: int | str, query: str = "") -> StagePlan:
-        """The same for a batch that was not known when the files were planned."""
+        """The same plan for a batch that was unknown when the files were planned."""
         return msgspec.structs.replace(self, key=key, batch=batch, query=query)
 
 
@@ -113,8 +114,10 @@ class Stager:
         self._done: list[Staged] = []
 
     def add(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add messages: the columns of Producer.send_batch; of a typed topic also `record`, a
-        struct by its schema, in the place of `value`. It need not be made of the value again.
+        """Add messages: the columns of Producer.send_batch.
+
+        Of a typed topic also `record`, a struct by its schema, in the place of `value`. Then
+        nothing decodes the value again.
 
         Those without a key go to one partition, by the number of the task.
         raises: InvalidArgument, InvalidMessage: as send_batch; StoreFull, DiskFailed
@@ -128,10 +131,10 @@ class Stager:
         for start in range(0, data.num_rows, ROWS_AT_ONCE):
             self._add(data.slice(start, ROWS_AT_ONCE))
         if not data.num_rows and RECORD not in data.schema.names:
-            user_batch(data)  # its columns are checked all the same
+            user_batch(data)  # check its columns in any case
 
     def finish(self) -> list[Staged]:
-        """Publish what is left; all files of the task, in order."""
+        """Publish the remaining files; returns all files of the task, in order."""
         for partition in sorted(self._files):
             self._publish(partition)
         return self._done
@@ -168,16 +171,19 @@ class Stager:
         self._shrink()
 
     def _shrink(self) -> None:
-        """Hold no more than a task may."""
+        """Write out files until the task is within its bounds."""
         files, most = self._files, min(DRAFTS_MAX, self._disk.files_kept())
         while True:
-            kept = sum(file.kept_bytes for file in files.values())
-            held = kept + sum(file.waiting_bytes for file in files.values())
-            if kept > KEPT_BYTES_MAX and len(self._begun()) < most:
+            kept_bytes = sum(file.kept_bytes for file in files.values())
+            held_bytes = kept_bytes + sum(file.waiting_bytes for file in files.values())
+            if kept_bytes > KEPT_BYTES_MAX and len(self._begun()) < most:
                 self._spill(max(files, key=lambda number: files[number].kept_bytes))
-            elif held > max(TASK_BYTES_MAX, GROUP_BYTES_MIN * len(files)) and len(files) <= most:
+            elif (
+                held_bytes > max(TASK_BYTES_MAX, GROUP_BYTES_MIN * len(files))
+                and len(files) <= most
+            ):
                 files[max(files, key=lambda number: files[number].waiting_bytes)].encode()
-            elif held > MANY_BYTES_MAX:
+            elif held_bytes > MANY_BYTES_MAX:
                 self._publish(max(files, key=lambda number: files[number].held_bytes))
             else:
                 return
@@ -190,7 +196,7 @@ class Stager:
         files = self._files
         try:
             draft = self._disk.begin(self._path(partition))
-        except NoResources:  # the program has other files open: end one of ours
+        except NoResources:  # the program has other files open: end one of this task
             begun = self._begun() or [partition]
             self._publish(max(begun, key=lambda number: files[number].encoded_bytes))
         else:
@@ -201,15 +207,15 @@ class Stager:
         plan, names = self._plan, batch.schema.names
         stored = {*COLUMNS, "schema_version", RECORD}
         columns = {name: batch.column(name) for name in names if name in stored}
-        after = columns.pop("deliver_after", None)
+        delays = columns.pop("deliver_after", None)
         if plan.fixed_delay_ms:
             columns["deliver_at"] = self._later(
                 pa.repeat(pa.scalar(plan.fixed_delay_ms, pa.int64()), batch.num_rows)
             )
-        elif after is not None:
-            later = self._later(after)
-            known = columns.get("deliver_at")
-            columns["deliver_at"] = later if known is None else known.fill_null(later)
+        elif delays is not None:
+            later = self._later(delays)
+            times = columns.get("deliver_at")
+            columns["deliver_at"] = later if times is None else times.fill_null(later)
         elif len(columns) == len(names):
             return batch
         return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
@@ -226,10 +232,10 @@ class Stager:
     def _publish(self, partition: int) -> None:
         plan = self._plan
         file = self._files[partition]
-        made = file.finish()
+        finished = file.finish()
         if file.draft is None:
             path = self._path(partition)
-            self._disk.publish(path, made.pieces)
+            self._disk.publish(path, finished.pieces)
         else:
             path = file.draft.path
             file.draft.publish()
@@ -244,16 +250,16 @@ class Stager:
                 self._task,
                 len(self._done),
                 plan.time_ms,
-                msgspec.structs.replace(made.ref, path=path),
-                made.payload_bytes,
-                times_bytes(made.times, NO_TIME),
-                made.unchecked,
+                msgspec.structs.replace(finished.ref, path=path),
+                finished.payload_bytes,
+                times_bytes(finished.times, NO_TIME),
+                finished.unchecked,
             )
         )
 
 
 def job_name(time_ms: int, tag: str, chance: bytes) -> str:
-    """A name for the directory of a job; it says when the job began."""
+    """A name for the directory of a job, with the time when it began."""
     return f"{time_ms:015d}-{tag}{chance.hex()}"
 
 

@@ -1,7 +1,7 @@
-"""Where a consumer stands in a partition, and what a return does to that.
+"""The position of a consumer in a partition, and the effect of returned messages on it.
 
-A process remembers its own places; the cursor's rounds say how far each of them must go back. So a
-lease carries no position, and a return costs other processes nothing until they look.
+A process remembers its own positions; the cursor's rounds tell how far each must go back. So a
+lease has no position, and a return costs other processes nothing until they read.
 Source: spec/transactions 9.1 (rounds, stale cumulative acknowledgements).
 """
 
@@ -17,18 +17,18 @@ from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Mark
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class ReadPosition(msgspec.Struct, frozen=True, gc=False):
     """A consumer's place in a partition: nothing at or below it can be delivered to it.
 
-    round:   of the cursor; the place is valid while that is unchanged, later returns say how far to
+    round:   of the cursor; the place is valid while it is unchanged, later returns tell how far to
              go back
-    members: the consumers it shared with then; with others it begins again
+    members: the consumers of the subscription at that time; if they change, it begins again
 
-    The rest is of subscriptions that honour deliver_at (delayed/due).
+    The other fields are for subscriptions that honour deliver_at (delayed/due).
 
-    pointer: what was passed over as not due has a key above it
-    cuts, losses: counts of the index (folds/delayed) that it knows of
-    strays:  keys of rows that were met and are not due, in order
+    pointer: messages that the scan passed over as not due have a key above it
+    cuts, losses: counts of the index (folds/delayed) at the time of the scan
+    strays:  keys of scanned rows that are not due, in order
     """
 
     round: int
@@ -41,31 +41,31 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     strays: tuple[tuple[int, int, int, int], ...] = ()
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """The consumer a call comes through, its places, and the last message it got in each.
+class ConsumerState(msgspec.Struct, frozen=True, gc=False):
+    """The consumer of a call, its places, and the last message that it got in each.
 
-    consumer 0: through none, by id
-    seen: how far its application has come, where it has something ahead of that
+    consumer 0: none, the call is by id
+    seen: how far its application has come, where the consumer has taken messages ahead
     """
 
     consumer: int = 0
-    places: Mapping[int, Place] = {}
+    places: Mapping[int, ReadPosition] = {}
     highest: Mapping[int, Mark] = {}
     seen: Mapping[int, Mark] = {}
 
 
-OUTSIDE = Standing()
+OUTSIDE = ConsumerState()
 
 
 def stands_at(
-    cursor: Cursor, place: Place | None, now: Instant, members: tuple[int, ...] = ()
+    cursor: Cursor, position: ReadPosition | None, now: Instant, members: tuple[int, ...] = ()
 ) -> Mark:
-    """Where a consumer continues: its place, or further back if messages have come back since."""
+    """The position where a consumer continues, further back if messages were returned since."""
     mark = cursor.mark_delete
-    if place is not None and place.members == members:
-        mark = place.mark
-        if place.round != cursor.round:
-            mark = cursor.rewound(place.round, mark)
+    if position is not None and position.members == members:
+        mark = position.mark
+        if position.round != cursor.round:
+            mark = cursor.rewound(position.round, mark)
     if cursor.leases.waiting:
         lowest = cursor.leases.not_due(now)[1]
         if lowest is not None and not covers(before(lowest), mark):
@@ -74,16 +74,17 @@ def stands_at(
 
 
 def is_stale(
-    cursor: Cursor, standing: Standing, partition: int, target: Mark, now: Instant
+    cursor: Cursor, standing: ConsumerState, partition: int, target: Mark, now: Instant
 ) -> bool:
-    """True when a cumulative acknowledgement is of a message received before some came back.
+    """True when messages below a cumulative acknowledgement came back after the consumer
+    received it.
 
-    The consumer has had it, and is below it again: what came back would be lost.
+    The consumer is below the message again, and the returned messages would be lost.
     """
     highest = standing.highest.get(partition)
     if highest is None or not covers(highest, target):
-        return False  # never received through it: the id is taken as meant
-    place, seen = standing.places.get(partition), standing.seen.get(partition)
-    if place is not None and seen is not None:
-        place = msgspec.structs.replace(place, mark=seen)
-    return not covers(stands_at(cursor, place, now), target)
+        return False  # the consumer never received it, so the caller means the id
+    position, seen = standing.places.get(partition), standing.seen.get(partition)
+    if position is not None and seen is not None:
+        position = msgspec.structs.replace(position, mark=seen)
+    return not covers(stands_at(cursor, position, now), target)

@@ -1,43 +1,53 @@
-"""How the relation of a topic is made: which files and rows hold its committed messages.
+"""Builds the relation of a topic: the files and rows with its committed messages.
 
-This decides visibility for everything that reads files by other means than the API. It goes through
-a partition ledger by ledger: each file goes to the source whose rule it needs; rows that are only
-in journal frames, and those that stand for large messages, are made here. The result is a Relation.
+This decides visibility for all readers that read files without the API. It goes through a partition
+ledger by ledger and assigns each file to the source whose rule it needs. Rows that are only in
+journal frames, and the rows of large messages, are made here. The result is a Relation.
+
+`hidden` has the messages that no marker makes visible, of open and aborted transactions, and other
+rows. These are the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at
+once and with their place in the files. A row of an aborted transaction exists until its ledger is
+sealed or compacted; a row whose marker was trimmed was once visible, so it is excluded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from txlog.base.ids import TopicName, txn_halves
+from txlog.base.ids import TopicName, TxnId, txn_halves
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of, record_schemas
-from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.damage import damage_error
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.compacted import compacted_files
 from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.relation.frames import Frames, Journals, Marked
-from txlog.engine.relation.hidden import HIDDEN, STORED, hidden
+from txlog.engine.relation.frames import Journals, MarkedRows, RowsInFrames
 from txlog.engine.relation.positions import chosen_partitions
 from txlog.engine.relation.relation import (
     ALL,
     COMMITTED,
     LARGE,
     MARKERS,
-    Content,
+    FileSource,
+    PlacedMarker,
     Relation,
-    Source,
+    RelationContent,
+    RelationFilter,
+    Span,
+    placed,
+    share,
     source_of,
+    spans_of,
 )
-from txlog.engine.relation.spans import PlacedMarker, Span, Wanted, placed, share, spans_of
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
@@ -46,22 +56,145 @@ from txlog.errors import TxlogError
 if TYPE_CHECKING:
     from txlog.base.rows.files import LedgerRows
 
+# --- invisible messages ---------------------------------------------------------------------------
+
+
+_READ: Final = (
+    "txn_index", "key", "value", "properties", "publish_time", "event_time",
+    "deliver_at", "producer", "sequence_id", "schema_version", "kind", "txn_most", "txn_least",
+)  # fmt: skip
+# The storage columns of a row: its transaction, ledger and row number.
+STORED: Final = (
+    ("kind", pa.int8()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
+    ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
+)  # fmt: skip
+# The columns of a committed message, of which place, LSN and visible time are null; and the storage
+# columns.
+HIDDEN: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        *((name, MESSAGE.field(name).type) for name in _READ[:-3]),
+        ("visible_time", INSTANT),
+        ("lsn", pa.int64()),
+        ("txn_state", pa.string()),
+        *STORED,
+    ]
+)
+_TXN: Final = ("txn_most", "txn_least")
+_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+
+
+def hidden(
+    view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
+) -> pa.Table:
+    """The invisible messages of these partitions, as HIDDEN, in stored order.
+
+    everything: include all other rows of their sidecars: ends of transactions, watermarks
+    txn_state:  open or aborted; for other rows also committed, null if no longer known
+    cost:       O(markers + ledgers), and reading those rows
+    """
+    tables = [HIDDEN.empty_table()]
+    for index in indexes:
+        state = view.buffer(number_of(topic, index))
+        for ledger, requests in _unmarked(view, state):
+            rows = pa.concat_tables(view.rows(requests, _READ))
+            numbers = pa.chunked_array([pa.arange(start, stop) for _, start, stop in requests])
+            rows = rows.append_column("stored_entry", numbers)
+            if not everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            total = rows.num_rows
+            computed = {name: rows.column(name) for name in _READ}
+            computed |= {
+                "partition": pa.repeat(pa.scalar(index, pa.int32()), total),
+                "stored_ledger": pa.repeat(pa.scalar(ledger, pa.int64()), total),
+                "stored_entry": rows.column("stored_entry"),
+                "txn_state": _states(state, rows),
+            }
+            columns = [
+                computed[field.name] if field.name in computed else pa.nulls(total, field.type)
+                for field in HIDDEN
+            ]
+            tables.append(pa.Table.from_arrays(columns, schema=HIDDEN))
+    return pa.concat_tables(tables)
+
+
+def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
+    """(ledger, ranges of its rows that no marker makes or made visible), in order."""
+    marked: dict[int, list[tuple[int, int]]] = {
+        ledger: [(row, row + rows) for row, rows in trimmed]
+        for ledger, trimmed in state.trimmed.items()
+    }
+    for markers in state.markers.values():
+        for marker in markers:
+            for ledger, row, rows, _ in marker.ranges:
+                marked.setdefault(ledger, []).append((row, row + rows))
+    for end in state.ledgers:
+        ledger, at = end.ledger, 0
+        total = 1 if ledger in state.chunked else end.entries
+        if end.sealed and ledger not in state.chunked:
+            total = view.files.of(ledger)[0].rows  # a sealed file leaves rows out
+        requests: list[Request] = []
+        for low, high in [*sorted(marked.get(ledger, ())), (total, total)]:
+            if at < low:
+                requests.append((ledger, at, low))
+            at = max(at, high)
+        if requests:
+            yield ledger, requests
+
+
+def _states(state: Buffer, rows: pa.Table) -> pa.Array:
+    """The state of each row's transaction."""
+    open_txns = [
+        (number, sequence) for number, by_sequence in state.held.items() for sequence in by_sequence
+    ]
+    states = pa.scalar(None, pa.string())
+    is_data = pc.equal(rows.column("kind"), _DATA)
+    if not pc.all(is_data).as_py():
+        marked = {
+            (m.coordinator, m.sequence) for markers in state.markers.values() for m in markers
+        }
+        states = pc.if_else(_is_of(rows, marked), pa.scalar("committed"), states)
+        for kind, name in ((TXN_COMMIT, "committed"), (TXN_ABORT, "aborted")):
+            ends = rows.filter(pc.equal(rows.column("kind"), pa.scalar(kind, pa.int8())))
+            halves = zip(*(ends.column(name).to_pylist() for name in _TXN), strict=True)
+            ended = {(txn.coordinator, txn.sequence) for txn in starmap(TxnId.from_halves, halves)}
+            states = pc.if_else(_is_of(rows, ended), pa.scalar(name), states)
+    states = pc.if_else(is_data, pa.scalar("aborted"), states)
+    return pc.if_else(_is_of(rows, open_txns), pa.scalar("open"), states)
+
+
+def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
+    """For each row, whether it belongs to one of these transactions."""
+    by_most: dict[int, list[int]] = {}
+    for coordinator, sequence in txns:
+        most, least = txn_halves(coordinator, sequence)
+        by_most.setdefault(most, []).append(least)
+    mask = pa.repeat(pa.scalar(False), rows.num_rows)
+    for most, sequences in by_most.items():
+        of = pc.equal(rows.column("txn_most"), pa.scalar(most, pa.int64()))
+        its = pc.is_in(rows.column("txn_least"), value_set=pa.array(sequences, pa.int64()))
+        mask = pc.or_(mask, pc.and_(of, its))
+    return mask
+
+
+# --- building -------------------------------------------------------------------------------------
+
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "schema_version",
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
-_TXN: Final = ("txn_most", "txn_least")
 _PLACES: Final = ("kind", "entry", "lsn", "txn_index", "publish_time", "producer")
-_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _TOGETHER: Final = 50_000  # rows in frames
 _FILED: Final = 1 << 62  # a sealed ledger has every row in its file
 
 
 def contents(
     view: View,
-    words: Collection[str] | None,
+    names: Collection[str] | None,
     isolation: str = "committed",
     *,
     everything: bool = False,
@@ -69,23 +202,23 @@ def contents(
     compacted: bool = False,
     counted: bool = False,
     in_pieces: bool = False,
-) -> list[Content]:
-    """The contents of the topics that words name, short or in full, in any case; None: all topics.
+) -> list[RelationContent]:
+    """The contents of the named topics, by short or full names in any case; None: all topics.
 
     compacted: with the files of compacted rows
-    counted: as relation
-    in_pieces: rows in frames are in `frames`, which share their files; the caller closes one
-    The rows of their parts are not read: `relation.open` says where they are.
+    counted: as in relation
+    in_pieces: rows in frames are in `frames`, which share their files; the caller closes one. The
+    rows of their parts are not read: `relation.open` has their files.
     raises: as relation
     """
-    wanted = None if words is None else {word.casefold() for word in words}
-    found: list[Content] = []
+    folded = None if names is None else {word.casefold() for word in names}
+    out: list[RelationContent] = []
     journals = Journals(view.disk, view.salt) if in_pieces else None
     try:
         for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
             name = TopicName.parse(topic.name)
-            if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-                made = relation(
+            if folded is None or folded & {name.full.casefold(), name.short.casefold()}:
+                relation_ = relation(
                     view,
                     name,
                     skip_unavailable=skip_unavailable,
@@ -95,17 +228,19 @@ def contents(
                     journals=journals,
                 )
                 if compacted:
-                    made = replace(made, compacted=_compacted(view, topic, made.unavailable))
+                    relation_ = replace(
+                        relation_, compacted=_compacted(view, topic, relation_.unavailable)
+                    )
                 nothing = part_rows(view, [])
-                found.append(Content(made, name.full, nothing, nothing))
-    except BaseException:  # nobody else can close them
+                out.append(RelationContent(relation_, name.full, nothing, nothing))
+    except BaseException:  # no caller has them yet, so close them here
         if journals is not None:
             journals.close()
         raise
-    return found
+    return out
 
 
-def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Source]:
+def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[FileSource]:
     """The files of compacted rows of a topic."""
     return [
         source_of(index, "c", ref)
@@ -118,27 +253,29 @@ def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Sour
 def content(
     view: View,
     name: TopicName,
-    wanted: Wanted = ALL,
+    selection: RelationFilter = ALL,
     *,
     skip_unavailable: bool = False,
     isolation: str = "committed",
-) -> Content:
-    """The wanted contents of a topic, or of one partition of it.
+) -> RelationContent:
+    """The selected contents of a topic, or of one partition of it.
 
     raises: as relation, part_rows
     """
-    made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
+    relation_ = relation(
+        view, name, selection, skip_unavailable=skip_unavailable, isolation=isolation
+    )
     parts = [
-        part_rows(view, [source for source in made.open if source.role == role])
+        part_rows(view, [source for source in relation_.open if source.role == role])
         for role in ("p", "s")
     ]
-    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
+    return RelationContent(relation_, TopicName.parse(find_topic(view, name).name).full, *parts)
 
 
 def relation(
     view: View,
     name: TopicName,
-    wanted: Wanted = ALL,
+    selection: RelationFilter = ALL,
     *,
     skip_unavailable: bool = False,
     isolation: str = "committed",
@@ -148,18 +285,17 @@ def relation(
 ) -> Relation:
     """The relation of a topic, or of one partition of it.
 
-    everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
-    counted: rows in frames are null in all columns that users wrote: no frame is read
+    everything: include the storage columns, and rows of all kinds; for isolation uncommitted
+    counted: rows in frames are null in all columns of users, and no frame is read
     journals: rows in frames are in `frames`, read from these, and none in `tail`
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
-    cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
-            visible
+    cost:   O(files + selected markers + rows in frames); uncommitted: plus the invisible rows
     """
     check_isolation(isolation)
     topic = find_topic(view, name)
-    chosen = chosen_partitions(topic, name, wanted.partitions)
-    made = _Making(view, everything, counted, journals)
+    chosen = chosen_partitions(topic, name, selection.partitions)
+    builder = _RelationBuilder(view, everything, counted, journals)
     left_out: list[int] = []
     there: list[int] = []
     for index in range(topic.partitions) if chosen is None else chosen:
@@ -170,15 +306,16 @@ def relation(
             left_out.append(index)
         else:
             raise _why_unavailable(view, topic, number)
-    return made.relation(topic, wanted, there, left_out, isolation)
+    return builder.relation(topic, selection, there, left_out, isolation)
 
 
-def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
+def part_rows(view: View, sources: Sequence[FileSource]) -> pa.Table:
     """The stored rows of parts, every byte checked, with the partition and ledger of each.
 
-    A partition's part yields only what is wanted; a sidecar's is joined with what is wanted.
+    A partition's part yields only the selected rows; a sidecar's part is joined with the selected
+    markers.
 
-    raises: Corruption; MissingFile when the view is not the newest any more
+    raises: Corruption; MissingFile when the view is outdated
     """
     tables = [
         pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
@@ -196,11 +333,12 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
 
 
 def segments(view: View) -> list[LedgerRows]:
-    """Where the rows of every ledger lie: a row for each file, and one for those in journal frames.
+    """The locations of the rows of every ledger: a row for each file, and one for rows in
+    journal frames.
 
     role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
-    sealed or chunks (those of one large message), or frames, which have no file; markers: commit
-    markers of the whole ledger. cost: O(files)
+    sealed, chunks (of one large message), or frames, without a file; markers: commit markers of the
+    whole ledger. cost: O(files)
     """
     out: list[LedgerRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
@@ -253,17 +391,17 @@ def _in_file(of: LedgerRows, ref: FileRef) -> LedgerRows:
 def _hidden(
     view: View,
     topic: Topic,
-    wanted: Wanted,
+    selection: RelationFilter,
     indexes: list[int],
     isolation: str,
     *,
     everything: bool,
 ) -> pa.Table:
-    """What is not visible, if wanted: it comes after the end, as it does for a reader."""
-    if not everything and (isolation == "committed" or not wanted.has_end):
+    """The invisible messages, if selected; they come after the end, as for a reader."""
+    if not everything and (isolation == "committed" or not selection.has_end):
         return HIDDEN.empty_table()
     rows = hidden(view, topic, indexes, everything=everything)
-    txn = wanted.range.txn
+    txn = selection.range.txn
     if txn is not None:
         of = zip(_TXN, (txn.most, txn.least), strict=True)
         tests = [pc.equal(rows.column(name), pa.scalar(half, pa.int64())) for name, half in of]
@@ -278,8 +416,8 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
     return unavailable_error(view.catalog, topic, number)
 
 
-class _Making:
-    """A relation in the making, partition by partition."""
+class _RelationBuilder:
+    """Builds a relation, partition by partition."""
 
     def __init__(
         self, view: View, everything: bool, counted: bool, journals: Journals | None
@@ -290,25 +428,30 @@ class _Making:
         self.of_tail = pa.schema([*COMMITTED, *stored])
         self.of_large = pa.schema([*LARGE, *stored])
         self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
-        self.frames: Frames | None = None
+        self.frames: RowsInFrames | None = None
         if journals is not None:
-            self.frames = Frames(journals, self.of_tail, everything=everything)
-        self.direct: list[Source] = []
-        self.unclean: list[Source] = []
-        self.open: list[Source] = []
-        self.large_files: list[Source] = []
+            self.frames = RowsInFrames(journals, self.of_tail, everything=everything)
+        self.direct: list[FileSource] = []
+        self.unclean: list[FileSource] = []
+        self.open: list[FileSource] = []
+        self.large_files: list[FileSource] = []
         self.large: list[pa.Table] = []
         self.markers: list[pa.Table] = []
         self.tail: list[pa.Table] = []
 
     def relation(
-        self, topic: Topic, wanted: Wanted, there: list[int], left_out: list[int], isolation: str
+        self,
+        topic: Topic,
+        selection: RelationFilter,
+        there: list[int],
+        left_out: list[int],
+        isolation: str,
     ) -> Relation:
-        """The relation of a topic: these partitions of it are there, those are left out."""
+        """The relation of a topic with the partitions `there`; `left_out` are unavailable."""
         view = self._view
         first_ledger = [0] * topic.partitions
-        spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
-        for index in there if wanted.is_all else spans:
+        spans = {} if selection.is_all else spans_of(view, topic, selection, there)
+        for index in there if selection.is_all else spans:
             number = number_of(topic, index)
             first_ledger[index] = view.topic(number).ledgers[0].ledger
             self.add(index, number, spans.get(index))
@@ -328,18 +471,18 @@ class _Making:
             markers=_whole(self.markers, MARKERS),
             tail=_whole(self.tail, self.of_tail),
             spans=spans,
-            hidden=_hidden(view, topic, wanted, there, isolation, everything=self._everything),
+            hidden=_hidden(view, topic, selection, there, isolation, everything=self._everything),
             everything=self._everything,
             schemas=tuple(record_schemas(topic)),
             frames=self.frames,
         )
 
     def add(self, index: int, number: int, span: Span | None) -> None:
-        """Add a partition: its number in the topic and in the store; what is wanted of it."""
+        """Add a partition: its number in the topic and in the store, and the selected range."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
-        found = list(placed(buffer, span))
-        rows: dict[int, int] = {}  # by ledger of the sidecar: how many of its rows are wanted
-        for _, _, at in found:
+        placed_markers = list(placed(buffer, span))
+        rows: dict[int, int] = {}  # by ledger of the sidecar: how many of its rows are selected
+        for _, _, at in placed_markers:
             rows[at[0]] = rows.get(at[0], 0) + at[2]
         filed: dict[int, int] = {}  # by ledger: rows that are in files
         since: dict[int, int] = {}  # by ledger that is joined with markers: its least LSN
@@ -358,19 +501,19 @@ class _Making:
                         since.setdefault(end.ledger, ref.lsn_first)
                     count = share(span, role, ref, rows)
                     if count:
-                        kept = self.unclean if is_joined else self.direct
+                        sources = self.unclean if is_joined else self.direct
                         within = span if count < ref.rows and not is_joined else None
                         source = source_of(index, role, ref, within)
-                        (self.open if is_part else kept).append(source)
+                        (self.open if is_part else sources).append(source)
         self._add_plain_tail(
             index, [(end.ledger, end.entries) for end in state.ledgers], filed, span
         )
-        self._add_marked(index, buffer, found, filed, since, large)
+        self._add_marked(index, buffer, placed_markers, filed, since, large)
 
     def _add_plain_tail(
         self, index: int, ends: list[tuple[int, int]], filed: dict[int, int], span: Span | None
     ) -> None:
-        """Rows of the partition that lie in frames."""
+        """Add rows of the partition that are in frames."""
         for ledger, entries in ends:
             low, high = (0, entries) if span is None else span.entries(ledger, entries)
             start = max(low, filed.get(ledger, 0))
@@ -379,31 +522,32 @@ class _Making:
             if self.frames is not None:
                 self._add_pieces(self.frames, index, ledger, (ledger, start, high), None)
                 continue
-            for begin in range(start, high, _TOGETHER):  # what frames hold goes before the next
-                some = (ledger, begin, min(begin + _TOGETHER, high))
-                rows = pa.concat_tables(self._view.rows([some], self._read))
+            # the memory of frames is freed before the next step
+            for begin in range(start, high, _TOGETHER):
+                request = (ledger, begin, min(begin + _TOGETHER, high))
+                rows = pa.concat_tables(self._view.rows([request], self._read))
                 if not self._everything:
                     is_data = pc.equal(rows.column("kind"), _DATA)
                     rows = rows if pc.all(is_data).as_py() else rows.filter(is_data)
                 at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
                 times = {"visible_time": rows.column("publish_time")}
-                place = {"ledger": at, "stored_ledger": at, **times}
-                self.tail.append(_committed(self.of_tail, index, rows, place))
+                placement = {"ledger": at, "stored_ledger": at, **times}
+                self.tail.append(_committed(self.of_tail, index, rows, placement))
 
     def _add_marked(
         self,
         index: int,
         buffer: Buffer,
-        found: list[PlacedMarker],
+        placed_markers: list[PlacedMarker],
         filed: dict[int, int],
         since: dict[int, int],
         large: dict[int, FileRef],
     ) -> None:
-        """Markers that files are joined with, and their rows that are in no such file."""
+        """Add markers that files are joined with, and their rows outside these files."""
         joined: list[tuple[int, Marker, int]] = []
         tail: list[tuple[Request, int, Marker]] = []
         whole: list[tuple[Request, int, Marker]] = []
-        for number, marker, at in found:
+        for number, marker, at in placed_markers:
             ledger, row, rows, _ = at
             if ledger in since and row < filed[ledger]:
                 if joined and joined[-1][1] is marker:
@@ -424,50 +568,52 @@ class _Making:
                 tail.clear()
             for request, ledger, marker in tail:
                 assert self.frames is not None
-                self._add_pieces(self.frames, index, request[0], request, Marked(ledger, marker))
+                self._add_pieces(
+                    self.frames, index, request[0], request, MarkedRows(ledger, marker)
+                )
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [source_of(index, "s", ref) for ref in refs]
-            known = [buffer.chunked[ref.ledger] for ref in refs]
+            large_messages = [buffer.chunked[ref.ledger] for ref in refs]
             more = {
                 "path": pa.array([ref.path for ref in refs]),
-                "bytes": pa.array([one.value_bytes for one in known]),
-                "crc": pa.array([one.crc for one in known]),
+                "bytes": pa.array([message.value_bytes for message in large_messages]),
+                "crc": pa.array([message.crc for message in large_messages]),
             }
             self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _add_pieces(
-        self, frames: Frames, index: int, ledger: int, request: Request, at: Marked | None
+        self, frames: RowsInFrames, index: int, ledger: int, request: Request, at: MarkedRows | None
     ) -> None:
-        """Rows of a ledger that lie in frames, as they are to be read later."""
+        """Add rows of a ledger that are in frames, to be read later."""
         _, start, stop = request
         slices = self._view.tail.slices(ledger, start, stop)
         if sum(high - low for _, low, high in slices) != stop - start:
-            self._view.rows([request], ["kind"])  # says what is missing
+            self._view.rows([request], ["kind"])  # raises with the missing rows
         frames.add(index, ledger, slices, at)
 
     def _marked(
         self,
         schema: pa.Schema,
         index: int,
-        found: list[tuple[Request, int, Marker]],
+        marked: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
     ) -> pa.Table:
-        """Rows of the sidecar at the places of their markers."""
+        """Rows of the sidecar with the places of their markers."""
         names = [name for name in self._read if name != "value" or name in schema.names]
-        rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
+        rows = pa.concat_tables(self._view.rows([request for request, _, _ in marked], names))
         ends: list[int] = []
-        for (_, start, stop), _, _ in found:
+        for (_, start, stop), _, _ in marked:
             ends.append((ends[-1] if ends else 0) + stop - start)
-        markers = [marker for _, _, marker in found]
-        place = {
-            "ledger": repeat_runs([number for _, number, _ in found], ends, pa.int64()),
+        markers = [marker for _, _, marker in marked]
+        placement = {
+            "ledger": repeat_runs([number for _, number, _ in marked], ends, pa.int64()),
             "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
             "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
             "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
-            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in marked], ends, pa.int64()),
         }
-        return _committed(schema, index, rows, {**place, **more})
+        return _committed(schema, index, rows, {**placement, **more})
 
 
 def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
@@ -489,12 +635,12 @@ def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
 
 
 def _committed(
-    schema: pa.Schema, index: int, rows: pa.Table, place: dict[str, pa.Array]
+    schema: pa.Schema, index: int, rows: pa.Table, placement: dict[str, pa.Array]
 ) -> pa.Table:
-    """Stored rows with what their place says about them."""
+    """Stored rows with the columns of their placement."""
     columns = {name: rows.column(name) for name in rows.column_names}
     columns["stored_entry"] = columns["entry"]
-    columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
+    columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **placement}
     for field in schema:
         if field.name not in columns:
             columns[field.name] = pa.nulls(rows.num_rows, field.type)

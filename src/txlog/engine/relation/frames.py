@@ -1,7 +1,7 @@
-"""Owns Frames: rows of a topic that lie in journal frames, read a piece at a time.
+"""Owns RowsInFrames: rows of a topic in journal frames, read a piece at a time.
 
-They are those of one view for good: the journal files are open, and what a frame says never
-changes. So a query holds a piece of them, however far the last checkpoint is behind.
+They stay those of one view: the journal files are open, and frames never change. So a query keeps
+only a piece of them in memory, however far behind the last checkpoint is.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import JournalFile, JournalName
 
 PIECE_ROWS = 10_240
-# Rows of a partition lie in frames with those of others: what is read at a time is of so many
-# frames, which a tail keeps until then.
+# Frames mix rows of several partitions. A read covers so many frames, which a tail keeps until
+# then.
 WINDOW_FRAMES = 256
 WINDOW_BYTES = 8 << 20
 _DATA = pa.scalar(KIND_DATA, pa.int8())
 
 
-class Marked(NamedTuple):
-    """Rows of a sidecar, where a marker in a ledger of the partition places them."""
+class MarkedRows(NamedTuple):
+    """Rows of a sidecar, with the marker in a ledger of the partition that places them."""
 
     ledger: int
     marker: Marker
 
 
-class Run(NamedTuple):
-    """Rows that follow each other in a ledger; marked: in a sidecar."""
+class FrameRun(NamedTuple):
+    """Consecutive rows of a ledger; marked: in a sidecar."""
 
     partition: int
     ledger: int
     slice: Slice
-    marked: Marked | None
+    marked: MarkedRows | None
 
     @property
     def rows(self) -> int:
-        """How many they are."""
+        """How many rows."""
         _, start, stop = self.slice
         return stop - start
 
 
-Piece: TypeAlias = list[Run]
+Piece: TypeAlias = list[FrameRun]
 
 
 class Journals:
@@ -61,11 +61,11 @@ class Journals:
         self._files: dict[JournalName, JournalFile] = {}
 
     def file(self, name: JournalName) -> JournalFile:
-        """A file by its name; raises MissingFile: a checkpoint removed it before it was open."""
-        found = self._files.get(name)
-        if found is None:
-            found = self._files[name] = JournalFile(self._disk, name, self.salt)
-        return found
+        """A file by its name; raises MissingFile: a checkpoint removed it before this opened it."""
+        journal_file = self._files.get(name)
+        if journal_file is None:
+            journal_file = self._files[name] = JournalFile(self._disk, name, self.salt)
+        return journal_file
 
     def close(self) -> None:
         """Close all."""
@@ -75,10 +75,10 @@ class Journals:
 
 
 def windows(frames: Sequence[FrameRef]) -> Iterator[tuple[int, list[int]]]:
-    """What to read at a time so that each frame is read once.
+    """Groups of slices to read together, so that each frame is read once.
 
-    frames: where each of some slices lies
-    yields: the LSN of the first frame, and the places of slices in these and the next ones
+    frames: the frame of each slice
+    yields: the LSN of the first frame, and the indexes of the slices in its group
     """
     window: list[int] = []
     first = last = count = size = 0
@@ -96,25 +96,27 @@ def windows(frames: Sequence[FrameRef]) -> Iterator[tuple[int, list[int]]]:
         yield first, sorted(window)
 
 
-class Frames:
-    """Committed rows in frames, as those of a table with these columns.
+class RowsInFrames:
+    """Committed rows in frames, with the columns of a table.
 
-    schema:  COMMITTED; with `everything` also how rows are stored, and rows of all kinds
-    rows:    how many rows there are at most: of all kinds
+    schema:  COMMITTED; with `everything` also the storage columns, and rows of all kinds
+    rows:    an upper bound: rows of all kinds
     """
 
     __slots__ = ("_everything", "_journals", "_runs", "rows", "schema")
 
     def __init__(self, journals: Journals, schema: pa.Schema, *, everything: bool) -> None:
         self._journals, self.schema, self._everything = journals, schema, everything
-        self._runs: list[Run] = []
+        self._runs: list[FrameRun] = []
         self.rows = 0
 
-    def add(self, partition: int, ledger: int, slices: Sequence[Slice], at: Marked | None) -> None:
-        """These are next; their journal files are open from now on."""
-        for one in slices:
-            self._journals.file(one[0].frame.journal)
-            run = Run(partition, ledger, one, at)
+    def add(
+        self, partition: int, ledger: int, slices: Sequence[Slice], at: MarkedRows | None
+    ) -> None:
+        """Add the next slices; their journal files are open from now on."""
+        for slice_ in slices:
+            self._journals.file(slice_[0].frame.journal)
+            run = FrameRun(partition, ledger, slice_, at)
             self._runs.append(run)
             self.rows += run.rows
 
@@ -123,7 +125,7 @@ class Frames:
 
         raises: Corruption, FormatMismatch
         """
-        # What it keeps decoded is of this scan: there may be others in other threads.
+        # The decoded rows are only for this scan; other threads may have other scans.
         tail = Tail(self._journals)
         for first, window in windows([run.slice[0].frame for run in self._runs]):
             tail.drop_through(first - 1)
@@ -136,73 +138,75 @@ class Frames:
 
     def _made(self, tail: Tail, piece: Piece, names: Sequence[str]) -> pa.Table:
         is_marked = piece[0].marked is not None
-        asked = {"kind", *names} & set(MESSAGE.names)
+        columns_needed = {"kind", *names} & set(MESSAGE.names)
         if "visible_time" in names and not is_marked:
-            asked.add("publish_time")
+            columns_needed.add("publish_time")
         if "stored_entry" in names:
-            asked.add("entry")
-        asked -= {"visible_time", *({"entry", "lsn"} if is_marked else ())}
-        stored = [name for name in MESSAGE.names if name in asked]
+            columns_needed.add("entry")
+        columns_needed -= {"visible_time", *({"entry", "lsn"} if is_marked else ())}
+        stored = [name for name in MESSAGE.names if name in columns_needed]
         if is_marked and "stored_entry" in names:
             stored.append("entry")
         rows = tail.message_table([run.slice for run in piece], stored)
-        place = _place(piece, rows, is_marked=is_marked)
+        placement = _place(piece, rows, is_marked=is_marked)
         columns = [
-            (place[name] if name in place else rows.column(name)).cast(self.schema.field(name).type)
-            if name in place or name in rows.column_names
+            (placement[name] if name in placement else rows.column(name)).cast(
+                self.schema.field(name).type
+            )
+            if name in placement or name in rows.column_names
             else pa.nulls(rows.num_rows, self.schema.field(name).type)
             for name in names
         ]
-        made = pa.table(columns, schema=pa.schema([self.schema.field(name) for name in names]))
+        table = pa.table(columns, schema=pa.schema([self.schema.field(name) for name in names]))
         if not self._everything:
             is_data = pc.equal(rows.column("kind"), _DATA)
-            made = made if pc.all(is_data).as_py() else made.filter(is_data)
-        return made
+            table = table if pc.all(is_data).as_py() else table.filter(is_data)
+        return table
 
 
-def _pieces(runs: Iterable[Run]) -> Iterator[Piece]:
-    """Runs by so many rows: a piece is of one partition, and marked or not."""
+def _pieces(runs: Iterable[FrameRun]) -> Iterator[Piece]:
+    """Runs in pieces of PIECE_ROWS; a piece has one partition, and is marked or not."""
     piece: Piece = []
     rows = 0
     for partition, ledger, (run, start, stop), marked in runs:
         for begin in range(start, stop, PIECE_ROWS):
-            some = (run, begin, min(begin + PIECE_ROWS, stop))
-            one = Run(partition, ledger, some, marked)
+            slice_ = (run, begin, min(begin + PIECE_ROWS, stop))
+            next_run = FrameRun(partition, ledger, slice_, marked)
             if piece and (
-                rows + one.rows > PIECE_ROWS
+                rows + next_run.rows > PIECE_ROWS
                 or piece[0].partition != partition
                 or (piece[0].marked is None) != (marked is None)
             ):
                 yield piece
                 piece, rows = [], 0
-            piece.append(one)
-            rows += one.rows
+            piece.append(next_run)
+            rows += next_run.rows
     if piece:
         yield piece
 
 
 def _place(piece: Piece, rows: pa.Table, *, is_marked: bool) -> dict[str, pa.Array]:
-    """What follows from where rows lie, and from their markers."""
+    """The columns that follow from the locations of rows, and from their markers."""
     ends: list[int] = []
     for run in piece:
         ends.append((ends[-1] if ends else 0) + run.rows)
     ledgers = repeat_runs([run.ledger for run in piece], ends, pa.int64())
-    place = {
+    placement = {
         "partition": pa.repeat(pa.scalar(piece[0].partition, pa.int32()), rows.num_rows),
         "ledger": ledgers,
         "stored_ledger": ledgers,
     }
     if "entry" in rows.column_names:
-        place["stored_entry"] = rows.column("entry")
+        placement["stored_entry"] = rows.column("entry")
     if not is_marked:
         if "publish_time" in rows.column_names:
-            place["visible_time"] = rows.column("publish_time")
-        return place
+            placement["visible_time"] = rows.column("publish_time")
+        return placement
     marked = [run.marked for run in piece if run.marked is not None]
-    markers = [one.marker for one in marked]
+    markers = [mark.marker for mark in marked]
     return {
-        **place,
-        "ledger": repeat_runs([one.ledger for one in marked], ends, pa.int64()),
+        **placement,
+        "ledger": repeat_runs([mark.ledger for mark in marked], ends, pa.int64()),
         "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
         "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
         "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),

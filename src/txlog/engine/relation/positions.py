@@ -1,4 +1,4 @@
-"""Positions as the API takes and returns them: where to start, and the last message of a topic.
+"""Positions in the form of the API: a start, and the last message of a topic.
 
 Pulsar's words `earliest` and `latest` work too.
 """
@@ -38,14 +38,14 @@ def bound_of(position: Where | None) -> Bound:
         return Bound("id", position)
     if isinstance(position, int) and not isinstance(position, bool):
         return Bound("time", position)
-    found = _WORDS.get(position) if isinstance(position, str) else None
-    if found is None:
+    bound = _WORDS.get(position) if isinstance(position, str) else None
+    if bound is None:
         raise InvalidArgument(
             f"{position!r} is not a position",
             code=203,
             hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
         )
-    return found
+    return bound
 
 
 def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | None) -> None:
@@ -62,35 +62,35 @@ def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | Non
 
 
 def chosen_partitions(
-    topic: Topic, name: TopicName, wanted: Sequence[int] | None
+    topic: Topic, name: TopicName, indexes: Sequence[int] | None
 ) -> list[int] | None:
-    """Which partitions of a topic are meant, by index; None: all, also those added later.
+    """The chosen partitions of a topic, by index; None: all, including partitions added later.
 
     raises: TopicNotFound for a missing one; InvalidArgument if both ways name some
     """
     if name.partition is not None:
-        if wanted is not None:
+        if indexes is not None:
             raise InvalidArgument(f"{name} already names a partition")
         return [name.partition]
-    for index in wanted or ():
+    for index in indexes or ():
         check_partition(name.short, topic, index)
-    return None if wanted is None else sorted(set(wanted))
+    return None if indexes is None else sorted(set(indexes))
 
 
 def last_ids(
     view: View, topic: Topic, indexes: Iterable[int] | None
 ) -> dict[int, MessageId | None]:
-    """The last visible message of these partitions (None: all); None for an empty one."""
+    """The last visible message of these partitions (None: all); None for an empty partition."""
     chosen = range(topic.partitions) if indexes is None else indexes
     return {index: ranges.last_message(view, number_of(topic, index)) for index in chosen}
 
 
-def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
+def only_one(topic: str, last_by_partition: Mapping[int, MessageId | None]) -> MessageId | None:
     """The last id of the only partition. Raises NotAllowed when there is more than one."""
-    if len(known) != 1:
+    if len(last_by_partition) != 1:
         raise NotAllowed(
-            f"{topic} has {len(known)} partitions, each with its own last message",
+            f"{topic} has {len(last_by_partition)} partitions, each with its own last message",
             hint="get_last_message_ids returns all of them",
             topic=topic,
         )
-    return next(iter(known.values()))
+    return next(iter(last_by_partition.values()))

@@ -1,11 +1,12 @@
-"""The progress of a stream over a topic: where it stands, what comes next, what is lost.
+"""The progress of a stream over a topic: its position, its next batch, lost messages.
 
-In each partition a stream stands at the first position it has not read. Between two such places
-are plain rows and rows of markers. Below the visible end nothing changes or is added later, so what
-is between them is the same whenever it is read. The next place is chosen at a frame, so a
+The place of a stream in each partition is the first position it has not read. Between two such
+places are plain rows and rows of markers. Below the visible end nothing changes or is added, so
+every read between two places gives the same rows. The next place is chosen at a frame, so a
 transaction comes whole over all partitions. Only a frame of plain rows that is larger than the
 limits is cut, and then in all its partitions at the same event time: a reader that takes the latest
-event time it has seen for how far it is would find what follows in the others late, and drop it.
+event time seen as its progress would otherwise find later rows of the other partitions late, and
+drop them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
 from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_after
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
-from txlog.engine.relation.spans import Span, Wanted, above_lsn, spans_of
+from txlog.engine.relation.relation import RelationFilter, Span, above_lsn, spans_of
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
 
@@ -48,19 +49,21 @@ _NONE, _ONE = (pa.scalar(value, pa.int64()) for value in (0, 1))
 
 
 def indexes_of(topic: Topic, name: TopicName) -> list[int]:
-    """The partitions that a name means; more once some have been added."""
+    """The partitions of a name; more after partitions were added."""
     return list(range(topic.partitions)) if name.partition is None else [name.partition]
 
 
 def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> Places:
-    """Where a stream begins. An id is of one partition; the others begin with their first message.
+    """The places where a stream begins.
+
+    An id selects one partition; the others begin with their first message.
 
     raises: as spans_of
     """
-    found = spans_of(view, topic, Wanted(range=Range(bound)), indexes)
+    spans = spans_of(view, topic, RelationFilter(range=Range(bound)), indexes)
     firsts = {index: first_place(view, topic, index) for index in indexes}
     return {
-        index: max(first, found[index].start) if index in found else first
+        index: max(first, spans[index].start) if index in spans else first
         for index, first in firsts.items()
     }
 
@@ -72,14 +75,14 @@ def first_place(view: View, topic: Topic, index: int) -> Mark:
 
 
 def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
-    """After everything that is visible now."""
+    """The places after all messages that are visible now."""
     return {index: end_of(view, topic, index) for index in indexes}
 
 
 def are_rows_between(
     view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark]
 ) -> bool:
-    """False when there is nothing between two places."""
+    """False when there is no row between the places."""
     for index, start in places.items():
         span = Span(start, ends[index])
         for end in view.topic(number_of(topic, index)).ledgers:
@@ -90,14 +93,15 @@ def are_rows_between(
 
 
 def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
-    """Refuse to continue where unread messages are gone: it never skips them silently.
+    """Refuse to continue if unread messages were trimmed, because a stream never skips messages
+    silently.
 
     raises: MessageNotFound, with the range if they were trimmed
     """
     for index, (ledger, entry, inner) in places.items():
         number = number_of(topic, index)
-        after = (ledger, entry, inner - 1) if inner > 1 else (ledger, entry - 1, 0)
-        check_retained(view, topic, number, after)
+        position = (ledger, entry, inner - 1) if inner > 1 else (ledger, entry - 1, 0)
+        check_retained(view, topic, number, position)
         if ledger and view.catalog.owners.get(ledger) != (number, "p"):
             short = TopicName.parse(topic.name).short
             raise MessageNotFound(
@@ -116,7 +120,7 @@ def next_places(
     rows_max: int | None,
     bytes_max: int | None,
 ) -> Places:
-    """Where a batch that begins at places ends, not after ends; it holds at most about room.
+    """The end of the batch that begins at `places`, at most at `ends`, within the room.
 
     It ends at a frame. If the first frame alone is larger, it ends inside it, with a share of each
     partition; but a frame that commits is a batch of its own.
@@ -143,8 +147,8 @@ def next_places(
     fitting = _fitting(frames, room)
     if fitting:
         last = frames.column("lsn")[fitting - 1]
-        taken = rows.filter(pc.less_equal(rows.column("lsn"), last))
-        return _after(taken, places)
+        fitting_rows = rows.filter(pc.less_equal(rows.column("lsn"), last))
+        return _after(fitting_rows, places)
     lsn = frames.column("lsn")[0]
     first = rows.filter(pc.equal(rows.column("lsn"), lsn))
     stops = {
@@ -158,48 +162,52 @@ def next_places(
     return _after(shared.slice(0, max(1, _fitting(shared, room))), places)
 
 
-def _after(taken: pa.Table, places: Mapping[int, Mark]) -> Places:
+def _after(rows: pa.Table, places: Mapping[int, Mark]) -> Places:
     """The places after these rows, which are in the order of each partition."""
-    after = taken.group_by("partition", use_threads=False).aggregate(
+    last_rows = rows.group_by("partition", use_threads=False).aggregate(
         [("ledger", "last"), ("entry", "last")]
     )
     out = dict(places)
-    for row in after.to_pylist():
+    for row in last_rows.to_pylist():
         out[row["partition"]] = (row["ledger_last"], row["entry_last"] + 1, 0)
     return out
 
 
 def watermark_at(view: View, topic: Topic, places: Mapping[int, Mark]) -> int | None:
-    """The watermark of a topic where its partitions stand at these places.
+    """The watermark of a topic with its partitions at these places.
 
-    That is the least of its active partitions; None without one, or while one is unknown. It is the
-    same whenever it is asked. At most the last that Spark can show.
+    It is the least of the active partitions; None without one, or while one is unknown. It is the
+    same for every call, and at most the last instant that Spark can show.
     """
-    found = []
+    generators = []
     for index, (ledger, entry, _) in places.items():
         generator = WatermarkGenerator(number_of(topic, index))
         generator.seek(view, (ledger, entry - 1))
-        found.append(generator)
-    values = [one.get_watermark() for one in found if one.status != "idle"]
-    known = [value for value in values if value is not None]
-    return min([*known, INSTANT_SHOWN_MAX]) if known and len(known) == len(values) else None
+        generators.append(generator)
+    values = [generator.get_watermark() for generator in generators if generator.status != "idle"]
+    known_values = [value for value in values if value is not None]
+    return (
+        min([*known_values, INSTANT_SHOWN_MAX])
+        if known_values and len(known_values) == len(values)
+        else None
+    )
 
 
-def last_before(view: View, number: int, place: Mark) -> MessageId | None:
-    """The last message of a partition before a position; None when none is left."""
+def last_before(view: View, number: int, position: Mark) -> MessageId | None:
+    """The last message of a partition before a position; None when all are trimmed."""
     for end in reversed(view.topic(number).ledgers):
         ledger, high = end.ledger, end.entries
-        if ledger > place[0]:
+        if ledger > position[0]:
             continue
-        if ledger == place[0]:
-            high = min(high, place[1])
+        if ledger == position[0]:
+            high = min(high, position[1])
         while high > 0:
             low = max(0, high - _STEP)
             table = pa.concat_tables(view.rows([(ledger, low, high)], ["kind", "count"]))
             counts = _messages(table)
-            found = counts.filter(pc.greater(counts.column("messages"), _NONE))
-            if found.num_rows:
-                [last] = found.slice(found.num_rows - 1).to_pylist()
+            with_messages = counts.filter(pc.greater(counts.column("messages"), _NONE))
+            if with_messages.num_rows:
+                [last] = with_messages.slice(with_messages.num_rows - 1).to_pylist()
                 index = last["messages"] if last["kind"] == TXN_COMMIT else 0
                 return MessageId(ledger, low + last["row"], index)
             high = low
@@ -207,7 +215,7 @@ def last_before(view: View, number: int, place: Mark) -> MessageId | None:
 
 
 def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]) -> pa.Table:
-    """The rows of a stretch with their sizes, until they are more than room."""
+    """The rows of a span with their sizes, until they exceed the room."""
     tables = [_ROWS.empty_table()]
     messages = size = 0
     for end in view.topic(number).ledgers:
@@ -217,8 +225,8 @@ def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]
         markers = view.buffer(number).markers.get(end.ledger, [])
         while at < high:
             stop = min(high, at + _STEP)
-            found = pa.concat_tables(view.rows([(end.ledger, at, stop)], ["kind", "lsn", "count"]))
-            tables.append(_weighed(found, index, end, at, markers))
+            rows = pa.concat_tables(view.rows([(end.ledger, at, stop)], ["kind", "lsn", "count"]))
+            tables.append(_weighed(rows, index, end, at, markers))
             messages += pc.sum(tables[-1].column("messages")).as_py()
             size += pc.sum(tables[-1].column("bytes")).as_py()
             at = stop
@@ -230,45 +238,51 @@ def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]
 def _shared(view: View, topic: Topic, rows: pa.Table, spans: Mapping[int, Span]) -> pa.Table:
     """Plain rows of one frame in the order in which its partitions advance together.
 
-    That is by event time, where every partition has some; what has the same, or none, comes in
-    proportion to what each partition has left of the frame. A row counts with the latest event time
-    up to it in its partition, as it cannot come before those that it follows.
+    The order is by event time if every partition has one. Rows with equal or no event time come in
+    proportion to the partition's remaining rows of the frame. A row counts with the latest event
+    time up to it in its partition, because it cannot come before earlier rows.
     """
     tables = []
     for index in pc.unique(rows.column("partition")).to_pylist():
-        own = rows.filter(pc.equal(rows.column("partition"), pa.scalar(index, pa.int32())))
-        known = [
+        own_rows = rows.filter(pc.equal(rows.column("partition"), pa.scalar(index, pa.int32())))
+        bounds = [
             spans[index].entries(end.ledger, end.entries)
             for end in view.topic(number_of(topic, index)).ledgers
         ]
-        left = pa.scalar(float(sum(high - low for low, high in known)))
-        share = pc.divide(pa.arange(1, len(own) + 1).cast(pa.float64()), left)
-        tables.append(own.append_column("time", _latest(view, own)).append_column("share", share))
+        remaining = pa.scalar(float(sum(high - low for low, high in bounds)))
+        share = pc.divide(pa.arange(1, len(own_rows) + 1).cast(pa.float64()), remaining)
+        tables.append(
+            own_rows.append_column("time", _latest(view, own_rows)).append_column("share", share)
+        )
     is_timed = all(table.column("time").null_count < len(table) for table in tables)
     order = ["time", "share", "partition"] if is_timed else ["share", "partition"]
     return pa.concat_tables(tables).sort_by([(name, "ascending") for name in order])
 
 
 def _latest(view: View, rows: pa.Table) -> pa.Array:
-    """The latest event time up to each row of one partition; before the first one, that one."""
+    """The latest event time up to each row of a partition.
+
+    Rows before the first event time get that time.
+    """
     ledgers = rows.group_by("ledger", use_threads=False).aggregate(
         [("entry", "first"), ("entry", "last")]
     )
     requests = [
-        (one["ledger"], one["entry_first"], one["entry_last"] + 1) for one in ledgers.to_pylist()
+        (ledger["ledger"], ledger["entry_first"], ledger["entry_last"] + 1)
+        for ledger in ledgers.to_pylist()
     ]
-    found = pa.concat_tables(view.rows(requests, ["event_time"])).column("event_time")
-    times = found.combine_chunks().cast(pa.int64())
+    event_times = pa.concat_tables(view.rows(requests, ["event_time"])).column("event_time")
+    times = event_times.combine_chunks().cast(pa.int64())
     is_message = pc.greater(rows.column("messages"), _NONE).combine_chunks()
     latest = pc.cumulative_max(pc.if_else(is_message, times, None), skip_nulls=True)
     return pc.fill_null_backward(pc.fill_null_forward(latest))
 
 
 def _weighed(
-    found: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
+    rows: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
 ) -> pa.Table:
-    """Rows from an entry on with their messages and bytes: exact for markers, else on average."""
-    table = _messages(found)
+    """Rows from an entry on with their messages and bytes: exact for markers, else an average."""
+    table = _messages(rows)
     in_markers = sum(marker.payload_bytes for marker in markers)
     plain = end.messages - sum(marker.count for marker in markers)
     each = max(1, (end.payload_bytes - in_markers) // plain) if plain > 0 else 1
@@ -282,7 +296,7 @@ def _weighed(
         size = pc.replace_with_mask(size.combine_chunks(), of_marker, exact)
     count = len(table)
     columns = [
-        found.column("lsn"),
+        rows.column("lsn"),
         pa.repeat(pa.scalar(index, pa.int32()), count),
         pa.repeat(pa.scalar(end.ledger, pa.int64()), count),
         entry,
@@ -293,13 +307,13 @@ def _weighed(
     return pa.Table.from_arrays(columns, schema=_ROWS)
 
 
-def _messages(found: pa.Table) -> pa.Table:
+def _messages(stored: pa.Table) -> pa.Table:
     """Kind, messages and number of each row."""
-    kind = found.column("kind")
-    counted = pc.coalesce(found.column("count").cast(pa.int64()), _NONE)
+    kind = stored.column("kind")
+    counted = pc.coalesce(stored.column("count").cast(pa.int64()), _NONE)
     inner = pc.if_else(pc.equal(kind, _MARKER), counted, _NONE)
     messages = pc.if_else(pc.equal(kind, _DATA), _ONE, inner)
-    rows = pa.arange(0, found.num_rows)
+    rows = pa.arange(0, stored.num_rows)
     return pa.table({"kind": kind, "messages": messages, "row": rows})
 
 

@@ -1,7 +1,7 @@
-"""Owns an open store for those who read its files: SQL, Spark, completion and shells.
+"""Owns an open store for readers of its files: SQL, Spark, completion and shells.
 
-It is the lightest handle: a command that only runs SQL loads no more than this. The names in a
-store are listed without counts or sizes; that costs as much as the catalog or coordinators hold.
+It is the lightest handle: a command that only runs SQL loads only this. The names in a store are
+listed without counts or sizes; that costs one pass over the catalog or coordinators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.engine.decide.sending import adopt
 from txlog.engine.decide.transactions import keys
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation import build, checks, relation, remote_rows, scans
+from txlog.engine.relation import build, files, relation, scans
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File
@@ -30,16 +30,15 @@ from txlog.errors import AlreadyClosed, StoreFull
 
 if TYPE_CHECKING:
     from txlog.base.rows.files import LedgerRows
-    from txlog.engine.relation.relation import Content, Relation, Source
+    from txlog.engine.relation.relation import FileSource, Relation, RelationContent, RelationFilter
     from txlog.engine.relation.scans import Ends, Scan
-    from txlog.engine.relation.spans import Wanted
     from txlog.engine.store.pins import Pin
 
 KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "ended")
 
 
 def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
-    """(name, what it is) for everything of a kind, in order.
+    """(name, description) for everything of a kind, in order.
 
     kind:  one of KINDS; `ended`: every remembered transaction, newest first
     uid:   whose keys
@@ -57,8 +56,8 @@ def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[
 
 
 def _topics(view: View) -> list[tuple[str, range]]:
-    found = view.catalog.topics.values()
-    return sorted((TopicName.parse(one.name).short, range(one.partitions)) for one in found)
+    topics = view.catalog.topics.values()
+    return sorted((TopicName.parse(topic.name).short, range(topic.partitions)) for topic in topics)
 
 
 def _counted(partitions: int) -> str:
@@ -66,14 +65,14 @@ def _counted(partitions: int) -> str:
 
 
 def _subscriptions(view: View, topic: str | None) -> list[tuple[str, str]]:
-    wanted = None if topic is None else TopicName.parse(topic, allow_partition=True).topic.short
-    found: dict[str, str] = {}
-    for one in view.catalog.topics.values():
-        short = TopicName.parse(one.name).short
-        for number in one.subscriptions if wanted in (None, short) else ():
+    short_name = None if topic is None else TopicName.parse(topic, allow_partition=True).topic.short
+    described: dict[str, str] = {}
+    for topic_record in view.catalog.topics.values():
+        short = TopicName.parse(topic_record.name).short
+        for number in topic_record.subscriptions if short_name in (None, short) else ():
             name = view.catalog.subscriptions[number].name
-            found[name] = f"{found[name]}, {short}" if name in found else f"of {short}"
-    return sorted(found.items())
+            described[name] = f"{described[name]}, {short}" if name in described else f"of {short}"
+    return sorted(described.items())
 
 
 def _transactions(view: View, ended: bool) -> list[tuple[str, str]]:
@@ -81,9 +80,9 @@ def _transactions(view: View, ended: bool) -> list[tuple[str, str]]:
     for number in view.known_coordinators():
         state = view.coordinator(number)
         for txn in (*state.unfinished.values(), *(state.ended.values() if ended else ())):
-            told = txn.status.lower() + ("" if txn.key is None else f", {txn.key}")
-            rows.append((-txn.wall_ms, str(TxnId(number, txn.sequence)), told))
-    return [(text, told) for _, text, told in sorted(rows)]
+            description = txn.status.lower() + ("" if txn.key is None else f", {txn.key}")
+            rows.append((-txn.wall_ms, str(TxnId(number, txn.sequence)), description))
+    return [(text, description) for _, text, description in sorted(rows)]
 
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ def open_relations(
             lock_timeout_ms=lock_timeout_ms,
             durability=None,
         )
-    except BaseException:  # nobody else can close it yet
+    except BaseException:  # no caller has it yet, so close it here
         disk.close()
         raise
     return RelationReader(store, disk)
@@ -114,7 +113,7 @@ def open_relations(
 
 @checked
 class RelationReader:
-    """The part of a client that finds the files and rows holding the messages of topics."""
+    """The part of a client that finds the files and rows with the messages of topics."""
 
     __slots__ = ("_disk", "store")
 
@@ -133,7 +132,7 @@ class RelationReader:
         return self.store.lock_timeout_ms
 
     def wait_for_locks(self, timeout_ms: int) -> None:
-        """Wait this long from now on, whatever the store's setting."""
+        """Wait this long from now on, instead of the store's setting."""
         self.store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
@@ -143,21 +142,21 @@ class RelationReader:
         self._disk.close()
 
     def reports(self) -> list[str]:
-        """What recovery and maintenance found since the last call, one line each."""
-        found, self.store.reports = self.store.reports, []
-        return found
+        """The reports of recovery and maintenance since the last call, one line each."""
+        reports, self.store.reports = self.store.reports, []
+        return reports
 
     def _relation(
         self,
         topic: str,
-        wanted: Wanted | None = None,
+        selection: RelationFilter | None = None,
         *,
         skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Relation:
         """The files and rows holding the messages of a topic, for other readers.
 
-        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        isolation: uncommitted: include messages of open and aborted transactions, as `hidden`
         raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
@@ -165,7 +164,7 @@ class RelationReader:
             lambda view: build.relation(
                 view,
                 name,
-                wanted or relation.ALL,
+                selection or relation.ALL,
                 skip_unavailable=skip_unavailable,
                 isolation=isolation,
             )
@@ -174,25 +173,28 @@ class RelationReader:
     def _content(
         self,
         topic: str,
-        wanted: Wanted | None = None,
+        selection: RelationFilter | None = None,
         *,
         skip_unavailable: bool = False,
         isolation: str = "committed",
-    ) -> Content:
+    ) -> RelationContent:
         """The relation of a topic with the rows of its parts; raises as relation."""
-        [found] = self.content_of_each(
-            [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
+        [content] = self.content_of_each(
+            [topic],
+            selection or relation.ALL,
+            skip_unavailable=skip_unavailable,
+            isolation=isolation,
         )
-        return found
+        return content
 
     def _contents(
         self,
-        words: Collection[str] | None = None,
+        names: Collection[str] | None = None,
         isolation: str = "committed",
         *,
         everything: bool = False,
         skip_unavailable: bool = False,
-    ) -> list[Content]:
+    ) -> list[RelationContent]:
         """The relations of topics, all at one LSN, without the rows of their parts; None: all.
 
         words:      names of topics, short or in full, in any case
@@ -200,29 +202,29 @@ class RelationReader:
         """
         return self._ask(
             lambda view: build.contents(
-                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+                view, names, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
 
     def moment(
         self,
-        words: Collection[str] | None,
+        names: Collection[str] | None,
         isolation: str,
         *,
         everything: bool,
         compacted: bool,
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
-    ) -> tuple[list[Content], dict[str, pa.Table]]:
-        """What contents returns, and these tables by name, all of one view.
+    ) -> tuple[list[RelationContent], dict[str, pa.Table]]:
+        """The result of contents, and these tables by name, all of one view.
 
         Rows in frames are in pieces: the caller closes `relation.frames`.
         """
 
-        def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
-            found = build.contents(
+        def together(view: View) -> tuple[list[RelationContent], dict[str, pa.Table]]:
+            contents = build.contents(
                 view,
-                words,
+                names,
                 isolation,
                 everything=everything,
                 skip_unavailable=skip_unavailable,
@@ -230,9 +232,9 @@ class RelationReader:
                 in_pieces=True,
             )
             try:
-                return found, {name: made(view, self.store) for name, made in lists.items()}
-            except BaseException:  # nobody else can close them
-                for content in found:
+                return contents, {name: make(view, self.store) for name, make in lists.items()}
+            except BaseException:  # no caller has them yet, so close them here
+                for content in contents:
                     if content.relation.frames is not None:
                         content.relation.frames.close()
                 raise
@@ -242,14 +244,19 @@ class RelationReader:
         return self._ask(together)
 
     def content_of_each(
-        self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
-    ) -> list[Content]:
-        """What content returns for each topic, all of one view."""
+        self,
+        topics: Sequence[str],
+        selection: RelationFilter,
+        *,
+        skip_unavailable: bool,
+        isolation: str,
+    ) -> list[RelationContent]:
+        """The result of content for each topic, all of one view."""
         names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
         return self._ask(
             lambda view: [
                 build.content(
-                    view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                    view, name, selection, skip_unavailable=skip_unavailable, isolation=isolation
                 )
                 for name in names
             ]
@@ -261,10 +268,10 @@ class RelationReader:
         return self.store.identity.uuid
 
     def scanned(
-        self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+        self, scan: Scan, names: Sequence[str], ends: Ends | None = None
     ) -> Iterator[pa.Table]:
         """The messages of one scan of a relation; see scans.read_scan."""
-        return scans.read_scan(self._disk, scan, names, wanted)
+        return scans.read_scan(self._disk, scan, names, ends)
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
         """True when a batch is stored; as Bulk.stored, for callers that must not write."""
@@ -277,54 +284,57 @@ class RelationReader:
         )
 
     def segments(self) -> list[LedgerRows]:
-        """Where the rows of every ledger lie: a row for each file, one for journal frames."""
+        """The locations of the rows of every ledger: a row for each file, one for journal
+        frames.
+        """
         return self._ask(build.segments)
 
-    def _pin(self, sources: Iterable[Source]) -> Pin | None:
+    def _pin(self, sources: Iterable[FileSource]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed or this process ends.
 
-        Check for the files afterwards: what was gone before stays gone. None: the store is open
-        read-only, which leaves not even a lock file, and the grace period for readers applies; or
-        the disk is full, and has no room for the names of the files. It is read all the same.
+        Check for the files afterwards, because some may have been removed before the pin. None: the
+        store is open read-only, which leaves not even a lock file, and the grace period for readers
+        applies; or the disk is full, and has no room for the names of the files. The caller reads
+        in any case.
         """
         if self._disk.read_only:
             return None
-        own = PosixDisk(self._disk.description)  # it may outlive this client
+        pin_disk = PosixDisk(self._disk.description)  # it may outlive this client
         try:
             paths = [source.ref.path for source in sources]
-            return pins.pin(own, self.store.identity.salt, paths, self.store.lock_timeout_ms)
+            return pins.pin(pin_disk, self.store.identity.salt, paths, self.store.lock_timeout_ms)
         except StoreFull:
-            own.close()
+            pin_disk.close()
             line = "the disk is full: a checkpoint may remove files before they are read"
             if line not in self.store.reports:
                 self.store.note(line)
             return None
-        except BaseException:  # nobody else can close it yet
-            own.close()
+        except BaseException:  # no caller has the pin yet, so close the disk here
+            pin_disk.close()
             raise
 
-    def has_files(self, sources: Iterable[Source]) -> bool:
+    def has_files(self, sources: Iterable[FileSource]) -> bool:
         """Whether all files of a relation still exist, including those outside the store."""
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
-    def check_files(self, sources: Iterable[Source]) -> int:
+    def check_files(self, sources: Iterable[FileSource]) -> int:
         """Check every byte of files of a relation; returns how many were new to this process.
 
         raises: Corruption; MissingFile: removed
         """
-        return checks.check_files(self._disk, sources)
+        return files.check_files(self._disk, sources)
 
-    def without_far(self, content: Content) -> Content:
-        """The content, with rows in place of files that have an instant SQL cannot hold.
+    def without_far(self, content: RelationContent) -> RelationContent:
+        """The content, with rows in place of files with an instant that SQL cannot represent.
 
         raises: Corruption; MissingFile: removed
         """
-        return remote_rows.without_far(content, self._disk)
+        return files.without_far(content, self._disk)
 
     def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
-        """(name, what it is) for all topics, partitions, subscriptions, keys or transactions.
+        """(name, description) for all topics, partitions, subscriptions, keys or transactions.
 
-        kind:  topic, partition, subscription, key, transaction (unfinished), ended (all of them)
+        kind: topic, partition, subscription, key, transaction (unfinished), ended (all remembered)
         topic: only its subscriptions
         """
         uid = self._disk.owner()[0]

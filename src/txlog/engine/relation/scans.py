@@ -1,9 +1,9 @@
-"""Owns scans: the committed messages of a relation in pieces that any process can read by itself.
+"""Owns scans: the committed messages of a relation in pieces that any process can read alone.
 
-A relation is cut into scans on the driver. Each is a plain value with everything its reader needs
-except the files: rows of a file with one rule (Relation), or the rows themselves. Files are opened
+A relation is cut into scans on the driver. Each is a plain value: rows of a file with one rule
+(Relation), or the rows themselves. A reader needs only the files in addition. Files are opened
 below the store and every byte is checked, as everywhere. A file is read one row group at a time;
-those that its statistics rule out are skipped.
+row groups that the statistics exclude are skipped.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.plan.records import records_as, records_of_file, schema_in
-from txlog.engine.relation.relation import Relation, Source
-from txlog.engine.relation.spans import Span
+from txlog.engine.relation.relation import FileSource, Relation, Span
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.remote import open_planned
@@ -28,7 +27,7 @@ from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
 
-# A message as `messages` has it, in DuckDB and Spark.
+# The columns of `messages`, in DuckDB and Spark.
 MESSAGES: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -50,14 +49,15 @@ MESSAGES: Final = pa.schema(
         ("size_bytes", pa.int64()),
     ]
 )
-# The same with isolation uncommitted; a message that is not visible has no id, place or LSN.
+# The same with isolation uncommitted; an invisible message has no id, place or LSN.
 UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20
 SCAN_BYTES_LEAST: Final = 8 << 20
 SCANS_WANTED: Final = 16  # a small topic is cut finer, so that all cores have work
 
 Rule = Literal["plain", "clean", "joined", "large", "rows"]
-Ends = Mapping[str, tuple[object, object]]  # by column: the lowest and highest value wanted
+# by column: the lowest and highest value that a reader asks for
+Ends = Mapping[str, tuple[object, object]]
 # The columns of a message that do not come from the column of the same name.
 _FROM: Final[dict[str, dict[str, Sequence[str]]]] = {
     "plain": {"ledger": (), "txn_index": (), "visible_time": ("publish_time",)},
@@ -81,14 +81,14 @@ Columns = dict[str, pa.Array | pa.ChunkedArray]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Some messages of a topic, and where they are.
+    """Some messages of a topic, and their location.
 
     start, stop: rows of the file
-    within:      only these positions of them
+    within: only these positions of the rows
     rows:        Arrow IPC: the messages themselves, the markers of a `joined` file, or a large
                  message without its value
-    bytes:       roughly what is read
-    schemas:     those of the topic, if it is typed: then there is a column `record`
+    bytes:       roughly how many bytes a reader reads
+    schemas: the schemas of the topic, if it is typed: then there is a column `record`
     """
 
     topic: str
@@ -103,26 +103,26 @@ class Scan:
     schemas: Sequence[SchemaVersion] = ()
 
 
-def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
+def scans_of(relation: Relation, ends: Ends | None = None) -> list[Scan]:
     """The messages of a relation, each in one scan; the largest is about SCAN_BYTES.
 
-    wanted: the lowest and highest value of `partition`, `ledger` and `lsn`; files are left out by
-            it, but not every message that it rules out
+    wanted: the lowest and highest value of `partition`, `ledger` and `lsn`; files outside are
+            skipped, but scans may have messages outside
     """
-    made = _Cutting(relation, wanted or {})
+    cutter = _ScanBuilder(relation, ends or {})
     total = sum(source.ref.bytes for source in (*relation.direct, *relation.unclean))
-    made.size = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, total // SCANS_WANTED))
+    cutter.size = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, total // SCANS_WANTED))
     for source in relation.direct:
-        made.add_file(source, "plain" if source.role == "p" else "clean")
+        cutter.add_file(source, "plain" if source.role == "p" else "clean")
     for source in relation.unclean:
-        made.add_file(source, "joined")
+        cutter.add_file(source, "joined")
     for source in relation.open:
-        made.add_file(source, "plain" if source.role == "p" else "joined")
+        cutter.add_file(source, "plain" if source.role == "p" else "joined")
     for source in relation.large_files:
-        made.add_large(source)
-    made.add_rows(relation.tail)
-    made.add_rows(relation.hidden)
-    return made.scans
+        cutter.add_large(source)
+    cutter.add_rows(relation.tail)
+    cutter.add_rows(relation.hidden)
+    return cutter.scans
 
 
 def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
@@ -140,14 +140,14 @@ def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
 
 
 def read_scan(
-    disk: Disk | None, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+    disk: Disk | None, scan: Scan, names: Sequence[str], ends: Ends | None = None
 ) -> Iterator[pa.Table]:
     """The messages of a scan with these columns of UNCOMMITTED, a few rows at a time, in order.
 
-    Of a typed topic there is `record`, too.
+    A typed topic has `record`, too.
 
     disk:   may be None if no file is in the store
-    wanted: by column; row groups that hold nothing of it are left out
+    wanted: by column; row groups with no value in the range are skipped
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
     """
     if scan.rule == "rows":
@@ -166,51 +166,51 @@ def read_scan(
         if scan.rule == "large":
             yield _large(file, scan, names)
         else:
-            yield from _read_rows(file, scan, names, wanted or {})
+            yield from _read_rows(file, scan, names, ends or {})
     finally:
         file.close()
 
 
 def in_span(table: pa.Table, span: Span) -> pa.Table:
-    """The rows whose ledger, entry and txn_index lie in a span."""
-    place = [table.column(name) for name in _PLACE]
-    place[2] = pc.coalesce(place[2], pa.scalar(0, pa.int32()))
+    """The rows whose ledger, entry and txn_index are in a span."""
+    columns = [table.column(name) for name in _PLACE]
+    columns[2] = pc.coalesce(columns[2], pa.scalar(0, pa.int32()))
     return table.filter(
-        pc.and_(_is_behind(place, span.start), pc.invert(_is_behind(place, span.stop)))
+        pc.and_(_is_behind(columns, span.start), pc.invert(_is_behind(columns, span.stop)))
     )
 
 
-def _is_behind(place: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa.ChunkedArray:
-    """For each row, whether its position is this one or later."""
-    out = pc.greater_equal(place[2], pa.scalar(mark[2], pa.int32()))
-    for column, value in ((place[1], mark[1]), (place[0], mark[0])):
+def _is_behind(columns: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa.ChunkedArray:
+    """For each row, whether its position is at or after a mark."""
+    out = pc.greater_equal(columns[2], pa.scalar(mark[2], pa.int32()))
+    for column, value in ((columns[1], mark[1]), (columns[0], mark[0])):
         scalar = pa.scalar(value, pa.int64())
         out = pc.or_(pc.greater(column, scalar), pc.and_(pc.equal(column, scalar), out))
     return out
 
 
-class _Cutting:
-    """The scans of a relation in the making, source by source."""
+class _ScanBuilder:
+    """Builds the scans of a relation, source by source."""
 
-    def __init__(self, relation: Relation, wanted: Ends) -> None:
+    def __init__(self, relation: Relation, ends: Ends) -> None:
         self.scans: list[Scan] = []
         self.size = SCAN_BYTES
         self._relation = relation
         self._schemas = tuple(relation.schemas) if relation.record else ()
-        self._wanted = wanted
+        self._wanted = ends
         self._markers: dict[int, pa.Table] = {}
 
-    def add_file(self, source: Source, rule: Rule) -> None:
+    def add_file(self, source: FileSource, rule: Rule) -> None:
         """Add rows of a file, in pieces that end where a row group does."""
         ref, relation = source.ref, self._relation
         start, stop, within, rows = 0, ref.rows, None, b""
         if not self._has("partition", source.partition, source.partition):
             return
         if rule == "joined":
-            found = self._markers_of(source)
-            if not found.num_rows:
+            markers = self._markers_of(source)
+            if not markers.num_rows:
                 return
-            rows = _bytes(found.select(_OF_MARKERS))
+            rows = _bytes(markers.select(_OF_MARKERS))
             span = relation.spans.get(source.partition)
             within = span if span is not None and span.cuts_markers else None
         elif not self._has("lsn", ref.lsn_first, ref.lsn_last):
@@ -239,7 +239,7 @@ class _Cutting:
                 )
             )
 
-    def add_large(self, source: Source) -> None:
+    def add_large(self, source: FileSource) -> None:
         """Add a large message."""
         relation = self._relation
         if self._has("partition", source.partition, source.partition):
@@ -273,7 +273,7 @@ class _Cutting:
             )
 
     def _cut(self, ref: FileRef, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Rows start..stop in pieces of about the wanted size: first, last, bytes."""
+        """Rows start..stop in pieces of about `size` bytes: first, last, bytes."""
         low, size = start, 0
         for group, end in zip(ref.groups, accumulate(g[0] for g in ref.groups), strict=True):
             if end <= start:
@@ -288,42 +288,46 @@ class _Cutting:
             yield low, stop, size
 
     def _has(self, name: str, least: int, greatest: int) -> bool:
-        """True when a value between these may be wanted."""
+        """True when a value between these may be in the requested range."""
         low, high = self._wanted.get(name, (None, None))
         return (low is None or greatest >= low) and (high is None or least <= high)  # type: ignore[operator]
 
-    def _markers_of(self, source: Source) -> pa.Table:
+    def _markers_of(self, source: FileSource) -> pa.Table:
         """The markers that may have rows in a file."""
         index, ref = source.partition, source.ref
         if index not in self._markers:
             markers = self._relation.markers
             is_here = pc.equal(markers.column("partition"), pa.scalar(index, pa.int32()))
-            found = markers.filter(is_here)
+            of_partition = markers.filter(is_here)
             low, high = self._wanted.get("lsn", (None, None))
             for compare, value in ((pc.greater_equal, low), (pc.less_equal, high)):
                 if value is not None:
-                    found = found.filter(compare(found.column("lsn"), pa.scalar(value, pa.int64())))
-            self._markers[index] = found
-        found = self._markers[index]
-        return found.filter(
+                    of_partition = of_partition.filter(
+                        compare(of_partition.column("lsn"), pa.scalar(value, pa.int64()))
+                    )
+            self._markers[index] = of_partition
+        of_partition = self._markers[index]
+        return of_partition.filter(
             pc.and_(
-                pc.greater_equal(found.column("lsn"), pa.scalar(ref.lsn_first, pa.int64())),
-                pc.less_equal(found.column("first_lsn"), pa.scalar(ref.lsn_last, pa.int64())),
+                pc.greater_equal(of_partition.column("lsn"), pa.scalar(ref.lsn_first, pa.int64())),
+                pc.less_equal(
+                    of_partition.column("first_lsn"), pa.scalar(ref.lsn_last, pa.int64())
+                ),
             )
         )
 
 
-def _read_rows(file: File, scan: Scan, names: Sequence[str], wanted: Ends) -> Iterator[pa.Table]:
+def _read_rows(file: File, scan: Scan, names: Sequence[str], ends: Ends) -> Iterator[pa.Table]:
     """The messages of a file, by its rule."""
     assert scan.ref is not None
     reader = SegmentReader(file, scan.ref)
     stored = _stored(scan, names)
-    places = _Places(scan)
+    places = _Placement(scan)
     first = 0
     for number, (rows, _, _, _) in enumerate(scan.ref.groups):
         start, stop = max(first, scan.start), min(first + rows, scan.stop)
         first += rows
-        if start >= stop or not _may_have(reader, number, scan, wanted):
+        if start >= stop or not _may_have(reader, number, scan, ends):
             continue
         table = reader.rows(start, stop, stored)
         if RECORD in names and scan.ref.record:
@@ -332,13 +336,13 @@ def _read_rows(file: File, scan: Scan, names: Sequence[str], wanted: Ends) -> It
             is_data = pc.equal(table.column("kind"), _DATA)
             if not pc.all(is_data).as_py():
                 table = table.filter(is_data)
-        found = places.placed(table)
-        if found.num_rows:
-            yield _shown(scan, found, names)
+        placed = places.placed(table)
+        if placed.num_rows:
+            yield _shown(scan, placed, names)
 
 
-class _Places:
-    """Gives stored rows the place and time at which they are visible."""
+class _Placement:
+    """Adds to stored rows the place and time at which they are visible."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
@@ -347,7 +351,7 @@ class _Places:
             self._keys = _key(self._markers)
 
     def placed(self, table: pa.Table) -> pa.Table:
-        """The committed ones of these rows, under the names of MESSAGES."""
+        """The committed rows among these, under the names of MESSAGES."""
         scan = self._scan
         columns: Columns
         if self._markers is not None:
@@ -387,11 +391,11 @@ def _stored(scan: Scan, names: Collection[str]) -> list[str]:
     is_sifted = scan.ref is None or not scan.ref.is_messages_only
     needed = {"kind"} if is_sifted else {"entry"}  # without a column there is no row count
     is_there = scan.ref is not None and scan.ref.record > 0
-    made = [name for name in names if name != RECORD or not is_there]
-    asked = {source for name in made for source in _MADE.get(name, (name,))}
+    computed = [name for name in names if name != RECORD or not is_there]
+    sources = {source for name in computed for source in _MADE.get(name, (name,))}
     if scan.within is not None:
-        asked.update(_PLACE)
-    for name in asked:
+        sources.update(_PLACE)
+    for name in sources:
         needed.update(_FROM[scan.rule].get(name, (name,)))
     if scan.rule == "joined":
         needed.update(_TXN)
@@ -399,27 +403,27 @@ def _stored(scan: Scan, names: Collection[str]) -> list[str]:
 
 
 def _records(scan: Scan, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column `record` of a file as messages have it."""
+    """The column `record` of a file in the form of messages."""
     assert scan.ref is not None
     return records_of_file(scan.schemas, scan.ref.record, len(scan.schemas), column)
 
 
-def _may_have(reader: SegmentReader, number: int, scan: Scan, wanted: Ends) -> bool:
-    """False when the statistics of a row group say that it holds nothing wanted."""
-    asked: list[tuple[str, object, object]] = []
-    for name, (low, high) in wanted.items():
+def _may_have(reader: SegmentReader, number: int, scan: Scan, ends: Ends) -> bool:
+    """False when the statistics of a row group exclude all requested values."""
+    bounds: list[tuple[str, object, object]] = []
+    for name, (low, high) in ends.items():
         sources = _FROM[scan.rule].get(name, (name,) if name in MESSAGE.names else ())
-        asked += [(source, low, high) for source in sources]
+        bounds += [(source, low, high) for source in sources]
     if scan.rule == "clean" and scan.within is not None:
         start, stop = scan.within
-        asked.append(("marker_ledger", start[0], stop[0]))
+        bounds.append(("marker_ledger", start[0], stop[0]))
         if start[0] == stop[0]:
-            asked.append(("marker_entry", start[1], stop[1]))
-    for name, low, high in asked:
-        found = reader.statistics(number, name)
-        if found is None:
+            bounds.append(("marker_entry", start[1], stop[1]))
+    for name, low, high in bounds:
+        statistics = reader.statistics(number, name)
+        if statistics is None:
             continue
-        least, greatest = found
+        least, greatest = statistics
         if (low is not None and greatest < low) or (high is not None and least > high):
             return False
     return True
@@ -434,7 +438,7 @@ def _large(file: File, scan: Scan, names: Sequence[str]) -> pa.Table:
         of = {name: row.column(name)[0].as_py() for name in ("bytes", "crc")}
         _, value = reassembled(file, scan.ref, of["bytes"], of["crc"])
         row = row.append_column("value", value)
-    if RECORD in names:  # it was never checked
+    if RECORD in names:  # its value was never checked
         kind = schema_in(scan.schemas[-1]).arrow
         row = row.append_column(RECORD, pa.nulls(1, kind))
     return _shown(scan, row.append_column("size_bytes", size), names)

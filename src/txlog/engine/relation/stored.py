@@ -1,8 +1,8 @@
-"""Owns StoredRows: every row of a topic, and what folds and manifest say about the rows.
+"""Owns StoredRows: every row of a topic, and the claims of folds and manifest about the rows.
 
-An audit compares the two: files and frames are read as they are, without a fold or a plan of what
-is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program relies on. All
-of it comes from one view, and its rows stay where they lie until they are asked for.
+An audit compares the two: files and frames are read directly, without a fold or a plan of
+visibility. `claims`, `ledgers`, `markers`, `counts` and `acks` are the values that the program
+relies on. All of it comes from one view, and its rows are not read before a caller asks for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.plan.participants import check_available
 from txlog.engine.relation.frames import PIECE_ROWS, Journals, windows
-from txlog.engine.relation.relation import Source, source_of
+from txlog.engine.relation.relation import FileSource, source_of
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -84,9 +84,9 @@ ACKS: Final = pa.schema(
 
 
 class StoredFrames:
-    """Rows that lie in journal frames, read a piece at a time; `file` of ROWS is empty.
+    """Rows in journal frames, read a piece at a time; `file` of ROWS is empty.
 
-    rows: how many there are
+    rows: how many
     """
 
     __slots__ = ("_journals", "_slices", "rows")
@@ -96,27 +96,28 @@ class StoredFrames:
         self._slices: list[tuple[Mapping[str, object], Slice]] = []
         self.rows = 0
 
-    def add(self, known: Mapping[str, object], slices: Sequence[Slice]) -> None:
-        """These are next; their journal files are open from now on.
+    def add(self, constants: Mapping[str, object], slices: Sequence[Slice]) -> None:
+        """Add the next slices; their journal files are open from now on.
 
-        known: as `place` says of their ledger
+        constants: the columns of their ledger, from `place`
         """
-        for one in slices:
-            self._journals.file(one[0].frame.journal)
-            self._slices.append((known, one))
-            self.rows += one[2] - one[1]
+        for slice_ in slices:
+            self._journals.file(slice_[0].frame.journal)
+            self._slices.append((constants, slice_))
+            self.rows += slice_[2] - slice_[1]
 
     def tables(self, names: Sequence[str] = ROWS.names) -> Iterator[pa.Table]:
         """These columns of the rows, in pieces; each frame is checked as it is read.
 
         raises: Corruption, FormatMismatch
         """
-        tail = Tail(self._journals)  # of this scan alone: there may be others in other threads
+        # of this scan alone, because other threads may have other scans
+        tail = Tail(self._journals)
         read = [name for name in ROW_COLUMNS if name in names] or ["kind"]
-        for first, window in windows([one[0].frame for _, one in self._slices]):
+        for first, window in windows([slice_[0].frame for _, slice_ in self._slices]):
             tail.drop_through(first - 1)
-            for known, piece in _pieces(self._slices[at] for at in window):
-                yield placed(tail.message_table(piece, read), known, names)
+            for constants, piece in _pieces(self._slices[at] for at in window):
+                yield placed(tail.message_table(piece, read), constants, names)
 
     def close(self) -> None:
         """Close the journal files; no row can be read any more."""
@@ -126,18 +127,18 @@ class StoredFrames:
 def _pieces(
     slices: Iterable[tuple[Mapping[str, object], Slice]],
 ) -> Iterator[tuple[Mapping[str, object], list[Slice]]]:
-    """Slices by so many rows, each piece of one ledger."""
+    """Slices in pieces of PIECE_ROWS, each of one ledger."""
     piece: list[Slice] = []
     rows, of = 0, None
-    for known, (run, start, stop) in slices:
+    for constants, (run, start, stop) in slices:
         for begin in range(start, stop, PIECE_ROWS):
-            one = (run, begin, min(begin + PIECE_ROWS, stop))
-            count = one[2] - one[1]
-            if of is not None and (rows + count > PIECE_ROWS or of is not known):
+            next_slice = (run, begin, min(begin + PIECE_ROWS, stop))
+            count = next_slice[2] - next_slice[1]
+            if of is not None and (rows + count > PIECE_ROWS or of is not constants):
                 yield of, piece
                 piece, rows = [], 0
-            of = known
-            piece.append(one)
+            of = constants
+            piece.append(next_slice)
             rows += count
     if of is not None:
         yield of, piece
@@ -145,23 +146,23 @@ def _pieces(
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """The rows of a topic, and what is said about them; paths are below the store.
+    """The rows of a topic, and the claims about them; paths are below the store.
 
-    files:   sealed files of partitions and sidecars; large_files: those of large messages
-    parts:   files of rows that are not sealed; `placed` makes rows of ROWS of theirs
-    frames:  rows in journal frames; who asked for the rows closes them
-    claims:  (partition, file as in ROWS or empty if sealed, what the manifest says about it)
-    ledgers: whole: every entry from 0 on is stored; none was left out as dead
-    counts:  by partition: messages that can be read
+    files: sealed files of partitions and sidecars; large_files: files of large messages
+    parts: files of rows that are not sealed; `placed` gives them the columns of ROWS
+    frames: rows in journal frames; the caller closes them
+    claims:  (partition, file as in ROWS or empty if sealed, its entry in the manifest)
+    ledgers: whole: every entry from 0 on is stored, none was left out as dead
+    counts:  by partition: how many messages can be read
     acks:    runs of ids acknowledged above the mark-delete positions of subscriptions
     """
 
     lsn: int
     name: str  # tenant/namespace/topic
     topic: str
-    files: list[Source]
-    large_files: list[Source]
-    parts: list[Source]
+    files: list[FileSource]
+    large_files: list[FileSource]
+    parts: list[FileSource]
     frames: StoredFrames
     claims: list[tuple[int, str, FileRef]]
     ledgers: pa.Table
@@ -171,8 +172,8 @@ class StoredRows:
     acks: pa.Table
 
 
-def stored(view: View, words: Collection[str] | None) -> list[StoredRows]:
-    """What is stored of the topics that words name, short or in full; None: all topics.
+def stored(view: View, topic_names: Collection[str] | None) -> list[StoredRows]:
+    """The stored rows of the named topics, by short or full names; None: all topics.
 
     raises: PartitionUnavailable; MissingFile: a checkpoint has removed a journal file
     cost:   O(files + markers + frames)
@@ -182,22 +183,22 @@ def stored(view: View, words: Collection[str] | None) -> list[StoredRows]:
     try:
         for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
             name = TopicName.parse(topic.name)
-            if words is None or {name.full, name.short} & set(words):
-                out.append(_Gathering(view, topic, journals).stored())
-    except BaseException:  # nobody else can close them
+            if topic_names is None or {name.full, name.short} & set(topic_names):
+                out.append(_StoredRowsBuilder(view, topic, journals).stored())
+    except BaseException:  # no caller has them yet, so close them here
         journals.close()
         raise
     return out
 
 
-class _Gathering:
-    """One topic in the making, partition by partition."""
+class _StoredRowsBuilder:
+    """Gathers the rows of one topic, partition by partition."""
 
     def __init__(self, view: View, topic: Topic, journals: Journals) -> None:
         self._view, self._topic = view, topic
-        self._files: list[Source] = []
-        self._large_files: list[Source] = []
-        self._parts: list[Source] = []
+        self._files: list[FileSource] = []
+        self._large_files: list[FileSource] = []
+        self._parts: list[FileSource] = []
         self._frames = StoredFrames(journals)
         self._claims: list[tuple[int, str, FileRef]] = []
         self._ledgers: list[tuple[object, ...]] = []
@@ -206,7 +207,7 @@ class _Gathering:
         self._acks: list[tuple[object, ...]] = []
 
     def stored(self) -> StoredRows:
-        """All of it."""
+        """The rows of the whole topic."""
         name = TopicName.parse(self._topic.name)
         counts: list[int] = []
         for index in range(self._topic.partitions):
@@ -256,24 +257,33 @@ class _Gathering:
     def _add_frames(self, index: int, role: str, ledger: int, start: int, stop: int) -> None:
         slices = self._view.tail.slices(ledger, start, stop)
         if sum(high - low for _, low, high in slices) != stop - start:
-            self._view.rows([(ledger, start, stop)], ["kind"])  # says what is missing
+            self._view.rows([(ledger, start, stop)], ["kind"])  # raises with the missing rows
         self._frames.add(place(role, index, ledger, ""), slices)
 
     def _add_large(self, index: int, number: int, ledger: int) -> None:
-        one = self._view.buffer(number).chunked[ledger]
+        large_message = self._view.buffer(number).chunked[ledger]
         [ref] = self._view.files.of(ledger)
-        sequence = None if one.producer is None else one.last_sequence
-        halves = txn_halves(one.coordinator, one.sequence)
+        sequence = None if large_message.producer is None else large_message.last_sequence
+        halves = txn_halves(large_message.coordinator, large_message.sequence)
         self._large_files.append(source_of(index, "s", ref))
         self._large.append(
-            (index, ledger, *halves, one.index, one.producer, sequence, ref.rows, one.value_bytes)
+            (
+                index,
+                ledger,
+                *halves,
+                large_message.index,
+                large_message.producer,
+                sequence,
+                ref.rows,
+                large_message.value_bytes,
+            )
         )
 
     def _add_markers(self, index: int, number: int) -> None:
         for ledger, markers in self._view.buffer(number).markers.items():
-            for one in markers:
-                halves = txn_halves(one.coordinator, one.sequence)
-                self._markers.append((index, ledger, one.entry, *halves, one.count))
+            for marker in markers:
+                halves = txn_halves(marker.coordinator, marker.sequence)
+                self._markers.append((index, ledger, marker.entry, *halves, marker.count))
 
     def _add_acks(self, index: int, number: int) -> None:
         for subscription in self._view.catalog.subscriptions.values():
@@ -286,13 +296,13 @@ class _Gathering:
                 self._acks.append((subscription.name, index, ledger, first, last, index_last))
 
 
-def paths_below(root: str, sources: Sequence[Source]) -> Iterator[str]:
-    """Where files lie, as paths of the machine."""
+def paths_below(root: str, sources: Sequence[FileSource]) -> Iterator[str]:
+    """The paths of files on this machine."""
     return (f"{root}/{source.ref.path}" for source in sources)
 
 
-def part_rows(parts: Sequence[Source], open_file: Callable[[str], File]) -> Iterator[pa.Table]:
-    """The rows of parts as those of ROWS, one part after the other, every byte checked.
+def part_rows(parts: Sequence[FileSource], open_file: Callable[[str], File]) -> Iterator[pa.Table]:
+    """The rows of parts with the columns of ROWS, one part after the other, every byte checked.
 
     raises: Corruption; MissingFile: removed
     """
@@ -307,17 +317,17 @@ def part_rows(parts: Sequence[Source], open_file: Callable[[str], File]) -> Iter
 
 
 def place(role: str, partition: int, ledger: int, path: str) -> dict[str, object]:
-    """What rows of ROWS have besides what is stored of them, all of a part or ledger the same."""
+    """The columns of ROWS that are constant for a part or ledger."""
     return dict(zip(_PLACE, (role, partition, ledger, path), strict=True))
 
 
 def placed(
-    rows: pa.Table, known: Mapping[str, object], names: Sequence[str] = ROWS.names
+    rows: pa.Table, constants: Mapping[str, object], names: Sequence[str] = ROWS.names
 ) -> pa.Table:
     """Stored rows as these columns of ROWS."""
     columns = [
-        pa.repeat(pa.scalar(known[name], ROWS.field(name).type), rows.num_rows)
-        if name in known
+        pa.repeat(pa.scalar(constants[name], ROWS.field(name).type), rows.num_rows)
+        if name in constants
         else rows.column(name)
         for name in names
     ]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.ops import Op, encode_readable, joined
 from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.storage.disk.protocol import Disk
@@ -263,7 +263,7 @@ def _too_large(size: int) -> LimitExceeded:
 # --- calls -----------------------------------------------------------------------------------
 
 Decide = Callable[[View, Instant], Decision[Any]]
-NOTHING = Uses()
+NOTHING = CallScope()
 
 
 # How far a call has got on its way to the journal.
@@ -301,7 +301,7 @@ class Call:
         self,
         decide: Decide,
         coordinators: tuple[int, ...] = (),
-        uses: Uses = NOTHING,
+        uses: CallScope = NOTHING,
         *,
         thorough: bool = False,
         then: Callable[[Decision[Any]], None] | None = None,

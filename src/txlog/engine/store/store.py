@@ -56,7 +56,7 @@ from txlog.base.settings import Settings
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import resolve
-from txlog.engine.decide.transactions.sweep import Swept, Uses
+from txlog.engine.decide.transactions.sweep import CallScope, SweepResult
 from txlog.engine.model.counters import BucketCounters, ReadCounters
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.locks import FileLock
@@ -629,7 +629,7 @@ class Store:
         self,
         decide: Callable[[View, Instant], Decision[T]],
         coordinators: tuple[int, ...] = (),
-        uses: Uses = NOTHING,
+        uses: CallScope = NOTHING,
         *,
         tells: bool = False,
     ) -> T:
@@ -650,9 +650,9 @@ class Store:
             self.disk.announce(liveness.CONSUMERS_DIR)
         return answer
 
-    def expire(self) -> Swept:
+    def expire(self) -> SweepResult:
         """Sweep every coordinator without a bound; returns the sweep's result, durable."""
-        swept = Swept()
+        swept = SweepResult()
 
         def decide(view: View, now: Instant) -> Decision[None]:
             nonlocal swept
@@ -1077,7 +1077,7 @@ class Store:
 
     def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
         """Write the sweep in a frame of its own; cheap while nothing can be due."""
-        uses: list[Uses] = []
+        uses: list[CallScope] = []
         thorough = False
         for call in calls:
             if call.uses is not NOTHING:
@@ -1146,7 +1146,7 @@ class Store:
         self.settle()
         return self.read(question, up_to_damage=up_to_damage)
 
-    def sweep_if_due(self, uses: Uses | None = None) -> None:
+    def sweep_if_due(self, uses: CallScope | None = None) -> None:
         """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
 
         A process that cannot write now, or at all, shows overdue transactions as recorded.

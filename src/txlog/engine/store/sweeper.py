@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
-from txlog.engine.decide.sending.silence import declare_idle, is_silence_due, silent_producers
+from txlog.engine.decide.sending.watermark import declare_idle, is_silence_due, silent_producers
 from txlog.engine.decide.transactions.sweep import (
-    Swept,
-    Uses,
+    CallScope,
+    SweepResult,
     concerned,
     forget_ended,
     is_anything_due,
@@ -38,10 +38,16 @@ class Sweeper:
     def __init__(self) -> None:
         self._forget_lsn = 0
         self._forget_ms = 0
-        self.swept = Swept()
+        self.swept = SweepResult()
 
     def draft(
-        self, view: View, settings: Settings, now: Instant, uses: Sequence[Uses], *, thorough: bool
+        self,
+        view: View,
+        settings: Settings,
+        now: Instant,
+        uses: Sequence[CallScope],
+        *,
+        thorough: bool,
     ) -> Draft | None:
         """The frame of the sweep, None when nothing can be due.
 
@@ -60,7 +66,7 @@ class Sweeper:
         may_be_silent = thorough or not view.no_silence_before(now)
         if not (due or forget or may_be_silent or in_doubt):
             return None
-        self.swept = Swept()
+        self.swept = SweepResult()
         draft = Draft(view, settings, now.wall_ms)
         first = {pair for call_uses in uses for pair in concerned(view, call_uses)}
         if due:
@@ -88,7 +94,7 @@ class Sweeper:
             view.note_silence(now, silence.again_ms)
 
 
-def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:
+def is_sweep_due(view: View, settings: Settings, now: Instant, uses: CallScope | None) -> bool:
     """For a reading call: whether anything it uses (None: the whole store) is due."""
     sure = trusted(view, settings, now)
     if uses is None:

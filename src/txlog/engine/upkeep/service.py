@@ -1,14 +1,14 @@
-"""When a checkpoint is due, and running one with everything that belongs to it.
+"""When a checkpoint is due, and running one with all of its upkeep.
 
     policies expire and trim (frames) · delayed indexes are tended
     · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
-    · a second checkpoint drops what those replaced · files that nothing names are swept, and what
-    jobs staged that never ended
+    · a second checkpoint drops the replaced files · unnamed files are swept, and staged files of
+    jobs that never ended
     · topics past their threshold are compacted by key
 
-An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. Nobody
-asked for it, so a failure is a note, and the next try waits. Nothing depends on it: a process that
-ends without it leaves files that are swept.
+An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. It runs
+without a caller, so a failure is a note, and the next try waits. Nothing depends on it: a process
+that ends without it leaves files that are swept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.checkpoint import checkpoint, seal
 from txlog.engine.upkeep.delayed.buckets import tend_held
-from txlog.engine.upkeep.space import adopt, compact, notes, retention, sweep, topic_compaction
+from txlog.engine.upkeep.space import adopt, compact, retention, sweep, topic_compaction
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler
 
@@ -46,16 +46,17 @@ if TYPE_CHECKING:
 
 # An automatic checkpoint looks for files that nothing names in at most this many directories.
 SWEPT_DIRECTORIES_MAX = 64
-# After the first failure, doubled with each that follows; also while another process writes one.
+# The pause after a failure, doubled with each further one; also while another process writes a
+# checkpoint.
 REST_MS_MIN, REST_MS_MAX = 1_000, 60_000
 GIVEN_WAY_MS = 100
-# Blocks of ended transactions whose times are looked up together: a millisecond.
+# Blocks of ended transactions whose times are read together, in about a millisecond.
 BLOCKS = 8
 # How long a writer yields to the checkpoint under way: normally, and once LONG times overdue.
 ROOM_S, ROOM_LONG_S, LONG = 0.0002, 0.005, 2
-# How long the thread of a checkpoint keeps the interpreter from a caller that wants it.
+# How long the checkpoint's thread may keep the interpreter from a waiting caller.
 SWITCH_S = 0.0005
-# False: the caller does it itself, so that tests are the same every time.
+# False: the caller runs it itself, so that tests are deterministic.
 IN_BACKGROUND = True
 
 
@@ -69,11 +70,12 @@ def _changed_sidecars(view: View) -> list[int]:
     return [key[1] for key in view.changed() if key[0] == "buffer"]
 
 
-class Sharing:
-    """While a checkpoint runs beside callers, the interpreter changes threads more often.
+class FastThreadSwitching:
+    """While a checkpoint runs next to callers, the interpreter changes threads more often.
 
-    A commit gives it up for each call of the kernel, some ten times, and each time waits for as
-    long as another thread may keep it: 5 ms by default. What the program sets meanwhile stays.
+    A commit releases the interpreter for about ten calls of the kernel. Each time it waits for as
+    long as another thread may keep the interpreter: 5 ms by default. A value that the program sets
+    meanwhile stays.
     """
 
     __slots__ = ("_before", "_count", "_lock")
@@ -97,26 +99,26 @@ class Sharing:
 
     def _give_back(self) -> None:
         if not self._count and sys.getswitchinterval() == SWITCH_S:
-            sys.setswitchinterval(self._before + 5e-7)  # it cuts off what is below 1 us
+            sys.setswitchinterval(self._before + 5e-7)  # it truncates to whole microseconds
 
     def begin_in_child(self) -> None:
-        """A forked child has no thread that runs a checkpoint, nor one that lets go of the lock."""
+        """A forked child has no checkpoint thread, and no thread to release the lock."""
         self._lock = threading.Lock()
         if self._count:
             self._count = 0
             self._give_back()
 
 
-_SHARING = Sharing()
+_SHARING = FastThreadSwitching()
 call_in_child(_SHARING.begin_in_child)
 
 
 class Checkpoints:
     """The automatic checkpoints of one open store, which owns it.
 
-    look()    after a write that found the journal long: start one, unless one is under way
-    finish()  wait for the one under way
-    close()   the same, and write the one that is due
+    look()    after a write, if the journal is long: start a checkpoint, unless one is running
+    finish()  wait for the running checkpoint close()   the same, and write a checkpoint if one is
+    due
     """
 
     __slots__ = (
@@ -134,7 +136,8 @@ class Checkpoints:
     def __init__(self, *, is_on: bool) -> None:
         self._again_ms = 0
         self._failures = 0
-        self._is_compacting = False  # by key: this frees nothing that a writer would wait for
+        # by key: a writer need not wait, because this frees nothing for it
+        self._is_compacting = False
         self._starting = threading.Lock()  # never waited for
         self._thread: threading.Thread | None = None
         # of that thread; after an interrupted `join` a live thread counts as ended (Python 3.11)
@@ -152,8 +155,9 @@ class Checkpoints:
     def look(self, store: Store) -> None:
         """Start a checkpoint; raises nothing.
 
-        While one is under way the caller pauses for a moment: otherwise a thread that writes
-        without pause would keep it from the mutex, and the journal would grow without bound.
+        While a checkpoint runs, the caller pauses for a moment. Otherwise a thread that writes
+        without pause would keep the checkpoint from the mutex, and the journal would grow without
+        bound.
         """
         if self.is_running:
             is_behind = not self._is_compacting or store.length >= LONG
@@ -198,7 +202,9 @@ class Checkpoints:
         self._over.wait(seconds)
 
     def close(self, store: Store) -> None:
-        """Wait for the checkpoint under way, and write one that is due after changes of ours."""
+        """Wait for the running checkpoint, and write one if this store changed something
+        and it is due.
+        """
         is_on, self.is_on = self.is_on, False
         self.finish()
         if is_on and store.has_changed and due(store) and not self._is_resting(store):
@@ -211,13 +217,13 @@ class Checkpoints:
             compact_due(store, wait=False)
         except AlreadyClosed:
             return
-        except Exception as error:  # what earlier calls decided is decided
+        except Exception as error:  # earlier calls have succeeded, so do not raise
             if may_be_of_handler(error):
                 raise
             self._failures += 1
             self._rest(store, min(REST_MS_MIN << min(self._failures - 1, 16), REST_MS_MAX))
-            said = str(error) if isinstance(error, TxlogError) else repr(error)
-            line = f"a checkpoint failed and is due again: {said}"
+            reason = str(error) if isinstance(error, TxlogError) else repr(error)
+            line = f"a checkpoint failed and is due again: {reason}"
             if line not in store.reports:
                 store.note(line)
             return
@@ -237,12 +243,13 @@ class Checkpoints:
 def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: bool) -> Manifest:
     """Write a checkpoint; on a full disk try once more, using the reserve (R30).
 
-    A checkpoint is what frees space, so it may use what is reserved for that.
+    A checkpoint frees space, so it may use the reserve.
     """
     try:
         return checkpoint.checkpoint(store, report, far=far)
     except StoreFull:
-        with suppress(TxlogError):  # what it wrote has no name and takes up the room
+        # the failed checkpoint's files have no name and take up the space
+        with suppress(TxlogError):
             sweep.sweep_unnamed(store)
         if not store.release_reserve():
             raise
@@ -250,7 +257,7 @@ def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: boo
 
 
 def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
-    """Write a checkpoint and seal what can be sealed.
+    """Write a checkpoint and seal ledgers.
 
     wait:    for a checkpoint of another process; otherwise give way to it
     returns: the fields of `txlog admin checkpoint`; skipped when there was nothing to do
@@ -264,8 +271,9 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
             report.skipped = True
         else:
             _load_coordinators(store)
-            store.expire()  # with every coordinator: the bound on ended ones is exact here
-            changed = store.read(_changed_sidecars)  # only in those can the ratio have grown
+            store.expire()  # with every coordinator: the bound on ended transactions is exact here
+            # the ratio can have grown only in changed sidecars
+            changed = store.read(_changed_sidecars)
             retention.expire_due(store)
             retention.trim_by_policies(store)
             report.freed_bytes += sweep.free_gone(store)
@@ -280,11 +288,11 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
                 report.freed_bytes += sweep.free_gone(store)
                 checkpoint.checkpoint(store, report, far=wait)
                 report.skipped = False
-            # a person asked: there is time to look at every directory
+            # a user asked, so there is time to search every directory
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
-            notes.write_notes(store, topics_max=most)
+            sweep.write_notes(store, topics_max=most)
     return {
         "generation": report.generation,
         "lsn": report.lsn,
@@ -300,7 +308,9 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
 
 
 def _load_coordinators(store: Store) -> None:
-    """Load what the sweep looks at, a piece at a time: others have the store in between."""
+    """Load the coordinators for the sweep in pieces, so that other calls get the store in
+    between.
+    """
     for number in store.read(lambda view: view.known_coordinators()):
         while store.read(partial(_survey, number)):
             pass
@@ -311,9 +321,11 @@ def _survey(number: int, view: View) -> bool:
 
 
 def compact_due(store: Store, *, wait: bool) -> int:
-    """Compact the topics by key whose policy says so; returns how many. Raises as run_checkpoint.
+    """Compact the topics whose policy asks for it, by key; returns how many.
 
-    wait: for maintenance by another process; otherwise leave it to that one
+    Raises as run_checkpoint.
+
+    wait: for maintenance by another process; otherwise leave it to that process
     """
     with checkpoint.maintenance(store, wait=wait) as is_held:
         return topic_compaction.compact_due(store) if is_held else 0
@@ -322,36 +334,36 @@ def compact_due(store: Store, *, wait: bool) -> int:
 def compact_changes(store: Store) -> tuple[Changes, Changes]:
     """Reduce every log of changes to the newest row of each key, in a manifest of its own.
 
-    returns: the files after a checkpoint, and those now
+    returns: the files after a checkpoint, and the files now
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption (a file of a log)
     """
     store.need_writable()
     with checkpoint.maintenance(store, wait=True):
         report = checkpoint.CheckpointReport()
         old = checkpoint.checkpoint(store, report)
-        before = changes_of(old)
-        if log.is_compact(before):
-            return before, before
+        old_logs = changes_of(old)
+        if log.is_compact(old_logs):
+            return old_logs, old_logs
         generation = checkpoint.next_generation(store.disk, old, ())
-        after = log.compacted(store.disk, before, generation)
-        _publish_changes(store, old, generation, after)
+        new_logs = log.compacted(store.disk, old_logs, generation)
+        _publish_changes(store, old, generation, new_logs)
         report.generation = generation
         checkpoint.settle(store, old, [], report)
-        return before, after
+        return old_logs, new_logs
 
 
 def _publish_changes(store: Store, old: Manifest, generation: int, changes: Changes) -> None:
     """A manifest of the same cut, with other files of the logs of changes."""
     disk, now_ms = store.disk, store.clock.now().wall_ms
-    named = {ref.path for ref in changes.refs}
-    gone = [(ref.path, now_ms) for ref in changes_of(old).refs if ref.path not in named]
+    new_paths = {ref.path for ref in changes.refs}
+    dropped = [(ref.path, now_ms) for ref in changes_of(old).refs if ref.path not in new_paths]
     manifest = msgspec.structs.replace(
         old,
         generation=generation,
         files={n: [*refs] for n, refs in old.files.items()},
         previous_crc=checkpoint.crc_of(disk, old.generation),
         time_ms=now_ms,
-        dropped=[*old.dropped, *gone],
+        dropped=[*old.dropped, *dropped],
         changes=raw_changes(changes),
     )
     disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])

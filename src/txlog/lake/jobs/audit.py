@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.door.relation import Source, StoredRows, stored
+from txlog.engine.door.relation import FileSource, StoredRows, stored
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 
@@ -113,7 +113,7 @@ def _checks(client: Client, rows_stored: StoredRows, engine: Engine) -> Iterator
         yield _check("bytes", rows_stored, None, expected, damage)
 
 
-def _damage(client: Client, files: Sequence[Source]) -> str | None:
+def _damage(client: Client, files: Sequence[FileSource]) -> str | None:
     """The damage in the bytes of files; None without any."""
     try:
         client.check_files(files)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txlog.client.client import Client
 from txlog.engine.door.delayed import Search
-from txlog.engine.door.relation import Content, StoredRows
+from txlog.engine.door.relation import RelationContent, StoredRows
 from txlog.engine.door.space import Arrange
 from txlog.lake.jobs.sources.loads import Files, Transform
 
@@ -64,7 +64,7 @@ class Engine(Protocol):
     def replay(
         self,
         client: Client,
-        content: Content,
+        content: RelationContent,
         dest: str,
         key: str,
         batch: str,

@@ -21,8 +21,8 @@ from txlog.engine.door.disk import is_of_handler, replacing
 from txlog.engine.door.relation import (
     ROW_COLUMNS,
     ROWS,
-    Content,
-    Source,
+    FileSource,
+    RelationContent,
     StoredRows,
     paths_below,
     place,
@@ -111,7 +111,7 @@ class Local:
     def replay(
         self,
         client: Client,
-        content: Content,
+        content: RelationContent,
         dest: str,
         key: str,
         batch: str,
@@ -215,7 +215,7 @@ def as_parquet(source: Files) -> Iterator[Files]:
         yield replace(source, form="parquet", paths=[path], columns=Columns())
 
 
-def _scan(client: Client, sources: Sequence[Source]) -> str:
+def _scan(client: Client, sources: Sequence[FileSource]) -> str:
     paths = (path.replace("'", "''") for path in map(unglobbed, paths_below(client.path, sources)))
     listed = ", ".join(f"'{path}'" for path in paths)
     return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"

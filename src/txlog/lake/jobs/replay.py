@@ -17,7 +17,7 @@ from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.facts import PROPERTY_MAP
-from txlog.engine.door.relation import Content, Wanted, scans_of
+from txlog.engine.door.relation import RelationContent, RelationFilter, scans_of
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Transform
@@ -69,7 +69,7 @@ def replay(
         if stored is not None:
             answer["written"], answer["txn"] = stored["messages"], stored["txn"]
         return answer
-    content = client._content(topic, Wanted(range=range_))
+    content = client._content(topic, RelationFilter(range=range_))
     if dry_run:
         answer["read"] = sum(
             table.num_rows
@@ -100,7 +100,9 @@ _READ: Final = ["topic", "message_id", *KEPT]
 class Replayed:
     """The messages of a content for sending again, batch by batch; read: how many were read."""
 
-    def __init__(self, client: Client, content: Content, function: Transform | None) -> None:
+    def __init__(
+        self, client: Client, content: RelationContent, function: Transform | None
+    ) -> None:
         self._client = client
         self._relation = content.relation
         self._function = function

@@ -23,8 +23,8 @@ from txlog.engine.door.facts import IDS, MESSAGE, PROPERTY_MAP, Id
 from txlog.engine.door.relation import (
     ROW_COLUMNS,
     ROWS,
-    Content,
-    Source,
+    FileSource,
+    RelationContent,
     StoredRows,
     content,
     part_rows,
@@ -117,7 +117,7 @@ class Spark:
     def replay(
         self,
         client: Client,
-        content: Content,
+        content: RelationContent,
         dest: str,
         key: str,
         batch: str,
@@ -224,7 +224,7 @@ class Spark:
             for name in frames:
                 self.session.catalog.dropTempView(name)
 
-    def _scan(self, client: Client, sources: Sequence[Source]) -> DataFrame:
+    def _scan(self, client: Client, sources: Sequence[FileSource]) -> DataFrame:
         paths = [f"file:{_unglobbed(path)}" for path in paths_below(client.path, sources)]
         return self.session.read.schema(_ROW).options(**_STRICT).parquet(*paths)
 
@@ -240,7 +240,7 @@ class Spark:
             raise CommandFailed(f"Spark: {text[:300]}") from error
 
 
-def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], Content]:
+def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], RelationContent]:
     """The partitions of a topic, the last position of each, and the content up to there."""
     topic = find_topic(view, name)
     numbers = [number_of(topic, index) for index in range(topic.partitions)]

@@ -35,7 +35,7 @@ from txlog.base.ranges import START, Bound, Range, parse_bound, parse_size
 from txlog.base.suggest import suggestion
 from txlog.clock import SystemClock
 from txlog.engine.door.reading import check_isolation
-from txlog.engine.door.relation import Wanted
+from txlog.engine.door.relation import RelationFilter
 from txlog.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class BatchOptions(NamedTuple):
 
     path: str
     topic: str
-    wanted: Wanted
+    wanted: RelationFilter
     isolation: str
     include_open: bool
     include_tail: bool
@@ -135,7 +135,7 @@ def batch_options(options: Mapping[str, str]) -> BatchOptions:
     return BatchOptions(
         parsed.need("path"),
         parsed.need("topic"),
-        Wanted(None, bounds, parsed.number("atLsn", 0)),
+        RelationFilter(None, bounds, parsed.number("atLsn", 0)),
         check_isolation(parsed.text("isolation", "committed")),
         parsed.flag("includeOpen", True),
         parsed.flag("includeTail", True),

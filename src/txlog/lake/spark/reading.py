@@ -38,11 +38,11 @@ from txlog.engine.door.disk import is_remote, local_path
 from txlog.engine.door.reading import Where, bound_of
 from txlog.engine.door.relation import (
     ALL,
-    Content,
+    FileSource,
     Relation,
-    Source,
+    RelationContent,
+    RelationFilter,
     Span,
-    Wanted,
     adopted_lsns,
     scans_of,
 )
@@ -129,7 +129,7 @@ def read(
             are many, it writes a file for Spark, on this machine. Only a job reads all other rows
     """
     need_jvm(spark, "read", 'spark.read.format("txlog").option("topic", …).load(…)')
-    selection = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
+    selection = RelationFilter(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
     topics = [topic] if isinstance(topic, str) else list(topic)
     if not topics:
         raise InvalidArgument("no topic was given", code=203)
@@ -143,7 +143,7 @@ def frames(
     spark: SparkSession,
     store: str,
     topics: Sequence[str],
-    selection: Wanted | None = None,
+    selection: RelationFilter | None = None,
     *,
     isolation: str = "committed",
     skip_unavailable: bool = False,
@@ -201,7 +201,7 @@ def _warn(relation: Relation) -> None:
         )
 
 
-def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
+def frame_of(spark: SparkSession, path: str, content: RelationContent) -> DataFrame:
     """The messages of a content of the store at a path; the caller pins its files."""
     scratch = _Scratch(spark)
     _keep(spark, scratch.remove)
@@ -230,7 +230,7 @@ class _Plan:
         self,
         spark: SparkSession,
         path: str,
-        content: Content,
+        content: RelationContent,
         isolation: str,
         scratch: _Scratch,
         *,
@@ -322,7 +322,7 @@ class _Plan:
             out += [self._placed(group).where(_is_within(spans)) for group in self._alike(many)]
         return out
 
-    def _placed(self, group: Sequence[Source], within: Column | None = None) -> DataFrame:
+    def _placed(self, group: Sequence[FileSource], within: Column | None = None) -> DataFrame:
         """Rows of similar files, with their positions."""
         rows = self._messages(group)
         if within is not None:
@@ -429,7 +429,7 @@ class _Plan:
             rows = rows.withColumn(RECORD, F.lit(None).cast(kind))
         return _branch(rows, RECORD, *more, **computed)
 
-    def _scan(self, sources: Sequence[Source]) -> DataFrame:
+    def _scan(self, sources: Sequence[FileSource]) -> DataFrame:
         """Rows of Parquet files, which Spark lists and opens on demand."""
         paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
@@ -446,16 +446,16 @@ class _Plan:
             return rows
         return rows.withColumn(RECORD, record_of(written, schemas, self._record))
 
-    def _at(self, source: Source) -> str:
+    def _at(self, source: FileSource) -> str:
         """The path of a file, in the store or outside it."""
         return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
 
-    def _alike(self, sources: Sequence[Source]) -> list[list[Source]]:
+    def _alike(self, sources: Sequence[FileSource]) -> list[list[FileSource]]:
         """Files that one scan can read, with one rule for all of its rows.
 
         They are grouped by the directory of their topic, as a scan needs partitions below one.
         """
-        groups: dict[object, list[Source]] = {}
+        groups: dict[object, list[FileSource]] = {}
         for source in sources:
             root = self._at(source).rpartition("/partition=")[0]
             written = source.ref.record if self._record else 0
@@ -463,7 +463,7 @@ class _Plan:
             groups.setdefault(alike, []).append(source)
         return list(groups.values())
 
-    def _messages(self, group: Sequence[Source]) -> DataFrame:
+    def _messages(self, group: Sequence[FileSource]) -> DataFrame:
         """The rows of kind `data` in similar files."""
         rows = self._scan(group)
         return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
@@ -525,7 +525,7 @@ def _split(relation: Relation) -> tuple[Relation, Relation | None]:
     if not any(is_remote(source.ref.path) for source in sources):
         return relation, None
 
-    def some(sources: list[Source], *, remote: bool) -> list[Source]:
+    def some(sources: list[FileSource], *, remote: bool) -> list[FileSource]:
         return [source for source in sources if is_remote(source.ref.path) is remote]
 
     def part(*, remote: bool) -> Relation:
@@ -569,7 +569,7 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
             spark.conf.set(_LOCAL_MOST, previous)
 
 
-def _entries(source: Source) -> tuple[int, int]:
+def _entries(source: FileSource) -> tuple[int, int]:
     """The wanted entries of a file: the first, and the one after the last."""
     assert source.within is not None
     return source.within.entries(source.ref.ledger, source.ref.last + 1)
@@ -600,12 +600,12 @@ def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
     return rows.selectExpr(*expressions, *more)
 
 
-def _is_named(source: Source) -> bool:
+def _is_named(source: FileSource) -> bool:
     """Whether only the name of a file has the ledger of its rows."""
     return source.role == "p" and source.ref.messages < 0
 
 
-def _layers(group: Sequence[Source]) -> list[list[Source]]:
+def _layers(group: Sequence[FileSource]) -> list[list[FileSource]]:
     """Similar files in several scans, each with one file per partition, if a few scans are enough.
 
     Then the partition identifies the file of a row. Reading the file name would cost each row some
@@ -613,7 +613,7 @@ def _layers(group: Sequence[Source]) -> list[list[Source]]:
     """
     if not _is_named(group[0]):
         return [[*group]]
-    layers: list[list[Source]] = []
+    layers: list[list[FileSource]] = []
     depth: dict[int, int] = {}
     for source in group:
         at = depth[source.partition] = depth.get(source.partition, -1) + 1

@@ -29,7 +29,7 @@ from txlog.engine.door.catalog import schema_of as newest_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.segments import RECORD
 from txlog.engine.door.sending import COLUMNS
-from txlog.engine.door.topics import Typing, schema_in
+from txlog.engine.door.topics import ValueSchema, schema_in
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.datasource import SCHEMA
 
@@ -194,7 +194,7 @@ def _changed(change: Change, value: Column) -> Column:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
+def fields_of(typing: ValueSchema | None, names: Sequence[str]) -> list[str]:
     """The columns that are fields of a topic's records, for rows with neither record nor value.
 
     Columns of messages are not fields.
@@ -205,7 +205,7 @@ def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in fields and name not in (*COLUMNS, "partition")]
 
 
-def with_record(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
+def with_record(rows: pa.RecordBatch, typing: ValueSchema | None) -> pa.RecordBatch:
     """Rows whose columns for fields of the record are combined into the column `record`."""
     fields = fields_of(typing, rows.schema.names)
     if not fields:

@@ -34,8 +34,8 @@ from txlog.engine.door.facts import Mark
 from txlog.engine.door.relation import (
     Places,
     Relation,
+    RelationFilter,
     Span,
-    Wanted,
     are_rows_between,
     check_there,
     first_place,
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pinned(self, spans: dict[int, Span]) -> Relation:
         """The relation of a batch, with its files pinned."""
         for _ in range(_TRIES):
-            relation = self._client._relation(self._options.topic, Wanted(spans=spans))
+            relation = self._client._relation(self._options.topic, RelationFilter(spans=spans))
             files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
             self._unpin()
             if files:

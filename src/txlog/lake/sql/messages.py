@@ -24,8 +24,8 @@ from txlog.engine.door.facts import KIND_DATA, TXN_ABORT, TXN_COMMIT, W_IDLE, W_
 from txlog.engine.door.relation import (
     COMMITTED,
     HIDDEN,
-    Content,
-    Source,
+    FileSource,
+    RelationContent,
     adopted_lsns,
     dataset_of,
     numbered_rows,
@@ -97,8 +97,8 @@ class Messages:
 
     def __init__(
         self,
-        contents: Sequence[Content],
-        path: Callable[[Source], str],
+        contents: Sequence[RelationContent],
+        path: Callable[[FileSource], str],
         parts: Mapping[str, Parts | InFrames] | None = None,
         *,
         prefix: str = "txlog",
@@ -228,9 +228,9 @@ class Messages:
         """The type of `record` in files of a version."""
         return schema_in(self._schemas[version - 1]).arrow if version else None
 
-    def _by_record(self, sources: Sequence[Source]) -> list[tuple[int, list[Source]]]:
+    def _by_record(self, sources: Sequence[FileSource]) -> list[tuple[int, list[FileSource]]]:
         """Files by the version of their column `record`; one group if there is no such column."""
-        groups: dict[int, list[Source]] = {}
+        groups: dict[int, list[FileSource]] = {}
         for source in sources:
             groups.setdefault(source.ref.record if self._record else 0, []).append(source)
         return sorted(groups.items())
@@ -332,7 +332,7 @@ class Messages:
             f" FROM {self._rows('', self._of_partitions())} WHERE kind = {TXN_COMMIT}"
         )
 
-    def _of_partitions(self) -> list[Source]:
+    def _of_partitions(self) -> list[FileSource]:
         return [source for source in self._direct if source.role == "p"]
 
     def uncommitted(self) -> str:
@@ -423,7 +423,7 @@ class Messages:
 
     def _one_scan(
         self,
-        unclean: Sequence[Source],
+        unclean: Sequence[FileSource],
         complete: Sequence[str] = (),
         *,
         uncommitted: bool = False,
@@ -469,7 +469,7 @@ class Messages:
             f" {origin['lsn']} AS lsn{more} FROM {files} WHERE {' AND '.join(tests)}"
         )
 
-    def _read_by_name(self, sources: list[Source], complete: Sequence[str]) -> str:
+    def _read_by_name(self, sources: list[FileSource], complete: Sequence[str]) -> str:
         """Files unchanged, with the position of each row as far as it needs no marker."""
         sources.sort(key=lambda source: source.ref.record != self._record)
         paths = [*complete, *map(self._path, sources)]  # the first sets the order
@@ -488,7 +488,7 @@ class Messages:
             f" hive_partitioning = false{', union_by_name = true' * is_mixed}))"
         )
 
-    def _is_one_scan(self, sources: Sequence[Source], complete: Sequence[str]) -> bool:
+    def _is_one_scan(self, sources: Sequence[FileSource], complete: Sequence[str]) -> bool:
         """Whether the records of the files can be read by the names of their fields."""
         versions = {source.ref.record for source in sources}
         if not sources or not self._record or not (complete or self._record in versions):
@@ -528,7 +528,7 @@ class Messages:
             f" FROM {self._rows('large', self._large)} GROUP BY large_ledger"
         )
 
-    def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
+    def _rows(self, kind: str, sources: list[FileSource], *, numbered: bool = False) -> str:
         """The rows of files, with their names."""
         selects: list[str] = []
         for version, alike in self._by_record(sources):
@@ -568,7 +568,7 @@ class Messages:
         )
 
 
-def files_of(contents: Sequence[Content]) -> Iterator[Source]:
+def files_of(contents: Sequence[RelationContent]) -> Iterator[FileSource]:
     """The files that DuckDB reads by their paths."""
     for content in contents:
         yield from content.relation.direct
@@ -577,10 +577,10 @@ def files_of(contents: Sequence[Content]) -> Iterator[Source]:
         yield from content.relation.compacted
 
 
-def path_below(root: str) -> Callable[[Source], str]:
+def path_below(root: str) -> Callable[[FileSource], str]:
     """The function that returns the path of a file, below this root or outside the store."""
 
-    def path(source: Source) -> str:
+    def path(source: FileSource) -> str:
         at = source.ref.path
         if is_remote(at):
             return without_options(at)

@@ -21,10 +21,10 @@ from txlog.engine.door.disk import File
 from txlog.engine.door.facts import MESSAGE
 from txlog.engine.door.relation import (
     ROWS,
-    Content,
-    Frames,
+    FileSource,
     Relation,
-    Source,
+    RelationContent,
+    RowsInFrames,
     StoredFrames,
     bounded,
 )
@@ -76,7 +76,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        sources: Sequence[tuple[Known, Source]],
+        sources: Sequence[tuple[Known, FileSource]],
         open: Open,
         note: Callable[[TxlogError], object],
         typed: Relation | None = None,
@@ -121,7 +121,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def _batches(
         self,
-        sources: Sequence[tuple[Known, Source]],
+        sources: Sequence[tuple[Known, FileSource]],
         read_schema: pa.Schema,
         names: Sequence[str],
         filter: ds.Expression | None,
@@ -148,7 +148,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             raise
 
     def _groups(
-        self, reader: SegmentReader, source: Source, read_schema: pa.Schema
+        self, reader: SegmentReader, source: FileSource, read_schema: pa.Schema
     ) -> Iterator[pa.Table]:
         """The wanted rows of a part, some at a time."""
         ref, read = source.ref, [name for name in MESSAGE.names if name in read_schema.names]
@@ -231,7 +231,7 @@ class InFrames(_Pieces):
         super().__init__(pa.schema([("topic", pa.string()), *fields]), note)
         self.num_rows = sum(frames.rows for frames in self._frames())
 
-    def _frames(self) -> Iterator[Frames]:
+    def _frames(self) -> Iterator[RowsInFrames]:
         return (relation.frames for relation in self._relations if relation.frames is not None)
 
     def _tables(self, read_schema: pa.Schema) -> Iterator[pa.Table]:
@@ -301,7 +301,7 @@ def _wanted(
 
 
 def parts_for(
-    session: Session, contents: Sequence[Content], open: Open, *, is_typed: bool = False
+    session: Session, contents: Sequence[RelationContent], open: Open, *, is_typed: bool = False
 ) -> dict[str, Parts | InFrames]:
     """Datasets to read batch by batch, for one session: rows of parts of partitions (p) and of
     sidecars (s), and rows in frames (f), for relations with `frames`.

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from txlog.engine.door.disk import is_remote
 from txlog.engine.door.reading import check_isolation
-from txlog.engine.door.relation import Content, RelationReader
+from txlog.engine.door.relation import RelationContent, RelationReader
 from txlog.engine.door.segments import RECORD
 from txlog.engine.door.space import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
@@ -88,7 +88,7 @@ class SqlQuery:
         self._isolation = check_isolation(isolation)
         self._skip_unavailable = skip_unavailable
         self._pin: Pin | None = None
-        self._contents: list[Content] = []
+        self._contents: list[RelationContent] = []
         self._tables: dict[str, pa.Table] = {}
         self.statements: list[str] = []
         self._session: Session | None = self._opened()
@@ -232,7 +232,7 @@ class SqlQuery:
                         rows = self._typed(content, session, fields or ())
                     yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
 
-    def _fields(self, content: Content, session: Session) -> list[str] | None:
+    def _fields(self, content: RelationContent, session: Session) -> list[str] | None:
         """The fields of records that the SQL names; None: perhaps all fields."""
         texts = [self._sql] if self._this is None else [self._sql, self._this]
         fields = session.fields_of(texts, RECORD)
@@ -243,7 +243,7 @@ class SqlQuery:
         # DuckDB's error lists the existing fields
         return named_fields if len(named_fields) == len(fields) else None
 
-    def _typed(self, content: Content, session: Session, fields: Sequence[str]) -> str:
+    def _typed(self, content: RelationContent, session: Session, fields: Sequence[str]) -> str:
         """The messages of a typed topic, with their records, or only these fields of records."""
         parts = parts_for(session, [content], self._client.open, is_typed=True)
         messages = Messages(

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.engine.door.relation import Content, Relation, Source, adopted_lsns
+from txlog.engine.door.relation import FileSource, Relation, RelationContent, adopted_lsns
 from txlog.engine.door.segments import RECORD
 from txlog.lake.sql.messages import USER
 from txlog.lake.sql.records import is_by_name
@@ -81,8 +81,8 @@ _DDL: Final = {  # without times of day, which Spark cannot read
 
 
 def program(
-    contents: Sequence[Content],
-    path: Callable[[Source], str],
+    contents: Sequence[RelationContent],
+    path: Callable[[FileSource], str],
     complete: Sequence[tuple[str, str]] = (),
     *,
     uncommitted: bool = False,
@@ -114,8 +114,8 @@ def program(
 
 def _topic(
     number: int,
-    content: Content,
-    path: Callable[[Source], str],
+    content: RelationContent,
+    path: Callable[[FileSource], str],
     complete: str | None,
     uncommitted: bool,
 ) -> tuple[list[str], str]:
@@ -199,7 +199,7 @@ def _ddl(kind: pa.DataType) -> str | None:
     return "BINARY" if pa.types.is_fixed_size_binary(kind) else _DDL.get(kind)
 
 
-def _lsn(sources: Sequence[Source]) -> str:
+def _lsn(sources: Sequence[FileSource]) -> str:
     """The LSN of a row; in an adopted file it is the LSN of the ledger."""
     lsns = adopted_lsns(sources)
     if not lsns:
@@ -209,12 +209,12 @@ def _lsn(sources: Sequence[Source]) -> str:
 
 
 def _alike(
-    sources: Sequence[Source], path: Callable[[Source], str]
-) -> dict[tuple[bool, bool, str], list[Source]]:
+    sources: Sequence[FileSource], path: Callable[[FileSource], str]
+) -> dict[tuple[bool, bool, str], list[FileSource]]:
     """Group files by three properties: whether only their name has the ledger, whether they contain
     more than data, and the directory of their topic, because a scan needs partitions below one.
     """
-    out: dict[tuple[bool, bool, str], list[Source]] = {}
+    out: dict[tuple[bool, bool, str], list[FileSource]] = {}
     for source in sources:
         is_named = source.role == "p" and source.ref.messages < 0
         root = path(source).rpartition("/partition=")[0]

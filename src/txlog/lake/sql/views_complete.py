@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from txlog.client.client import Client
-from txlog.engine.door.relation import Content
+from txlog.engine.door.relation import RelationContent
 from txlog.lake.sql.duck import Session
 from txlog.lake.sql.messages import Messages, files_of, path_below, unglobbed
 from txlog.lake.sql.parts import parts_for
 from txlog.lake.sql.views_script import not_covered
 
 
-def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.Table]:
+def resolved(client: Client, content: RelationContent, *, uncommitted: bool) -> Iterator[pa.Table]:
     """The messages of a topic that are not covered, with the columns of Messages.plain.
 
     raises: Corruption; MissingFile when a checkpoint has removed files meanwhile

@@ -22,7 +22,7 @@ from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.disk import is_remote, without_options
 from txlog.engine.door.facts import KIND_DATA
-from txlog.engine.door.relation import Content, Source
+from txlog.engine.door.relation import FileSource, RelationContent
 from txlog.engine.door.segments import piece_rows
 from txlog.engine.door.store import View
 from txlog.errors import NotAllowed
@@ -44,7 +44,7 @@ SEGMENTS: Final = {
 }  # fmt: skip
 
 
-def not_covered(content: Content) -> list[Content]:
+def not_covered(content: RelationContent) -> list[RelationContent]:
     """The contents whose messages are in no Parquet file that DuckDB can read by itself.
 
     Two: rows in frames, parts and chunks; rows of unclean files with a marker in those.
@@ -68,7 +68,7 @@ def not_covered(content: Content) -> list[Content]:
     return [aside, late] if late.relation.markers.num_rows and relation.unclean else [aside]
 
 
-def _late_markers(content: Content) -> pa.Table:
+def _late_markers(content: RelationContent) -> pa.Table:
     """The markers that are in no sealed file of a partition."""
     sealed = [source.ref.ledger for source in content.relation.direct if source.role == "p"]
     markers = content.relation.markers
@@ -76,7 +76,7 @@ def _late_markers(content: Content) -> pa.Table:
     return markers.filter(pc.invert(is_sealed))
 
 
-def count_not_covered(client: Client, content: Content) -> int:
+def count_not_covered(client: Client, content: RelationContent) -> int:
     """The number of committed messages of a topic that the views would miss.
 
     cost: reads the keys of these messages and of unclean files
@@ -98,7 +98,7 @@ def count_not_covered(client: Client, content: Content) -> int:
     return int(relation.tail.num_rows + relation.large.num_rows) + client.store.ask(look)
 
 
-def _keys(view: View, source: Source) -> Iterator[pa.Table]:
+def _keys(view: View, source: FileSource) -> Iterator[pa.Table]:
     """The transaction of each data row of a file, some rows at a time."""
     ref = source.ref
     step = piece_rows(ref.rows, ref.bytes)
@@ -115,14 +115,16 @@ def _joined(data: pa.Table, markers: pa.Table) -> int:
     return int(data.join(markers.select(_MARKER), _MARKER, join_type="left semi").num_rows)
 
 
-def file_of(content: Content) -> str:
+def file_of(content: RelationContent) -> str:
     """The name of the file for a topic's messages that are not covered."""
     topic = TopicName.parse(content.name)
     parts = (topic.tenant, topic.namespace, topic.name)
     return "~".join(encode_component(part) for part in parts) + ".parquet"
 
 
-def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: int) -> list[str]:
+def comments(
+    client: Client, contents: Sequence[RelationContent], lacking: int, now_ms: int
+) -> list[str]:
     """The comment above the script."""
     relation = contents[0].relation if contents else None
     where = f"generation {relation.generation}, LSN {relation.lsn}" if relation else "no topic"
@@ -134,7 +136,7 @@ def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: 
     ]
 
 
-def check_near(contents: Sequence[Content]) -> None:
+def check_near(contents: Sequence[RelationContent]) -> None:
     """Raises NotAllowed when files are behind a network."""
     for source in files_of(contents):
         if is_remote(source.ref.path):
@@ -146,9 +148,9 @@ def check_near(contents: Sequence[Content]) -> None:
 
 
 def statements(
-    contents: Sequence[Content],
+    contents: Sequence[RelationContent],
     segments: Sequence[Mapping[str, object]],
-    path: Callable[[Source], str],
+    path: Callable[[FileSource], str],
     complete: Sequence[str] = (),
     *,
     uncommitted: bool = False,
@@ -201,7 +203,7 @@ def statements(
     return out
 
 
-def _segments(contents: Sequence[Content], segments: Sequence[Mapping[str, object]]) -> str:
+def _segments(contents: Sequence[RelationContent], segments: Sequence[Mapping[str, object]]) -> str:
     """The segments of the topics as a SELECT of values."""
     topics = {content.relation.topic for content in contents}
     rows = [row for row in segments if row["topic"] in topics]

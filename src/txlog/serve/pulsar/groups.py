@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from txlog.base.ids import TxnId
 from txlog.engine.door import transactions as end_txn
 from txlog.engine.door.delayed import tend_due
-from txlog.engine.door.store import Call, Uses
-from txlog.engine.door.transactions import Place, register, unknown_end
+from txlog.engine.door.store import Call, CallScope
+from txlog.engine.door.transactions import TxnPlace, register, unknown_end
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
 from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
@@ -91,7 +91,7 @@ class Registration(NamedTuple):
 
     txn_id: TxnId
     uid: int
-    places: list[Place]
+    places: list[TxnPlace]
 
     def call(self, store: Store) -> Call:
         """What does it."""
@@ -267,5 +267,5 @@ def _id_of(end: tuple[End, Call]) -> TxnId:
     return end[0].txn_id
 
 
-def _uses(txn_id: TxnId) -> Uses:
-    return Uses(txn=(txn_id.coordinator, txn_id.sequence))
+def _uses(txn_id: TxnId) -> CallScope:
+    return CallScope(txn=(txn_id.coordinator, txn_id.sequence))

@@ -33,7 +33,7 @@ from txlog.errors import ProducerBusy, TxlogError
 from txlog.serve.pulsar.batches import Columns, rows_of_all
 
 if TYPE_CHECKING:
-    from txlog.engine.door.sending import Outgoing
+    from txlog.engine.door.sending import OutgoingBatch
 
 QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it none is read from
 TURNS_MAX: Final = 256
@@ -353,14 +353,14 @@ class _Rows:
         producer._check_open()
         self._routing = producer._route(_rows_of(items), producer._shape.version)
 
-    def outgoing(self, view: View) -> Outgoing:
+    def outgoing(self, view: View) -> OutgoingBatch:
         """Where they go, said under the lock."""
         self.is_behind = self.lane.refused is not None and self.lane.refused is not self
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
         producer = self.lane.producer
         topic, routed = producer._routed(view, self._routing)
-        return produce.Outgoing(topic, routed, producer._named)
+        return produce.OutgoingBatch(topic, routed, producer._named)
 
     def decided(self, answer: object) -> None:
         """What a frame does with them, as far as is known: those of later frames look at it."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.base.ids import TxnId
-from txlog.engine.door.transactions import Place
+from txlog.engine.door.transactions import TxnPlace
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTxns, check_key
@@ -163,7 +163,7 @@ def _register(
     named: Iterable[tuple[str, str | None]],
 ) -> None:
     def want(told: Told) -> None:
-        places = [Place(name_of(topic), subscription) for topic, subscription in named]
+        places = [TxnPlace(name_of(topic), subscription) for topic, subscription in named]
         for place in places:
             connection.may(action, place.name.topic)
         registration = Registration(_named(body), connection.uid, places)

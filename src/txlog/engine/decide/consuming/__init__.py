@@ -1,12 +1,12 @@
-"""Consuming: who gets which message, and how everyone agrees on it.
+"""Consuming: how the consumers of a subscription share its messages and agree on their state.
 
 A subscription is a position in each partition of a topic, plus everything acknowledged beyond it.
-That is its cursor. Several processes consume it at once, and each of them may die with messages in
-hand. Two questions have to be answered by something that outlives them all: who has this message
-now, and has anybody finished with it? Both answers are ops in the journal, folded into the cursor.
+That is its cursor. Several processes consume it at once, and each of them may die while it has
+messages in hand. Two facts must outlive all these processes: which consumer has a message now, and
+whether a consumer has finished with it. Both are ops in the journal, folded into the cursor.
 
-A message of a subscription is in one of three states; being in somebody's hand is a fact beside the
-first of them:
+A message of a subscription is in one of three states. A PENDING message may also be in the hand of
+a consumer:
 
     PENDING ──ack──────────────────────────────────────▶ DELETED
        │ ▲ └──ack in a transaction──▶ PENDING_ACK ──commit──▲
@@ -36,21 +36,22 @@ When does a hand come open again?
  2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
     which doubles with each redelivery if the policy says so.
  3. The consumer dies. Each one holds a flock on `consumers/<id>.lock` for as long as it lives. If
-    the lock can be had, its process is gone: the kernel says so. A heartbeat would call a process
-    dead that only swaps, and both would then work on the message; a process number can be given to
-    somebody else. Consumer ids are used once, so an old lock never speaks for a new consumer.
- 4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which nobody
-    can set.
+    another process can lock the file, the kernel has ended the consumer's process. A heartbeat
+    would call a process dead that only swaps, and both would then work on the message; the kernel
+    may give a process number to another program. Consumer ids are used once, so an old lock never
+    speaks for a new consumer.
+ 4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which users
+    cannot set.
 
-Each look is taken when some consumer asks for more. Nothing runs in the background, and nobody
-needs the message before somebody asks.
+A consumer checks for all of this when it asks for more. Nothing runs in the background: as long as
+no consumer asks, no consumer needs the message.
 
 Taking a batch costs a write lock, and an application asks for one message at a time, so a consumer
 takes a batch ahead of its application. That must not show. A message that the application never got
 comes back without counting as a redelivery, and its time-out has not begun. Only the consumer knows
 how far its application has come, and it may be killed at any moment; so it keeps that number in its
-lock file, and the one who finds it dead reads it there. Without it every crash would push untouched
-messages one step closer to the dead-letter topic.
+lock file, and the peer that finds it dead reads it there. Without it every crash would push
+untouched messages one step closer to the dead-letter topic.
 
 Which of the deliverable messages a consumer gets depends on the type of the subscription
 (`engine/plan/consuming`):
@@ -61,13 +62,15 @@ Which of the deliverable messages a consumer gets depends on the type of the sub
     key-shared            each consumer owns a share of the keys; a key waits while an earlier
                           message with it is in another hand, so that its order survives a change
 
-A consumer remembers where it stands in each partition. That is a matter of speed and lies in memory
+A consumer remembers its position in each partition. This only saves time and is kept in memory:
+every return raises the cursor's round, and a consumer that finds a newer round goes back as far as
+the returns say.
 only: every return raises the cursor's round, and a consumer that finds a newer round goes back as
 far as the returns say.
 
 Acknowledging is checked as a whole before anything is written. In a transaction only PENDING
-messages can be acknowledged; if one of them is not, two transactions would consume the same input.
-The frame that is written then is the abort of the transaction that came second.
+messages can be acknowledged; otherwise two transactions would consume the same input. The frame
+that is written then is the abort of the transaction that came second.
 
     m7   PENDING ── ack by T1 ──▶ PENDING_ACK ── T1 commits ──▶ DELETED
                     ack by T2 ──▶ conflict: T2 is aborted in this frame
@@ -89,6 +92,6 @@ Contents:
     lease             handing messages to a consumer, and taking them back
     promotion         delivering delayed messages early, or cancelling them
     seek              moving a subscription, forward or back
-    skip              acknowledging what would come next, without naming it
+    skip              acknowledging the next messages, without naming them
     watermark_offer   which watermark a consumer may be handed, and the frame that keeps it
 """

@@ -32,7 +32,7 @@ from txlog.engine.plan.ack_sets import (
 )
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.standing import OUTSIDE, Standing, is_stale
+from txlog.engine.plan.standing import OUTSIDE, ConsumerState, is_stale
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 
@@ -45,9 +45,9 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class AckAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What an acknowledgement did, in messages.
+    """The number of messages that an acknowledgement changed.
 
-    stale: cumulative requests not done, as messages below have come back since
+    stale: cumulative requests that were refused, because messages below came back meanwhile
     """
 
     acked: int
@@ -66,15 +66,15 @@ def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Ru
     for run in runs:
         owner = owners.get(run[0])
         if owner is None or owner[1] != "p" or index_of(topic, owner[0]) < 0:
-            wanted = MessageId(run[0], run[1], run[3])
+            missing = MessageId(run[0], run[1], run[3])
             raise MessageNotFound(
-                f"message {wanted} does not exist in this topic", message_id=wanted
+                f"message {missing} does not exist in this topic", message_id=missing
             )
         check_available(view, topic, owner[0])
         out.setdefault(owner[0], []).append(run)
     return {
-        partition: [checked_run(view, partition, run) for run in _distinct(found)]
-        for partition, found in out.items()
+        partition: [checked_run(view, partition, run) for run in _distinct(runs_there)]
+        for partition, runs_there in out.items()
     }
 
 
@@ -83,7 +83,7 @@ def _distinct(runs: list[Run]) -> list[Run]:
     if len(runs) == 1:
         return runs
     out: list[Run] = []
-    for run in sorted(runs, key=lambda one: (one[0], one[1], one[3], one[4], one[2])):
+    for run in sorted(runs, key=lambda run_: (run_[0], run_[1], run_[3], run_[4], run_[2])):
         last = out[-1] if out else None
         if last is None or last[0] != run[0] or run[1] > last[2]:
             out.append(run)
@@ -103,12 +103,12 @@ def _held_by_overdue(
 
     Its coordinator is loaded now, so the sweep before the repeated call ends it.
     """
-    found = False
+    is_overdue_found = False
     for partition in partitions:
         for coordinator, sequence in view.cursor(subscription.number, partition).pending:
             txn = view.coordinator(coordinator).unfinished.get(sequence)
-            found = found or (txn is not None and is_overdue(txn, now))
-    return found
+            is_overdue_found = is_overdue_found or (txn is not None and is_overdue(txn, now))
+    return is_overdue_found
 
 
 def acknowledge(
@@ -119,7 +119,7 @@ def acknowledge(
     runs: list[Run],
     *,
     cumulative: bool,
-    standing: Standing = OUTSIDE,
+    standing: ConsumerState = OUTSIDE,
 ) -> Decision[AckAnswer | None]:
     """Decide a plain acknowledgement; best effort, written but not flushed, as in Pulsar.
 
@@ -135,22 +135,22 @@ def acknowledge(
     asked_of = by_partition(view, topic, runs)
     if _held_by_overdue(view, subscription, asked_of, now):
         return Decision([], answer=None)
-    for partition, wanted in asked_of.items():
+    for partition, requested in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
-        asked = wanted
+        expanded = requested
         if cumulative:
-            target = _target(view, partition, wanted)
+            target = _target(view, partition, requested)
             if is_stale(cursor, standing, partition, target, now):
                 stale += 1
                 continue
-            asked = through(view, partition, cursor.mark_delete, target)
+            expanded = through(view, partition, cursor.mark_delete, target)
         new: list[Run] = []
         dropped_before, acked_before = dropped, acked
-        for run in asked:
+        for run in expanded:
             open_ones = _undeleted(view, partition, cursor, run)
             count = messages_in(view, partition, open_ones)
             free = [
-                rest for one in open_ones for rest in subtract(view, partition, one, cursor.held)
+                part for run_ in open_ones for part in subtract(view, partition, run_, cursor.held)
             ]
             free_count = count if free == open_ones else messages_in(view, partition, free)
             if not (cumulative or open_ones == [run]):
@@ -187,7 +187,7 @@ def acknowledge_in_txn(
     use: Use,
     *,
     cumulative: bool,
-    standing: Standing = OUTSIDE,
+    standing: ConsumerState = OUTSIDE,
 ) -> Decision[tuple[TxnId, AckAnswer] | None]:
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
@@ -208,13 +208,13 @@ def acknowledge_in_txn(
     asked_of = by_partition(view, topic, runs)
     if _held_by_overdue(view, subscription, asked_of, now):
         return Decision([], answer=None)
-    for partition, wanted in asked_of.items():
+    for partition, requested in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
-        conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
+        conflict, claimed, mark = _claim(view, partition, cursor, requested, pair, cumulative)
         if cumulative and is_stale(
-            cursor, standing, partition, _target(view, partition, wanted), now
+            cursor, standing, partition, _target(view, partition, requested), now
         ):
-            conflict = (MessageId(*_target(view, partition, wanted)), STALE)
+            conflict = (MessageId(*_target(view, partition, requested)), STALE)
         if conflict is not None:
             del draft.ops[opening:]
             abort_ops(draft, txn, "conflict")
@@ -223,8 +223,8 @@ def acknowledge_in_txn(
         key = (subscription.number, partition)
         if key not in txn.subscriptions:
             draft.ops.append(SubscriptionAdded(*pair, *key))
-        count = messages_in(view, partition, taken)
-        draft.ops.append(PendingAcked(*key, *pair, taken, mark, count, standing.consumer))
+        count = messages_in(view, partition, claimed)
+        draft.ops.append(PendingAcked(*key, *pair, claimed, mark, count, standing.consumer))
         total += count
     return draft.decision((TxnId(*pair), AckAnswer(total, 0, 0)))
 
@@ -233,28 +233,28 @@ def _claim(
     view: View,
     partition: int,
     cursor: Cursor,
-    wanted: list[Run],
+    requested: list[Run],
     pair: tuple[int, int],
     cumulative: bool,
 ) -> tuple[tuple[MessageId, str] | None, list[Run], Mark | None]:
     """(conflict or None, runs to hold, cumulative mark) for one partition."""
     if not cumulative:
-        for run in wanted:
+        for run in requested:
             if _undeleted(view, partition, cursor, run) != [run]:
                 return (MessageId(run[0], run[1], run[3]), "deleted"), [], None
             common = cursor.held.first_common(run)
             if common is not None:
                 return (MessageId(*common), _holder(cursor, common)), [], None
-        return None, wanted, None
-    target = _target(view, partition, wanted)
+        return None, requested, None
+    target = _target(view, partition, requested)
     for other, pending in cursor.pending.items():
-        mine = other == pair
+        is_same = other == pair
         if pending.cumulative is not None and (
-            not mine or _at_or_below(target, pending.cumulative)
+            not is_same or _at_or_below(target, pending.cumulative)
         ):
             return (MessageId(*pending.cumulative), _holder_text(other)), [], None
-    asked = through(view, partition, cursor.mark_delete, target)
-    undeleted = [one for run in asked for one in _undeleted(view, partition, cursor, run)]
+    expanded = through(view, partition, cursor.mark_delete, target)
+    undeleted = [part for run in expanded for part in _undeleted(view, partition, cursor, run)]
     if not undeleted:
         return (MessageId(*target), "deleted"), [], None
     for other, pending in cursor.pending.items():
@@ -262,7 +262,7 @@ def _claim(
             for run in pending.runs:
                 if _at_or_below((run[0], run[1], run[3] or 1), target):
                     return (MessageId(run[0], run[1], run[3]), _holder_text(other)), [], None
-    free = [rest for one in undeleted for rest in subtract(view, partition, one, cursor.held)]
+    free = [part for run_ in undeleted for part in subtract(view, partition, run_, cursor.held)]
     return None, free, target
 
 
@@ -270,24 +270,27 @@ def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run
     """The part of the run that is not DELETED."""
     if is_trimmed(view, partition, run[0]):
         return []
-    left, acked = above_mark(view, partition, run, cursor.mark_delete), cursor.acked
+    above, acked = above_mark(view, partition, run, cursor.mark_delete), cursor.acked
     if not (acked.entries or acked.inner):
-        return left
-    return [rest for part in left for rest in subtract(view, partition, part, acked)]
+        return above
+    return [piece for part in above for piece in subtract(view, partition, part, acked)]
 
 
-def _target(view: View, partition: int, wanted: list[Run]) -> Mark:
-    """The one id of a cumulative request as a mark: a marker's last message is its entry."""
-    ledger, _, entry, _, index = wanted[0]
+def _target(view: View, partition: int, requested: list[Run]) -> Mark:
+    """The single id of a cumulative request, as a mark.
+
+    The last message of a marker is the marker's entry.
+    """
+    ledger, _, entry, _, index = requested[0]
     marker = buffers.find_marker(view.buffer(partition), ledger, entry) if index else None
     if marker is not None and marker.count == index:
         index = 0
     return (ledger, entry, index)
 
 
-def _at_or_below(left: Mark, right: Mark) -> bool:
+def _at_or_below(first: Mark, second: Mark) -> bool:
     whole = 1 << 62
-    return (left[0], left[1], left[2] or whole) <= (right[0], right[1], right[2] or whole)
+    return (first[0], first[1], first[2] or whole) <= (second[0], second[1], second[2] or whole)
 
 
 def _check_cumulative(
@@ -302,8 +305,8 @@ def _check_cumulative(
             hint="acknowledge message by message",
             subscription=subscription.name,
         )
-    known = view.catalog.owners
-    owners = [known[run[0]] for run in runs if run[0] in known]
+    partition_owners = view.catalog.owners
+    owners = [partition_owners[run[0]] for run in runs if run[0] in partition_owners]
     if len(set(owners)) != len(owners) or any(run[1] != run[2] for run in runs):
         raise NotAllowed("a cumulative acknowledgement takes exactly one id per partition")
 

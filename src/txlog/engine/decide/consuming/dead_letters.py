@@ -2,14 +2,15 @@
 
 A move is one frame: the copies in the target, which is created if necessary, and the
 acknowledgement of the originals. So after any crash a message is in exactly one of the two topics
-(spec/transactions 9.1, apache/pulsar #17287). The rows are read before the lock is taken; the
-decision checks each one again, and moves those that are still PENDING and in nobody else's hand.
+(spec/transactions 9.1, apache/pulsar #17287). The caller reads the rows before it takes the lock.
+The decision checks each row again, and moves those that are still PENDING and not leased to another
+consumer.
 
     <topic>-<subscription>-DLQ      messages redelivered more often than max_redeliver_count
     <topic>-<subscription>-RETRY    messages that a consumer put off
 
-A subscription on a retry topic continues the one on the topic itself: what it puts off or gives up
-goes to the same two topics, under the same policies.
+A subscription on a retry topic continues the subscription of the topic itself: messages that it
+postpones or gives up go to the same two topics, under the same policies.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import TOPICS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import AFTER, Delays
+from txlog.engine.decide.sending.deliver_at import AFTER, DeliveryTimes
 from txlog.engine.decide.sending.send import count_mismatched, times_of
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
@@ -59,15 +60,15 @@ Policies = Mapping[str, int | str]
 
 
 class MoveResult(msgspec.Struct, frozen=True, gc=False):
-    """What a move did: to which topic, how many messages, and how many others held."""
+    """The result of a move: the target topic, how many messages moved, and how many did not."""
 
     topic: str
     moved: int
     left: int
 
 
-class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """What is requested for a postponed message, and through which consumer (0: by id)."""
+class RetryOptions(msgspec.Struct, frozen=True, gc=False):
+    """The delay and properties that a consumer asks for (consumer 0: the caller names the ids)."""
 
     delay_ms: int = 0
     properties: dict[str, str] = {}
@@ -77,43 +78,54 @@ class Postponed(msgspec.Struct, frozen=True, gc=False):
 # --- where a subscription moves its messages ---------------------------------------------------
 
 
-def home(view: View, topic: Topic, held: Subscription) -> tuple[Topic, Subscription]:
+def home(view: View, topic: Topic, subscription: Subscription) -> tuple[Topic, Subscription]:
     """The subscription whose retry topic this is, or the subscription itself.
 
     cost: O(subscriptions of the store) where no derived name tells
     """
-    found = _derived_home(view, topic, held)
-    if found is not None:
-        return found
+    derived = _derived_home(view, topic, subscription)
+    if derived is not None:
+        return derived
     for other in view.catalog.subscriptions.values():
-        named = other.policies.get("retry_topic")
-        if named is None or other.name != held.name or other.number == held.number:
+        retry_topic = other.policies.get("retry_topic")
+        if (
+            retry_topic is None
+            or other.name != subscription.name
+            or other.number == subscription.number
+        ):
             continue
-        if TopicName.parse(str(named)).full == topic.name:
+        if TopicName.parse(str(retry_topic)).full == topic.name:
             return view.catalog.topics[other.topic], other
-    return topic, held
+    return topic, subscription
 
 
 def _derived_home(
-    view: View, topic: Topic, held: Subscription
+    view: View, topic: Topic, subscription: Subscription
 ) -> tuple[Topic, Subscription] | None:
-    suffix = f"-{held.name}-{RETRY}"
+    suffix = f"-{subscription.name}-{RETRY}"
     base = None
     if topic.name.endswith(suffix):
         base = catalogs.find_topic(view.catalog, topic.name.removesuffix(suffix))
-    found = None if base is None else catalogs.find_subscription(view.catalog, base, held.name)
-    if base is None or found is None or "retry_topic" in found.policies:
+    home_subscription = (
+        None if base is None else catalogs.find_subscription(view.catalog, base, subscription.name)
+    )
+    if base is None or home_subscription is None or "retry_topic" in home_subscription.policies:
         return None
-    return base, found
+    return base, home_subscription
 
 
-def policies(view: View, topic: Topic, held: Subscription) -> Policies:
-    """The policies of a subscription; on a retry topic of derived name, those of its home first.
+def policies(view: View, topic: Topic, subscription: Subscription) -> Policies:
+    """The policies of a subscription; on a retry topic with a derived name, over those of its home.
 
-    A retry topic of another name gets them once, when it is made. cost: O(1), every receive asks
+    A retry topic with another name copies them once, when it is created. cost: O(1), because every
+    receive calls it
     """
-    found = _derived_home(view, topic, held)
-    return held.policies if found is None else {**found[1].policies, **held.policies}
+    derived = _derived_home(view, topic, subscription)
+    return (
+        subscription.policies
+        if derived is None
+        else {**derived[1].policies, **subscription.policies}
+    )
 
 
 def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
@@ -121,21 +133,23 @@ def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
 
     raises: InvalidArgument (202) when the derived name is too long
     """
-    topic, held = base
-    named = held.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
-    return TopicName.parse(str(named) if named is not None else f"{topic.name}-{held.name}-{kind}")
+    topic, subscription = base
+    policy = subscription.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
+    return TopicName.parse(
+        str(policy) if policy is not None else f"{topic.name}-{subscription.name}-{kind}"
+    )
 
 
 # --- what is due -------------------------------------------------------------------------------
 
 
-def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Run]:
-    """PENDING messages, leased to nobody, that came again too often, in order of position.
+def due(view: View, topic: Topic, subscription: Subscription, partition: int) -> list[Run]:
+    """PENDING messages without a lease that were redelivered too often, in order of position.
 
     cost: O(messages with a redelivery count), nothing without the policy
     """
-    most = policies(view, topic, held).get("max_redeliver_count")
-    cursor = view.cursor(held.number, partition)
+    most = policies(view, topic, subscription).get("max_redeliver_count")
+    cursor = view.cursor(subscription.number, partition)
     if not isinstance(most, int) or not cursor.redelivered:
         return []
     counts = cursor.redelivered
@@ -147,19 +161,26 @@ def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Ru
     if not over:
         return []
     apart = {key for key in over if not key[2] or (key[0], key[1], 0) not in over}
-    return free(view, held, partition, taken_apart(view, partition, merged(apart)))
+    return free(view, subscription, partition, taken_apart(view, partition, merged(apart)))
 
 
 def free(
-    view: View, held: Subscription, partition: int, runs: Sequence[Run], mine: int = 0
+    view: View,
+    subscription: Subscription,
+    partition: int,
+    runs: Sequence[Run],
+    own_consumer: int = 0,
 ) -> list[Run]:
-    """The part of the runs that is PENDING and leased to none but `mine`; what waits is free."""
-    cursor = view.cursor(held.number, partition)
-    left = still_pending(view, partition, cursor, runs)
+    """The part of the runs that is PENDING and not leased to another consumer.
+
+    Delayed messages count as free.
+    """
+    cursor = view.cursor(subscription.number, partition)
+    pending = still_pending(view, partition, cursor, runs)
     for consumer, lease in cursor.leases.by_consumer.items():
-        if consumer != mine:
-            left = without(view, partition, left, lease.ids)
-    return left
+        if consumer != own_consumer:
+            pending = without(view, partition, pending, lease.ids)
+    return pending
 
 
 # --- the move ----------------------------------------------------------------------------------
@@ -171,13 +192,13 @@ def bury(
     """Decide to move messages that are due to the dead-letter topic; durable.
 
     rows:    for each partition (its store-wide number) messages of RECEIVED, as they were read
-    answers: MoveResult; what is no longer due stays where it is
+    answers: MoveResult; messages that are no longer due stay where they are
     raises:  PartitionUnavailable (of the target), InvalidArgument, LimitExceeded, InvalidMessage
              (the target's policies refuse the delay)
     """
-    topic, held = find(view)
-    allowed = {partition: due(view, topic, held, partition) for partition in rows}
-    return _move(view, settings, now, (topic, held), rows, allowed, DEAD, None)
+    topic, subscription = find(view)
+    allowed = {partition: due(view, topic, subscription, partition) for partition in rows}
+    return _move(view, settings, now, (topic, subscription), rows, allowed, DEAD, None)
 
 
 def postpone(
@@ -186,20 +207,20 @@ def postpone(
     now: Instant,
     find: Find,
     rows: dict[int, pa.Table],
-    how: Postponed,
+    how: RetryOptions,
 ) -> Decision[MoveResult]:
     """Decide to move messages to the retry topic, with a delay; durable.
 
     A message postponed max_redeliver_count times goes to the dead-letter topic, as in Pulsar. rows,
     answers, raises: as bury; all messages have been postponed equally often.
     """
-    topic, held = find(view)
+    topic, subscription = find(view)
     allowed = {
-        partition: free(view, held, partition, runs_of_table(table), how.consumer)
+        partition: free(view, subscription, partition, runs_of_table(table), how.consumer)
         for partition, table in rows.items()
     }
-    kind = _kind(home(view, topic, held), rows, how)
-    return _move(view, settings, now, (topic, held), rows, allowed, kind, how)
+    kind = _kind(home(view, topic, subscription), rows, how)
+    return _move(view, settings, now, (topic, subscription), rows, allowed, kind, how)
 
 
 def made_target(
@@ -208,11 +229,11 @@ def made_target(
     now: Instant,
     find: Find,
     rows: dict[int, pa.Table],
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> Decision[tuple[Topic, str]]:
     """Decide to create the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
-    topic, held = find(view)
-    base = home(view, topic, held)
+    topic, subscription = find(view)
+    base = home(view, topic, subscription)
     kind = _kind(base, rows, how)
     draft = Draft(view, settings, now.wall_ms)
     target = _target(draft, base, target_name(base, kind), kind)
@@ -220,17 +241,17 @@ def made_target(
 
 
 def copies(
-    view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
+    view: View, find: Find, table: pa.Table, kind: str, how: RetryOptions | None
 ) -> pa.RecordBatch:
     """The rows as they will be sent to the target, for callers that do not use `bury`."""
-    topic, held = find(view)
-    return _copies(table, (topic, held), home(view, topic, held), kind, how)
+    topic, subscription = find(view)
+    return _copies(table, (topic, subscription), home(view, topic, subscription), kind, how)
 
 
 def _kind(
-    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: Postponed | None
+    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: RetryOptions | None
 ) -> str:
-    """What was postponed too often is given up."""
+    """DLQ or RETRY: a message that was postponed too often goes to the dead-letter topic."""
     if how is None:
         return DEAD
     times = 1 + max(
@@ -255,22 +276,22 @@ def _move(
     rows: dict[int, pa.Table],
     allowed: dict[int, list[Run]],
     kind: str,
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> Decision[MoveResult]:
-    topic, held = source
-    base = home(view, topic, held)
+    topic, subscription = source
+    base = home(view, topic, subscription)
     name = target_name(base, kind)
     chosen = {
         partition: rows_in(view, partition, table, allowed[partition])
         for partition, table in rows.items()
     }
-    asked = sum(table.num_rows for table in rows.values())
+    requested = sum(table.num_rows for table in rows.values())
     moved = sum(table.num_rows for table in chosen.values())
     if not moved:
-        return Decision([], None, True, MoveResult(name.short, 0, asked))
+        return Decision([], None, True, MoveResult(name.short, 0, requested))
     draft = Draft(view, settings, now.wall_ms)
     target = _target(draft, base, name, kind)
-    delays = Delays(view, settings, target, now.wall_ms)
+    delays = DeliveryTimes(view, settings, target, now.wall_ms)
     pieces: list[pa.RecordBatch] = []
     at = 0
     for partition, table in sorted(chosen.items()):
@@ -297,21 +318,21 @@ def _move(
     for partition, table in sorted(chosen.items()):
         if table.num_rows:
             runs = runs_of_table(table)
-            outcome, mark = acked_outcome(view, held.number, partition, runs)
+            outcome, mark = acked_outcome(view, subscription.number, partition, runs)
             count = messages_in(view, partition, runs)
-            draft.ops.append(Acked(held.number, partition, outcome, mark, count))
+            draft.ops.append(Acked(subscription.number, partition, outcome, mark, count))
             if kind == DEAD:
-                draft.ops.append(DeadLettered(held.number, partition, count))
+                draft.ops.append(DeadLettered(subscription.number, partition, count))
     joined = pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
-    return Decision(draft.ops, joined, True, MoveResult(name.short, moved, asked - moved))
+    return Decision(draft.ops, joined, True, MoveResult(name.short, moved, requested - moved))
 
 
 def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kind: str) -> Topic:
-    """The topic to move to; made if it is missing, and so is the subscription that retries."""
+    """The topic to move to. Creates it if it is missing, and the subscription of a retry topic."""
     catalog = draft.view.catalog
-    known = catalog.by_name.get(name.full.casefold())
-    if known is not None:
-        topic = catalog.topics[known]
+    existing = catalog.by_name.get(name.full.casefold())
+    if existing is not None:
+        topic = catalog.topics[existing]
         starts = {number: visible_end(draft.view, number) for number in numbers(topic)}
     elif len(catalog.topics) < TOPICS_MAX:
         full = name.check_new().full
@@ -335,15 +356,17 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
 def _subscribe(
     draft: Draft, base: tuple[Topic, Subscription], topic: Topic, starts: dict[int, Mark]
 ) -> None:
-    """Make the subscription on a retry topic, so that what is postponed comes again."""
-    number, held = draft.view.catalog.next_subscription, base[1]
+    """Create the subscription on a retry topic, so that postponed messages are delivered again."""
+    number, subscription = draft.view.catalog.next_subscription, base[1]
     draft.ops.append(
-        SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
+        SubscriptionCreated(
+            number, topic.number, subscription.name, subscription.type, subscription.isolation
+        )
     )
     draft.ops += [CursorOpened(number, partition, mark) for partition, mark in starts.items()]
-    if "retry_topic" in held.policies:
+    if "retry_topic" in subscription.policies:
         dead = target_name(base, DEAD).full
-        for key, value in {**held.policies, "dead_letter_topic": dead}.items():
+        for key, value in {**subscription.policies, "dead_letter_topic": dead}.items():
             draft.ops.append(SubscriptionPolicySet(number, key, value))
 
 
@@ -352,7 +375,7 @@ def _copies(
     source: tuple[Topic, Subscription],
     base: tuple[Topic, Subscription],
     kind: str,
-    how: Postponed | None,
+    how: RetryOptions | None,
 ) -> pa.RecordBatch:
     """The rows to append: key, value, event time as they were, and where they come from."""
     is_retried = source[0].number != base[0].number
@@ -367,7 +390,7 @@ def _copies(
             REAL_SUBSCRIPTION: source[1].name,
             ORIGIN_MESSAGE_ID: str(MessageId(ledger, entry, index or 0)),
         }
-        if is_retried and ORIGIN_MESSAGE_ID in new:  # it already says where it was first
+        if is_retried and ORIGIN_MESSAGE_ID in new:  # it already names its first topic
             from_here = {}
         if how is not None:
             times = {RECONSUMETIMES: str(_times(new) + 1), DELAY_TIME: str(how.delay_ms)}

@@ -1,14 +1,15 @@
 """Leases: handing messages to a consumer, and taking them back.
 
     receive                    Leased, for up to a whole batch over all partitions
-    give_back                  Returned: everything that one consumer has in hand
+    give_back                  Returned: all messages that a consumer has in hand
     negative_acknowledge       Returned, at once or after a delay that doubles with each redelivery
-    redeliver                  Returned: everything in hand, or these ids, in any consumer's hand
+    redeliver                  Returned: all leased messages, or these ids, of any consumer
     reap                       Returned + ConsumerDetached for dead consumers, and expired leases
 
-plan/consuming/choice says what is deliverable. What a consumer took ahead and its application never
-got comes back without counting, and no time-out runs for it: callers say how far each application
-has come (Seen). The package says why leases are not flushed. Source: spec/transactions 9.1.
+plan/consuming/choice decides which messages are deliverable. Messages that a consumer took ahead
+and did not pass to its application come back without counting, and no time-out runs for them:
+callers report how far each application has come (Seen). The package says why leases are not
+flushed. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from txlog.engine.model.leases import Seen, due_in
 from txlog.engine.model.ops import ConsumerDetached, Due, Leased, Op, Returned, Run
 from txlog.engine.plan.ack_sets import messages_in
 from txlog.engine.plan.consuming.choice import SHARED_TYPES as SHARED_TYPES
-from txlog.engine.plan.consuming.choice import Part as Part
+from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDelivery
 from txlog.engine.plan.consuming.choice import active_consumer as active_consumer
 from txlog.engine.plan.consuming.choice import choose, delays_of
-from txlog.engine.plan.delayed.due import Unindexed
-from txlog.engine.plan.delayed.timetable_parts import BucketLost
+from txlog.engine.plan.delayed.due import IndexMissing
+from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.dispatch import Piece
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed
 
@@ -47,23 +48,25 @@ NOBODY: Mapping[int, Seen] = {}
 NO_LIMITS: Mapping[int, int] = {}
 
 
-class Wants(msgspec.Struct, frozen=True, gc=False):
-    """What a consumer asks for; partitions in the order in which they are tried.
+class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
+    """The request of a consumer; partitions in the order in which they are tried.
 
-    make_do: without a missing index, which costs reads; else the answer asks for it
-    ahead:   0: the application gets all of it at once; else it is taken ahead, and this is the
-             number of its first batch, of one partition; the next has the next number
-    most:    the most that all consumers of a shared type together take ahead
-    seen:    (partition, messages, when their time-out is over) of what the application got of the
-             batches before; it is written with what is leased now
-    limits:  the most messages of a partition; of one that is not named, `limit` alone decides
+    make_do: work without a missing index, which costs reads; else the answer names the index to
+        build
+    ahead:   0: the application gets all messages at once; else the consumer takes them ahead, and
+             this is the number of the first batch (one per partition); the next batch has the next
+             number
+    most:    how many messages all consumers of a shared type together may take ahead
+    (partition, messages, end of their time-out) of earlier batches that the application received;
+             written with the new lease
+    limits:  the most messages per partition; without an entry, only `limit` applies
     """
 
     subscription: int
     consumer: int
     partitions: Sequence[int]
     limit: int
-    places: Mapping[int, Place]
+    places: Mapping[int, ReadPosition]
     ack_timeout_ms: int | None = None
     make_do: bool = False
     ahead: int = 0
@@ -71,30 +74,30 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     seen: Sequence[tuple[int, list[Run], Due]] = ()
     limits: Mapping[int, int] = NO_LIMITS
 
-    def making_do(self) -> Wants:
+    def making_do(self) -> ReceiveRequest:
         """The same, without a missing index."""
         return msgspec.structs.replace(self, make_do=True)
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """The answer of receive; blocked: why there is nothing although there may be messages.
+    """The answer of receive; blocked: why it is empty although there may be messages.
 
-    is_more: ask again, the look ended early
+    is_more: the caller asks again, because the search ended early
     wanting: an index to be built, or dropped, before anything is delivered
-    due_ms:  if there is nothing: when the next message is due, by the wall clock
+    due_ms:  if it is empty: when the next message is due, by the wall clock
     timeout_ms: the ack time-out, 0 for none
     """
 
-    parts: list[Part]
+    parts: list[PartitionDelivery]
     blocked: str | None = None
     is_more: bool = False
-    wanting: Unindexed | BucketLost | None = None
+    wanting: IndexMissing | BucketLost | None = None
     due_ms: int | None = None
     timeout_ms: int = 0
 
 
 class ReturnResult(msgspec.Struct, frozen=True, gc=False):
-    """The answer of a return: messages, and those of the request that nobody held."""
+    """How many messages came back, and how many of the requested ones were not leased."""
 
     returned: int
     missed: int = 0
@@ -102,18 +105,18 @@ class ReturnResult(msgspec.Struct, frozen=True, gc=False):
 
 def attached(view: View, consumer: int) -> Consumer:
     """The consumer; raises AlreadyClosed when it was detached (its subscription is deleted)."""
-    found = view.catalog.consumers.get(consumer)
-    if found is None:
+    record = view.catalog.consumers.get(consumer)
+    if record is None:
         raise AlreadyClosed("the consumer was detached from its subscription")
-    return found
+    return record
 
 
 def receive(
-    view: View, settings: Settings, now: Instant, wants: Wants
+    view: View, settings: Settings, now: Instant, wants: ReceiveRequest
 ) -> Decision[Delivery | None]:
     """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
 
-    returns: Delivery; None: reap first, leases have run out
+    returns: Delivery; None: the caller reaps first, because leases have expired
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
     """
     me = attached(view, wants.consumer)
@@ -127,22 +130,25 @@ def receive(
     room = settings.unacked_max - _in_hand(view, me, wants, now)
     if room <= 0:
         return Decision([], answer=Delivery([], UNACKED_MAX))
-    left = most = min(wants.limit, room, _share(view, me, wants))
-    held = view.catalog.subscriptions[wants.subscription]
-    timeout_ms = _timeout_ms(held, wants)
+    budget = most = min(wants.limit, room, _share(view, me, wants))
+    subscription = view.catalog.subscriptions[wants.subscription]
+    timeout_ms = _timeout_ms(subscription, wants)
     due = due_in(now, timeout_ms) if timeout_ms and not wants.ahead else None
     delays = delays_of(view, settings, topic, me, now, make_do=wants.make_do)
     ops: list[Op] = []
-    parts: list[Part] = []
+    parts: list[PartitionDelivery] = []
     sync = is_more = False
     room_bytes = RECEIVE_BYTES_MAX
     for number in numbers:
-        if left <= 0 or room_bytes <= 0:
+        if budget <= 0 or room_bytes <= 0:
             break
-        place, most_here = wants.places.get(number), min(left, wants.limits.get(number, left))
+        position, most_here = (
+            wants.places.get(number),
+            min(budget, wants.limits.get(number, budget)),
+        )
         try:
-            part = choose(view, topic, me, number, place, most_here, now, delays)
-        except (Unindexed, BucketLost) as error:
+            part = choose(view, topic, me, number, position, most_here, now, delays)
+        except (IndexMissing, BucketLost) as error:
             return Decision([], answer=Delivery([], wanting=error))
         if part is None:
             continue
@@ -151,33 +157,33 @@ def receive(
         if part.runs:
             part.ahead = wants.ahead and wants.ahead + len(ops)
             ops.append(Leased(wants.subscription, number, me.number, part.runs, due, part.ahead))
-            left -= sum(map(size, part.runs))
+            budget -= sum(map(size, part.runs))
             room_bytes -= part.bytes
             sync = sync or not _is_durable(view, part.pieces[-1])
     handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
-    if wants.ahead and most - left == 1:
+    if wants.ahead and most - budget == 1:
         _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)
     if ops:
         ops[:0] = _seen_ops(view, wants)
     if delays is not None and not ops:
-        found = (delays.next_ms(view, part) for part in parts)
-        handed.due_ms = min((at for at in found if at is not None), default=None)
+        due_times = (delays.next_ms(view, part) for part in parts)
+        handed.due_ms = min((at for at in due_times if at is not None), default=None)
     return Decision(ops, None, sync, handed)
 
 
-def _timeout_ms(held: Subscription, wants: Wants) -> int:
-    given = wants.ack_timeout_ms
-    return int(held.policies.get("ack_timeout_ms", 0)) if given is None else given
+def _timeout_ms(subscription: Subscription, wants: ReceiveRequest) -> int:
+    requested = wants.ack_timeout_ms
+    return int(subscription.policies.get("ack_timeout_ms", 0)) if requested is None else requested
 
 
-def _share(view: View, me: Consumer, wants: Wants) -> int:
+def _share(view: View, me: Consumer, wants: ReceiveRequest) -> int:
     """How many a consumer of a shared type may have ahead, given the others."""
     if not wants.ahead or me.kind not in SHARED_TYPES:
         return wants.limit
     return max(1, wants.most // len(catalogs.consumers_of(view.catalog, me.subscription)))
 
 
-def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
+def _hand_over(ops: list[Op], parts: list[PartitionDelivery], due: Due | None) -> None:
     """A single message goes to the application at once, so none is ahead."""
     [at] = [at for at, part in enumerate(parts) if part.runs]
     [op] = ops
@@ -186,19 +192,23 @@ def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
     parts[at].ahead = 0
 
 
-def _seen_ops(view: View, wants: Wants) -> list[Op]:
-    """What the application got since the last frame and still has, with its time-outs."""
+def _seen_ops(view: View, wants: ReceiveRequest) -> list[Op]:
+    """Leases with a time-out for messages that the application received since the last frame
+    and still has.
+    """
     ops: list[Op] = []
     for number, runs, due in wants.seen:
         lease = view.cursor(wants.subscription, number).leases.by_consumer.get(wants.consumer)
-        mine = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
-        if mine:
-            ops.append(Leased(wants.subscription, number, wants.consumer, mine, due))
+        still_leased = (
+            [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
+        )
+        if still_leased:
+            ops.append(Leased(wants.subscription, number, wants.consumer, still_leased, due))
     return ops
 
 
-def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
-    """Leased messages; what will be delivered again to the same consumer is not counted twice."""
+def _in_hand(view: View, me: Consumer, wants: ReceiveRequest, now: Instant) -> int:
+    """How many messages are leased to the consumer; those that it will receive again count once."""
     total = 0
     for number in wants.partitions:
         cursor = view.cursor(me.subscription, number)
@@ -238,31 +248,39 @@ def reap_ops(
     now: Instant,
     late: Mapping[int, Seen] = NOBODY,
 ) -> list[Op]:
-    """What dead consumers held, and leases that ran out, go back; what was seen counts.
+    """Return the messages of dead consumers and of expired leases; messages that the
+    application saw count as redelivered.
 
-    dead: consumers whose lock the caller found free: they never come back, ids are used once
+    dead: consumers whose lock file the caller could lock; consumer ids are used once, so they never
+        come back
     late: live consumers that let the time-out of their last delivery run out
     """
     ops: list[Op] = []
     numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
-    gone = [one for one in dead if one in view.catalog.consumers]
+    detached = [consumer for consumer in dead if consumer in view.catalog.consumers]
     for number in numbers:
         leases = view.cursor(subscription.number, number).leases
         ops += [
-            Returned(subscription.number, number, one, None, leases.apart(one, dead[one])[1])
-            for one in gone
-            if leases.in_hand(one)
+            Returned(
+                subscription.number,
+                number,
+                consumer,
+                None,
+                leases.apart(consumer, dead[consumer])[1],
+            )
+            for consumer in detached
+            if leases.in_hand(consumer)
         ]
         ops += [
-            Returned(subscription.number, number, one, runs)
-            for one, runs in leases.overdue(now)
-            if one not in gone
+            Returned(subscription.number, number, consumer, runs)
+            for consumer, runs in leases.overdue(now)
+            if consumer not in detached
         ]
-        for one, seen in late.items():
-            got, unseen = leases.apart(one, seen)
-            if one not in gone and (got or unseen):
-                ops.append(Returned(subscription.number, number, one, got, unseen))
-    ops += [ConsumerDetached(subscription.number, one) for one in gone]
+        for consumer, seen in late.items():
+            got, unseen = leases.apart(consumer, seen)
+            if consumer not in detached and (got or unseen):
+                ops.append(Returned(subscription.number, number, consumer, got, unseen))
+    ops += [ConsumerDetached(subscription.number, consumer) for consumer in detached]
     return ops
 
 
@@ -276,7 +294,7 @@ def give_back(
 ) -> Decision[ReturnResult]:
     """Decide to return all that a consumer holds, and with detach to leave; answers ReturnResult.
 
-    seen: how far its application came: what it never got comes again without counting
+    seen: how far its application came; messages that it never received come back without counting
     """
     ops: list[Op] = []
     total = 0
@@ -292,12 +310,14 @@ def give_back(
 
 
 def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision[None]:
-    """Decide to return what a consumer took ahead and its application did not get."""
-    held = view.catalog.subscriptions.get(subscription)
-    if held is None:
+    """Decide to return the messages that a consumer took ahead and its application did not
+    receive.
+    """
+    record = view.catalog.subscriptions.get(subscription)
+    if record is None:
         return Decision([])
     ops: list[Op] = []
-    for number in catalogs.numbers(view.catalog.topics[held.topic]):
+    for number in catalogs.numbers(view.catalog.topics[record.topic]):
         unseen = view.cursor(subscription, number).leases.apart(consumer, seen)[1]
         if unseen:
             ops.append(Returned(subscription, number, consumer, [], unseen))
@@ -305,9 +325,9 @@ def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -
 
 
 def give_back_parts(
-    view: View, subscription: int, consumer: int, parts: list[Part]
+    view: View, subscription: int, consumer: int, parts: list[PartitionDelivery]
 ) -> Decision[None]:
-    """Decide to return what could not be read: nobody has seen it."""
+    """Decide to return messages that could not be read; they do not count as redelivered."""
     ops: list[Op] = [
         Returned(subscription, part.partition, consumer, [], part.runs)
         for part in parts
@@ -319,15 +339,17 @@ def give_back_parts(
 def give_back_runs(
     view: View, subscription: int, consumer: int, parts: Iterable[tuple[int, list[Run]]]
 ) -> Decision[None]:
-    """Decide to return what a consumer holds of some runs by partition: nobody has seen it."""
+    """Decide to return the leased messages of some runs; they do not count as
+    redelivered.
+    """
     if subscription not in view.catalog.subscriptions:
         return Decision([])
     ops: list[Op] = []
     for number, runs in parts:
         lease = view.cursor(subscription, number).leases.by_consumer.get(consumer)
-        mine = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
-        if mine:
-            ops.append(Returned(subscription, number, consumer, [], mine))
+        leased = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
+        if leased:
+            ops.append(Returned(subscription, number, consumer, [], leased))
     return Decision(ops)
 
 
@@ -345,11 +367,11 @@ def negative_acknowledge(
 ) -> Decision[ReturnResult]:
     """Decide that leased messages come again after a delay; others are left alone.
 
-    delay_ms:      for all of them; None: the subscription's, doubled with each redelivery
-    consumer:      only from this one; 0: from any
+    delay_ms: for all of them; None: the delay of the subscription, doubled with each redelivery
+    consumer: only leases of this consumer; 0: of all consumers
     nack_delay_ms: instead of the subscription's
-    seen:          how far applications came in what their consumers took ahead; what none has got
-                   comes again at once, uncounted
+    seen: how far applications came in the batches that their consumers took ahead; messages that no
+                   application received come again at once, uncounted
     returns:       ReturnResult; raises MessageNotFound, PartitionUnavailable, what find raises
     """
     topic, subscription = find(view)
@@ -358,59 +380,59 @@ def negative_acknowledge(
         base = int(subscription.policies.get("nack_delay_ms", 0))
     most = int(subscription.policies.get("nack_backoff_max_ms", 0))
     ops: list[Op] = []
-    total = asked = 0
-    for number, wanted in by_partition(view, topic, runs).items():
-        asked += messages_in(view, number, wanted)
+    total = requested = 0
+    for number, named_runs in by_partition(view, topic, runs).items():
+        requested += messages_in(view, number, named_runs)
         cursor = view.cursor(subscription.number, number)
         for holder, lease in cursor.leases.by_consumer.items():
             if consumer not in (0, holder):
                 continue
-            mine = [part for run in wanted for part in lease.ids.common(run)]
-            total += sum(map(size, mine))
-            unseen = _common(lease.apart(seen.get(holder, ALL))[1], mine)
+            leased = [part for run in named_runs for part in lease.ids.common(run)]
+            total += sum(map(size, leased))
+            unseen = _common(lease.apart(seen.get(holder, ALL))[1], leased)
             if unseen:
                 ops.append(Returned(subscription.number, number, holder, [], unseen))
-                mine = _without(mine, unseen)
-            for delay, some in _by_delay(cursor, mine, delay_ms, base, most):
+                leased = _without(leased, unseen)
+            for delay, delayed in _by_delay(cursor, leased, delay_ms, base, most):
                 due = due_in(now, delay) if delay else None
-                ops.append(Returned(subscription.number, number, holder, some, [], due))
-    return Decision(ops, answer=ReturnResult(total, asked - total))
+                ops.append(Returned(subscription.number, number, holder, delayed, [], due))
+    return Decision(ops, answer=ReturnResult(total, requested - total))
 
 
-def _common(left: list[Run], right: list[Run]) -> list[Run]:
-    """What is in both."""
-    known = IdSet()
-    for run in left:
-        known.add(run)
-    return [part for run in right for part in known.common(run)] if left else []
+def _common(first: list[Run], second: list[Run]) -> list[Run]:
+    """The messages that are in both."""
+    ids = IdSet()
+    for run in first:
+        ids.add(run)
+    return [part for run in second for part in ids.common(run)] if first else []
 
 
 def _without(runs: list[Run], others: list[Run]) -> list[Run]:
-    """Runs without what is in some others."""
-    left = IdSet()
+    """The messages of the runs that are not in the others."""
+    ids = IdSet()
     for run in runs:
-        left.add(run)
+        ids.add(run)
     for run in others:
-        left.discard(run)
-    return left.runs()
+        ids.discard(run)
+    return ids.runs()
 
 
 def _by_delay(
     cursor: Cursor, runs: list[Run], delay_ms: int | None, base: int, most: int
 ) -> Iterator[tuple[int, list[Run]]]:
-    """Runs with the delay they get; those that came again before wait longer."""
+    """Runs with their delay. Messages that were redelivered before wait longer."""
     if not runs:
         return
     if delay_ms is not None or base == 0 or most <= base or not cursor.redelivered:
         yield (base if delay_ms is None else delay_ms), runs
         return
-    found: dict[int, list[Run]] = {}
+    by_delay: dict[int, list[Run]] = {}
     for run in runs:
-        for one in each(run):
-            times = min(cursor.redelivered.get(one, 0), 40)
+        for id_ in each(run):
+            times = min(cursor.redelivered.get(id_, 0), 40)
             delay = min(base << times, most)
-            found.setdefault(delay, []).append((one[0], one[1], one[1], one[2], one[2]))
-    yield from sorted(found.items())
+            by_delay.setdefault(delay, []).append((id_[0], id_[1], id_[1], id_[2], id_[2]))
+    yield from sorted(by_delay.items())
 
 
 def redeliver(
@@ -421,7 +443,7 @@ def redeliver(
     runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision[ReturnResult]:
-    """Decide that messages come again at once, in any consumer's hand; None: all leased ones.
+    """Decide to redeliver messages at once, whichever consumer has them; None: all leased messages.
 
     returns: ReturnResult; seen: as in negative_acknowledge
     """

@@ -44,8 +44,8 @@ HONOURING = ("shared", "key-shared")  # the types that wait for the time of a me
 Find = Callable[[View], tuple[Topic, Subscription | None]]
 
 
-class Which(msgspec.Struct, frozen=True, gc=False):
-    """The delayed messages that are meant: named ones, those before an instant, or all.
+class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
+    """Which delayed messages a caller means: named messages, those before an instant, or all.
 
     indexes: the partitions; note: called with each bucket of the index that could not be read
     """
@@ -56,8 +56,10 @@ class Which(msgspec.Struct, frozen=True, gc=False):
     before_ms: int | None = None
 
 
-class Changed(msgspec.Struct, frozen=True, gc=False):
-    """What became of it, in messages; first_ms, last_ms: the least and greatest of their times."""
+class PromotionResult(msgspec.Struct, frozen=True, gc=False):
+    """The number of messages that changed; first_ms, last_ms: the least and greatest of their
+    times.
+    """
 
     messages: int
     not_delayed: int = 0
@@ -66,11 +68,11 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 def promote(
-    view: View, settings: Settings, now: Instant, find: Find, which: Which
-) -> Decision[Changed]:
-    """Decide to release delayed messages, on one subscription or on all that wait.
+    view: View, settings: Settings, now: Instant, find: Find, which: DelayedSelection
+) -> Decision[PromotionResult]:
+    """Decide to release delayed messages, on one subscription, or on all of a type that waits.
 
-    returns: Changed, durable
+    returns: PromotionResult, durable
     raises:  NotAllowed (another type of subscription; a transaction holds one), MessageNotFound,
              PartitionUnavailable, what find raises; nothing is changed then
     """
@@ -81,7 +83,9 @@ def promote(
             hint="promote is for shared and key-shared subscriptions",
             subscription=only.name,
         )
-    held = [one for one in _meant(view, topic, only) if one.type in HONOURING]
+    honouring = [
+        subscription for subscription in _meant(view, topic, only) if subscription.type in HONOURING
+    ]
 
     def release(draft: Draft, subscription: int, number: int, times: pa.Table) -> None:
         draft.ops.append(Promoted(subscription, number, runs_in_order(times)))
@@ -90,30 +94,30 @@ def promote(
         done = pc.or_(is_in(times, cursor.released), is_in(times, cursor.leases.leased))
         return pc.and_(_unacknowledged(cursor, times), pc.invert(done))
 
-    return _change(view, settings, now, topic, held, which, is_left, release)
+    return _change(view, settings, now, topic, honouring, which, is_left, release)
 
 
 def cancel(
-    view: View, settings: Settings, now: Instant, find: Find, which: Which
-) -> Decision[Changed]:
-    """Decide to acknowledge delayed messages, on one subscription or on all there are.
+    view: View, settings: Settings, now: Instant, find: Find, which: DelayedSelection
+) -> Decision[PromotionResult]:
+    """Decide to acknowledge delayed messages, on one subscription or on all.
 
     returns, raises: as promote
     """
     topic, only = find(view)
-    held = _meant(view, topic, only)
+    subscriptions = _meant(view, topic, only)
 
     def acknowledge(draft: Draft, subscription: int, number: int, times: pa.Table) -> None:
         runs = runs_in_order(times)
         outcome, mark = acked_outcome(view, subscription, number, runs)
         draft.ops.append(Acked(subscription, number, outcome, mark, times.num_rows))
 
-    return _change(view, settings, now, topic, held, which, _unacknowledged, acknowledge)
+    return _change(view, settings, now, topic, subscriptions, which, _unacknowledged, acknowledge)
 
 
 def _meant(view: View, topic: Topic, only: Subscription | None) -> list[Subscription]:
-    every = [view.catalog.subscriptions[number] for number in topic.subscriptions]
-    return every if only is None else [only]
+    subscriptions = [view.catalog.subscriptions[number] for number in topic.subscriptions]
+    return subscriptions if only is None else [only]
 
 
 def _unacknowledged(cursor: Cursor, times: pa.Table) -> pa.ChunkedArray:
@@ -125,40 +129,42 @@ def _change(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    held: Sequence[Subscription],
-    which: Which,
+    subscriptions: Sequence[Subscription],
+    which: DelayedSelection,
     is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
     change: Callable[[Draft, int, int, pa.Table], None],
-) -> Decision[Changed]:
-    """Decide a change of what is left of the delayed messages on each subscription.
+) -> Decision[PromotionResult]:
+    """Decide a change of those delayed messages that `is_left` selects on each subscription.
 
-    Named messages count even if nothing is left to do; others only if something was done.
+    Named messages count even if nothing changed for them; others count only if something changed.
     """
     draft = Draft(view, settings, now.wall_ms)
-    found, not_delayed = _delayed(view, now, topic, which)
+    delayed, not_delayed = _delayed(view, now, topic, which)
     done = [TIMES.empty_table()]
-    for number, times in found.items():
+    for number, times in delayed.items():
         touched = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
-        for one in held:
-            cursor = view.cursor(one.number, number)
+        for subscription in subscriptions:
+            cursor = view.cursor(subscription.number, number)
             is_pending = is_in(times, cursor.held)
             if which.runs is not None and pc.any(is_pending).as_py():
-                raise _pending_error(one, cursor, times.filter(is_pending))
-            wanted = pc.and_(is_left(cursor, times), pc.invert(is_pending))
-            touched = pc.or_(touched, wanted)
-            if pc.any(wanted).as_py():
-                change(draft, one.number, number, times.filter(wanted))
-        done.append(times if which.runs is not None and held else times.filter(touched))
+                raise _pending_error(subscription, cursor, times.filter(is_pending))
+            changed = pc.and_(is_left(cursor, times), pc.invert(is_pending))
+            touched = pc.or_(touched, changed)
+            if pc.any(changed).as_py():
+                change(draft, subscription.number, number, times.filter(changed))
+        done.append(times if which.runs is not None and subscriptions else times.filter(touched))
     at = pa.concat_tables(done)["deliver_at"]
     ends = pc.min_max(at).as_py()
-    answer = Changed(len(at), not_delayed, ends["min"], ends["max"])
+    answer = PromotionResult(len(at), not_delayed, ends["min"], ends["max"])
     return draft.decision(answer, sync=True)
 
 
 def _delayed(
-    view: View, now: Instant, topic: Topic, which: Which
+    view: View, now: Instant, topic: Topic, which: DelayedSelection
 ) -> tuple[dict[int, pa.Table], int]:
-    """The delayed messages that are meant, by partition, and how many named ones are not."""
+    """The delayed messages that the caller means, by partition, and how many named messages are
+    not delayed.
+    """
     numbers = [number_of(topic, index) for index in which.indexes]
     if which.runs is None:
         out: dict[int, pa.Table] = {}
@@ -168,11 +174,11 @@ def _delayed(
             out[number] = pa.concat_tables([TIMES.empty_table(), *pieces])
         return out, 0
     out, not_delayed = {}, 0
-    for number, wanted in by_partition(view, topic, which.runs).items():
-        for run in wanted:
+    for number, runs_there in by_partition(view, topic, which.runs).items():
+        for run in runs_there:
             if number not in numbers or is_trimmed(view, number, run[0]):
                 raise _not_found(topic, run)
-        runs = taken_apart(view, number, wanted)
+        runs = taken_apart(view, number, runs_there)
         times = times_of(view, number, runs)
         out[number] = times.filter(pc.greater(times["deliver_at"], now.wall_ms))
         not_delayed += sum(map(size, runs)) - out[number].num_rows
@@ -180,12 +186,12 @@ def _delayed(
 
 
 def _not_found(topic: Topic, run: Run) -> MessageNotFound:
-    wanted = MessageId(run[0], run[1], run[3])
+    missing = MessageId(run[0], run[1], run[3])
     short = TopicName.parse(topic.name).short
-    return MessageNotFound(f"message {wanted} does not exist in {short}", message_id=wanted)
+    return MessageNotFound(f"message {missing} does not exist in {short}", message_id=missing)
 
 
-def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAllowed:
+def _pending_error(subscription: Subscription, cursor: Cursor, times: pa.Table) -> NotAllowed:
     ledger, entry, index = (times[name][0].as_py() for name in TIMES.names[1:])
     message = MessageId(ledger, entry, index)
     holder = next(
@@ -194,15 +200,16 @@ def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAll
         if any(_has(run, (ledger, entry, index)) for run in pending.runs)
     )
     return NotAllowed(
-        f"transaction {holder} has acknowledged message {message} on {one.name}, and has not ended",
+        f"transaction {holder} has acknowledged message {message} on "
+        f"{subscription.name}, and has not ended",
         hint=f"see what it holds: txlog txn show {holder}",
-        subscription=one.name,
+        subscription=subscription.name,
         message_id=message,
         txn=holder,
     )
 
 
-def _has(run: Run, one: Id) -> bool:
+def _has(run: Run, id_: Id) -> bool:
     ledger, first, last, index_first, index_last = run
-    inside = ledger == one[0] and first <= one[1] <= last
-    return inside and (not index_first or index_first <= one[2] <= index_last)
+    inside = ledger == id_[0] and first <= id_[1] <= last
+    return inside and (not index_first or index_first <= id_[2] <= index_last)

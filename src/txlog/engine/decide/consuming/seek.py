@@ -33,9 +33,9 @@ HOLDERS_NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class SoughtPartition:
-    """Which message came next in a partition, and which comes next now.
+    """The next message of a partition before the seek and after it.
 
-    redeliver: messages that were acknowledged and come again; skip: those that never come
+    redeliver: acknowledged messages that come again; skip: messages that are never delivered
     """
 
     partition: int
@@ -47,7 +47,7 @@ class SoughtPartition:
 
 @dataclass(slots=True)
 class SeekAnswer:
-    """What a seek did; aborted: transactions aborted because of their acknowledgements."""
+    """The changes of a seek; aborted: transactions aborted because of their acknowledgements."""
 
     partitions: list[SoughtPartition] = field(default_factory=list)
     aborted: list[TxnId] = field(default_factory=list)
@@ -59,7 +59,7 @@ def seek(
     now: Instant,
     uid: int,
     topic: Topic,
-    held: Subscription,
+    subscription: Subscription,
     to: Bound,
     indexes: Sequence[int] | None,
     *,
@@ -67,7 +67,7 @@ def seek(
 ) -> Decision[SeekAnswer]:
     """Decide that a subscription moves to just before a bound.
 
-    indexes: the partitions that move, None for all; an id must be of one of them
+    indexes: the partitions that move, None for all; an id must be in one of these partitions
     force:   abort the transactions that hold acknowledgements there, in the same frame
     returns: a SeekAnswer, durable
     raises:  NotAllowed (held acknowledgements, another's transaction), PartitionUnavailable,
@@ -75,16 +75,18 @@ def seek(
     """
     moved = list(range(topic.partitions) if indexes is None else indexes)
     if isinstance(to.value, MessageId):
-        named = partition_of(view, topic, to.value)
-        moved = [index for index in moved if index == named]
+        own_index = partition_of(view, topic, to.value)
+        moved = [index for index in moved if index == own_index]
     draft = Draft(view, settings, now.wall_ms)
     answer = SeekAnswer()
     numbers = [number_of(topic, index) for index in moved]
     for number in numbers:
         check_available(view, topic, number)
-    pairs = {pair for number in numbers for pair in view.cursor(held.number, number).pending}
+    pairs = {
+        pair for number in numbers for pair in view.cursor(subscription.number, number).pending
+    }
     if pairs and not force:
-        raise _held_error(held, sorted(pairs))
+        raise _held_error(subscription, sorted(pairs))
     for pair in sorted(pairs):
         txn = view.coordinator(pair[0]).unfinished[pair[1]]
         if txn.status == OPEN:
@@ -92,45 +94,47 @@ def seek(
             abort_ops(draft, txn, aborter(txn, uid))
             answer.aborted.append(TxnId(*pair))
         else:
-            finish_ops(draft, txn)  # decided; it is still here only because of the sweep's bound
+            finish_ops(draft, txn)  # decided; already decided; the bounded sweep has not reached it
     for index, number in zip(moved, numbers, strict=True):
         mark = resting(view, number, resolve_bound(view, topic, index, to))
-        answer.partitions.append(_moved(view, topic, held, index, mark))
-        draft.ops.append(Sought(held.number, number, mark))
+        answer.partitions.append(_moved(view, topic, subscription, index, mark))
+        draft.ops.append(Sought(subscription.number, number, mark))
     return draft.decision(answer, sync=True)
 
 
-def _held_error(held: Subscription, pairs: list[tuple[int, int]]) -> NotAllowed:
+def _held_error(subscription: Subscription, pairs: list[tuple[int, int]]) -> NotAllowed:
     names = ", ".join(str(TxnId(*pair)) for pair in pairs[:HOLDERS_NAMED_MAX])
     more = f" and {len(pairs) - HOLDERS_NAMED_MAX} more" if len(pairs) > HOLDERS_NAMED_MAX else ""
     return NotAllowed(
-        f"transactions hold acknowledgements of {held.name}: {names}{more}",
+        f"transactions hold acknowledgements of {subscription.name}: {names}{more}",
         hint="end them, or --force aborts them",
-        subscription=held.name,
+        subscription=subscription.name,
         txn=TxnId(*pairs[0]),
     )
 
 
-def _moved(view: View, topic: Topic, held: Subscription, index: int, mark: Mark) -> SoughtPartition:
+def _moved(
+    view: View, topic: Topic, subscription: Subscription, index: int, mark: Mark
+) -> SoughtPartition:
     number = number_of(topic, index)
-    cursor = view.cursor(held.number, number)
+    cursor = view.cursor(subscription.number, number)
     ledger, entries, _ = end_of(view, topic, index)
     end: Mark = (ledger, entries - 1, 0)
-    behind = messages_in(view, number, through(view, number, mark, end))
-    left = _unacked(view, number, cursor, cursor.mark_delete, end)
+    messages_behind = messages_in(view, number, through(view, number, mark, end))
+    unacked = _unacked(view, number, cursor, cursor.mark_delete, end)
     left_behind = _unacked(view, number, cursor, max(mark, cursor.mark_delete, key=_order), end)
     return SoughtPartition(
         index,
         next_of(view, number, cursor.mark_delete),
         next_of(view, number, mark),
-        behind - left_behind,
-        left - left_behind,
+        messages_behind - left_behind,
+        unacked - left_behind,
     )
 
 
-def _unacked(view: View, number: int, cursor: Cursor, behind: Mark, end: Mark) -> int:
+def _unacked(view: View, number: int, cursor: Cursor, start: Mark, end: Mark) -> int:
     """How many messages between two positions are not acknowledged."""
-    runs = through(view, number, behind, end)
+    runs = through(view, number, start, end)
     return sum(messages_in(view, number, subtract(view, number, run, cursor.acked)) for run in runs)
 
 

@@ -1,10 +1,11 @@
-"""Skip: acknowledging what a subscription would get next, without naming it.
+"""Skip: acknowledging the next messages of a subscription, without naming them.
 
-    skip N · clear the backlog · expire what is older · the time to live of a topic
+    skip N · clear the backlog · expire older messages · the time to live of a topic
 
-All of these act like plain acknowledgements: what a transaction holds stays with it, and a message
-in a consumer's hand is acknowledged there. A time to live counts from when a message became visible
-or, if the policy says so, from its deliver_at if that is later.
+All of these act like plain acknowledgements: acknowledgements that a transaction holds stay with
+it, and a message that is leased is acknowledged where it is. A time to live counts from the moment
+when a message became visible. If the policy says so and deliver_at is later, it counts from
+deliver_at.
 Source: spec/transactions 9.1, spec/delayed 8.
 """
 
@@ -25,22 +26,21 @@ from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Acked, Run
 from txlog.engine.plan.ack_sets import acked_outcome
 from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.plan.delayed.timetable import timetable
+from txlog.engine.plan.delayed.index import index_of_partition
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
-from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
+from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, Skip, plan, requests_of
 from txlog.engine.plan.reading.ranges import before_time, stop_after
-from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 
 ALL = 1 << 62
 
 
-class Amount(msgspec.Struct, frozen=True, gc=False):
-    """How much goes: this many messages of each partition, if older than an instant.
+class SkipLimit(msgspec.Struct, frozen=True, gc=False):
+    """How much to skip: this many messages of each partition, if they are older than an instant.
 
     before_ms: None, whatever their age
-    due_ms:    their age also counts from deliver_at: what is later than this is not due yet
+    due_ms: their age also counts from deliver_at; messages with a later deliver_at are not due yet
     """
 
     messages: int = ALL
@@ -53,8 +53,8 @@ def skip(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    held: Subscription,
-    amount: Amount,
+    subscription: Subscription,
+    amount: SkipLimit,
     indexes: Sequence[int] | None,
 ) -> Decision[int]:
     """Decide to acknowledge the next messages of a subscription.
@@ -68,16 +68,16 @@ def skip(
     for index in range(topic.partitions) if indexes is None else indexes:
         number = number_of(topic, index)
         check_available(view, topic, number)
-        total += _skip(draft, held.number, number, amount)
+        total += _skip(draft, subscription.number, number, amount)
     return draft.decision(total, sync=True)
 
 
 def expire(
     view: View, settings: Settings, now: Instant, pairs: Sequence[tuple[int, int]]
 ) -> Decision[int]:
-    """Decide to acknowledge what is past the time to live of its topic, written but not flushed.
+    """Decide to acknowledge messages past the time to live of their topic; written but not flushed.
 
-    pairs:   (topic, subscription) numbers; what was deleted or is unavailable is left out
+    pairs: (topic, subscription) numbers; deleted or unavailable ones are skipped
     returns: how many messages
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -97,21 +97,22 @@ def expire(
     return draft.decision(total)
 
 
-def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amount | None:
-    """What is past the topic's time to live; None: it has none."""
+def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> SkipLimit | None:
+    """The messages past the topic's time to live; None: the topic has none."""
     ttl_ms = retention_policy(view, settings, topic).ttl_ms
     if ttl_ms is None:
         return None
     policy = delay_policy(view, settings, topic)
     now_ms = trusted(view, settings, now).wall_ms
     due_ms = policy.cutoff(now_ms) if policy.is_ttl_from_deliver_at else None
-    return Amount(before_ms=now_ms - ttl_ms, due_ms=due_ms)
+    return SkipLimit(before_ms=now_ms - ttl_ms, due_ms=due_ms)
 
 
-def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
+def _is_due(view: View, subscription: int, number: int, amount: SkipLimit) -> bool:
     """True when the first PENDING message is too old; costs reading the time of one row.
 
-    Where deliver_at counts: the first that is due; only if that is too old can later ones be.
+    If deliver_at counts, this looks at the first message that is due. Later messages can be too old
+    only if that one is.
     """
     before_ms = amount.before_ms
     assert before_ms is not None
@@ -122,23 +123,23 @@ def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
                 return False
             break
     left_alone = _left_alone(view, number, cursor, amount)
-    found = plan(view, number, cursor.mark_delete, 1, left_alone).pieces
-    if not found:
+    pieces = plan(view, number, cursor.mark_delete, 1, left_alone).pieces
+    if not pieces:
         return False
-    if found[0].marker is not None:
-        return found[0].marker.time_ms < before_ms
-    ledger, entry = found[0].ledger, found[0].entry
+    if pieces[0].marker is not None:
+        return pieces[0].marker.time_ms < before_ms
+    ledger, entry = pieces[0].ledger, pieces[0].entry
     (rows,) = view.rows([(ledger, entry, entry + 1)], ["publish_time"])
     return bool(rows.column(0).cast("int64")[0].as_py() < before_ms)
 
 
-def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
+def _skip(draft: Draft, subscription: int, number: int, amount: SkipLimit) -> int:
     view = draft.view
     cursor = view.cursor(subscription, number)
     stop = None
     if amount.before_ms is not None:
         stop = stop_after(before_time(view, number, amount.before_ms))
-    found = plan(
+    planned = plan(
         view,
         number,
         cursor.mark_delete,
@@ -147,7 +148,7 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
         stop,
         bytes_max=NO_MATTER,
     )
-    pieces, messages = found.pieces, found.messages
+    pieces, messages = planned.pieces, planned.messages
     if amount.due_ms is not None and amount.before_ms is not None:
         pieces = _delivered_before(view, number, pieces, amount.before_ms)
         messages = sum(piece.rows for piece in pieces)
@@ -157,19 +158,21 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
     return messages
 
 
-def _left_alone(view: View, number: int, cursor: Cursor, amount: Amount) -> Skip:
-    """What is acknowledged or held, and where deliver_at counts what is not due: it is not read."""
+def _left_alone(view: View, number: int, cursor: Cursor, amount: SkipLimit) -> Skip:
+    """Ids that a skip does not read: acknowledged, held by a transaction, or not due where
+    deliver_at counts.
+    """
     if amount.due_ms is None or view.delayed(number).is_empty:
         return (cursor.acked, cursor.held)
-    index = timetable(view, number, amount.due_ms)
+    index = index_of_partition(view, number, amount.due_ms)
     waiting, _ = index.futures(cursor, cursor.mark_delete, make_do=True)
     return (cursor.acked, cursor.held, *waiting)
 
 
 def _delivered_before(view: View, number: int, pieces: list[Piece], before_ms: int) -> list[Piece]:
     """The messages without a deliver_at, or with an earlier one."""
-    known = view.delayed(number)
-    if not pieces or (known.is_empty and known.passed_ms < before_ms):
+    delayed = view.delayed(number)
+    if not pieces or (delayed.is_empty and delayed.passed_ms < before_ms):
         return pieces  # no message there can have such a time
     column = pa.chunked_array(
         [

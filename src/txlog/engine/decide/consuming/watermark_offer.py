@@ -1,4 +1,4 @@
-"""What a consumer may be handed as its watermark, and the frame that makes it stay.
+"""Which watermark a consumer may receive, and the frame that records it.
 
     raw(P)        the least time of an active producer at the tracking position P; it may fall
     clamp         the greatest value that a consumer of the subscription was handed in this epoch
@@ -24,8 +24,8 @@ HOLDING = ("unknown", "unavailable")  # no value while a partition is so
 Pair = tuple[int, int]  # subscription, partition: numbers of the store
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
-    """Where a subscription stands in a partition; clamp: None without one in this epoch.
+class PartitionWatermark(msgspec.Struct, frozen=True, gc=False):
+    """The position of a subscription in a partition; clamp: None if there is none in this epoch.
 
     status: unknown, active, idle, or unavailable: its rows cannot be read now
     raw:    None unless active
@@ -38,55 +38,60 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     clamp: int | None
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
-    """A value, and what it rests on: (subscription, partition) -> standing, of all it has."""
+class WatermarkOffer(msgspec.Struct, frozen=True, gc=False):
+    """A value and its basis: the standing of every (subscription, partition) of the consumer."""
 
     event_time: int
-    standings: dict[Pair, Standing]
+    standings: dict[Pair, PartitionWatermark]
 
 
 def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int | None:
-    """What was delivered in this epoch."""
-    known = clamps.get(subscription)
-    return known.event_time if known is not None and known.epoch == epoch else None
+    """The value delivered in this epoch."""
+    clamp = clamps.get(subscription)
+    return clamp.event_time if clamp is not None and clamp.epoch == epoch else None
 
 
-def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
-    """What to deliver to a consumer with these partitions; last: what it has, None: it is new."""
-    if not standings or any(one.status in HOLDING for one in standings.values()):
+def offer(standings: Mapping[Pair, PartitionWatermark], last: int | None) -> WatermarkOffer | None:
+    """The value to deliver to a consumer with these partitions; last: its value, None: it is
+    new.
+    """
+    if not standings or any(standing.status in HOLDING for standing in standings.values()):
         return None
-    active = [one for one in standings.values() if one.raw is not None]
-    if active:
-        value = min(_effective(one) for one in active)
+    raws = [standing for standing in standings.values() if standing.raw is not None]
+    if raws:
+        value = min(_effective(standing) for standing in raws)
     else:
-        clamps = [one.clamp for one in standings.values()]
-        known = [clamp for clamp in clamps if clamp is not None]
-        if last is not None or len(known) < len(clamps):
-            return None  # all idle: what was delivered stays
-        value = min(known)
+        clamps = [standing.clamp for standing in standings.values()]
+        delivered = [clamp for clamp in clamps if clamp is not None]
+        if last is not None or len(delivered) < len(clamps):
+            return None  # All are idle: the delivered value stays.
+        value = min(delivered)
     if last is not None and value <= last:
         return None
-    return Offer(value, dict(standings))
+    return WatermarkOffer(value, dict(standings))
 
 
-def _effective(one: Standing) -> int:
-    assert one.raw is not None
-    return one.raw if one.clamp is None else max(one.raw, one.clamp)
+def _effective(standing: PartitionWatermark) -> int:
+    assert standing.raw is not None
+    return standing.raw if standing.clamp is None else max(standing.raw, standing.clamp)
 
 
-def emit(view: View, offered: Offer) -> Decision[bool]:
+def emit(view: View, offered: WatermarkOffer) -> Decision[bool]:
     """Decide that a value is delivered; durable, with the acknowledgements below it.
 
-    Answers False when it may be stale: a seek came between, or another consumer got more.
+    Answers False if the value may be stale: a seek came between, or another consumer received a
+    greater one.
     """
     ops: list[Op] = []
-    for (subscription, partition), one in offered.standings.items():
+    for (subscription, partition), standing in offered.standings.items():
         epoch = view.cursor(subscription, partition).epoch
         clamps = view.watermark(partition).clamps
-        if epoch != one.epoch or clamp_of(clamps, subscription, epoch) != one.clamp:
+        if epoch != standing.epoch or clamp_of(clamps, subscription, epoch) != standing.clamp:
             return Decision([], answer=False)
-        if one.clamp is None or one.clamp < offered.event_time:
+        if standing.clamp is None or standing.clamp < offered.event_time:
             ops.append(
-                WatermarkEmitted(subscription, partition, epoch, offered.event_time, one.position)
+                WatermarkEmitted(
+                    subscription, partition, epoch, offered.event_time, standing.position
+                )
             )
     return Decision(ops, None, True, True)

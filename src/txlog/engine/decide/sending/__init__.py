@@ -11,6 +11,5 @@ Contents:
     large        an id for a large message's file, then the frame that names it
     producers    named producers: the newest fences the others; names are forgotten
     send         sending to a partition or to its sidecar
-    silence      producers that have been silent for too long are declared idle
     watermark    a producer's assertion, as a row in every partition
 """

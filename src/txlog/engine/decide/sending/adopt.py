@@ -1,6 +1,6 @@
 """Adopting staged files: ids for them, then the one frame that makes them ledgers of a topic.
 
-    recorded   was this batch stored before? then that answer is given, and nothing happens
+    recorded   was this batch stored before? then nothing is written
     reserve    an id for each file, in a durable frame; the files are linked under it
     append     or one frame with the rows of a small batch: there are no files, nothing is reserved
     adopt      one frame: the key is connected, a transaction opened and committed, each file
@@ -24,8 +24,8 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import Delays
-from txlog.engine.decide.sending.send import Outgoing, send_into
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes
+from txlog.engine.decide.sending.send import OutgoingBatch, send_into
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
 from txlog.engine.decide.transactions.resolve import release_key
@@ -61,8 +61,8 @@ Owner = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A batch that is stored; what: None for a number below the last one.
+class StoredBatch:
+    """A stored batch; what: None if its number is below the last one.
 
     coordinator: of its transaction
     """
@@ -87,7 +87,7 @@ class Adoption:
 
 
 def check_token(key: str, batch: int | str) -> None:
-    """Raises InvalidArgument for what cannot name a batch."""
+    """Raises InvalidArgument for a value that cannot name a batch."""
     check_key(key)
     if isinstance(batch, bool) or not isinstance(batch, int | str):
         raise InvalidArgument(f"a batch is a number or a name, not {type(batch).__name__}")
@@ -111,63 +111,68 @@ def recorded(
     key: str,
     batch: int | str,
     query: str = "",
-) -> Recorded | None:
+) -> StoredBatch | None:
     """The batch if it was stored under this key and for this topic.
 
-    query:  of a stream: its id; a key that has batches of one is for that one
-    raises: NotAllowed: the key is that of another topic, or of another stream
+    query: the id of the stream; a key with batches of one stream belongs to that stream
+    raises: NotAllowed: the key belongs to another topic or another stream
     """
     uid, _ = find_owner(view, caller, None)
     number = home(view, settings, uid, key)
-    known = keys.find(view.keys(number), uid, key)
-    if known is None:
+    key_record = keys.find(view.keys(number), uid, key)
+    if key_record is None:
         return None
-    _check_key(view, known, topic, key, batch)
+    _check_key(view, key_record, topic, key, batch)
     if query:
-        _check_query(known, key, batch, query)
+        _check_query(key_record, key, batch, query)
     if isinstance(batch, str):
-        found = known.names.get(batch)
-        return None if found is None else Recorded(number, found)
-    if known.last is None or batch > known.batch:
+        stored = key_record.names.get(batch)
+        return None if stored is None else StoredBatch(number, stored)
+    if key_record.last is None or batch > key_record.batch:
         return None
-    return Recorded(number, known.last if batch == known.batch else None)
+    return StoredBatch(number, key_record.last if batch == key_record.batch else None)
 
 
-def _check_key(view: View, known: keys.Key, topic: int, key: str, batch: int | str) -> None:
-    """A key is for one topic; older versions let names be of several, which go on as they are."""
-    if known.last is not None:
-        _check_topic(view, known.last, topic, key, known.batch)
-    if isinstance(batch, str) and batch in known.names:
-        _check_topic(view, known.names[batch], topic, key, batch)
-    elif all(found.topic != topic for found in known.names.values()):
-        for name, found in known.names.items():
-            if found.topic in view.catalog.topics:
-                _check_topic(view, found, topic, key, name.removeprefix(QUERY))
+def _check_key(view: View, key_record: keys.Key, topic: int, key: str, batch: int | str) -> None:
+    """A key is for one topic.
+
+    Older versions allowed the names of a key several topics; those stay valid.
+    """
+    if key_record.last is not None:
+        _check_topic(view, key_record.last, topic, key, key_record.batch)
+    if isinstance(batch, str) and batch in key_record.names:
+        _check_topic(view, key_record.names[batch], topic, key, batch)
+    elif all(stored.topic != topic for stored in key_record.names.values()):
+        for name, stored in key_record.names.items():
+            if stored.topic in view.catalog.topics:
+                _check_topic(view, stored, topic, key, name.removeprefix(QUERY))
 
 
-def _check_query(known: keys.Key, key: str, batch: int | str, query: str) -> None:
-    """The numbers of a new checkpoint begin at 0: they would be taken for those stored before."""
-    owners = [name for name in known.names if name.startswith(QUERY)]
-    last = known.batch
+def _check_query(key_record: keys.Key, key: str, batch: int | str, query: str) -> None:
+    """Refuse a new checkpoint: its numbers begin at 0, so its first batches would count as
+    stored.
+    """
+    owners = [name for name in key_record.names if name.startswith(QUERY)]
+    last = key_record.batch
     if owners:
         is_ours = QUERY + query in owners
     else:  # stored by an older version: a query repeats its last batch at most
-        is_ours = known.last is None or isinstance(batch, str) or batch >= last
+        is_ours = key_record.last is None or isinstance(batch, str) or batch >= last
     if not is_ours:
-        what = f"batches up to {last}" if last >= 0 else "batches"
+        stored = f"batches up to {last}" if last >= 0 else "batches"
         raise NotAllowed(
-            f"{key} has stored {what} of another checkpoint",
+            f"{key} has stored {stored} of another checkpoint",
             hint="start from that checkpoint; for a new one choose a new txnAppId or transaction"
             " key, since its first batches would be taken for those",
             transaction_key=key,
         )
 
 
-def _check_topic(view: View, found: Batch, topic: int, key: str, batch: int | str) -> None:
+def _check_topic(view: View, stored: Batch, topic: int, key: str, batch: int | str) -> None:
     """One key for two topics would let the second batch of a number vanish."""
-    if found.topic == topic:
+    if stored.topic == topic:
         return
-    other = view.catalog.topics.get(found.topic)
+    other = view.catalog.topics.get(stored.topic)
     name = "a topic that was deleted" if other is None else TopicName.parse(other.name).short
     raise NotAllowed(
         f"transaction key {key} has stored batch {batch} in {name}",
@@ -181,48 +186,51 @@ def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision[list[i
 
     raises: TopicNotFound, NotAllowed (partitions were added)
     """
-    found = _checked(view, topic, staged)
+    topic_record = _checked(view, topic, staged)
     first = view.catalog.next_ledger
     ops = [
-        LedgerReserved(number_of(found, one.partition), "p", first + at)
-        for at, one in enumerate(staged)
+        LedgerReserved(number_of(topic_record, file.partition), "p", first + at)
+        for at, file in enumerate(staged)
     ]
     return Decision([*ops], None, True, [op.ledger for op in ops])
 
 
 def adopt(
-    view: View, settings: Settings, now: Instant, caller: Owner, wanted: Adoption
+    view: View, settings: Settings, now: Instant, caller: Owner, adoption: Adoption
 ) -> Decision[str]:
     """Decide that the files are messages of the topic; durable before answered.
 
-    returns: one of DONE, BEFORE (it was stored already), AGAIN (an id has become too low)
+    returns: DONE, BEFORE (already stored), or AGAIN (an id has become too low)
     raises:  TopicNotFound, NotAllowed (partitions were added, a batch of another topic),
              PartitionUnavailable, InvalidMessage (a delay above the maximum), LimitExceeded
              (unfinished transactions, names of batches)
     """
-    key, batch = wanted.key, wanted.batch
-    if recorded(view, settings, caller, wanted.topic, key, batch, wanted.query) is not None:
+    key, batch = adoption.key, adoption.batch
+    if recorded(view, settings, caller, adoption.topic, key, batch, adoption.query) is not None:
         return Decision([], None, True, BEFORE)
-    topic = _checked(view, wanted.topic, wanted.staged)
+    topic = _checked(view, adoption.topic, adoption.staged)
     places: dict[int, tuple[int, int]] = {}  # by partition: first ledger, messages
-    for one, file in zip(wanted.staged, wanted.files, strict=True):
-        number = number_of(topic, one.partition)
+    for staged, file in zip(adoption.staged, adoption.files, strict=True):
+        number = number_of(topic, staged.partition)
         check_available(view, topic, number)
         if file.ledger <= view.topic(number).ledgers[-1].ledger:
             return Decision([], None, False, AGAIN)
         first, messages = places.get(number, (file.ledger, 0))
         places[number] = (first, messages + file.rows)
-    refusal, warnings = _delays(view, settings, now, topic, wanted)
+    refusal, warnings = _delays(view, settings, now, topic, adoption)
     if refusal is not None:
         return refusal
     draft = Draft(view, settings, now.wall_ms)
-    _commit(draft, now, find_owner(view, caller, None), wanted, places)
+    _commit(draft, now, find_owner(view, caller, None), adoption, places)
     draft.ops += warnings
     return draft.decision(DONE, sync=True)
 
 
 def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged) -> None:
-    """Count what does not fit the schema; raises NotAllowed where that is not to be stored."""
+    """Count the messages that do not fit the schema.
+
+    Raises NotAllowed where the policy refuses them.
+    """
     typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
     if typing is None:
         return
@@ -238,14 +246,14 @@ def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged
 
 def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
     topic = live_topic(view, number, "of this batch")
-    written = {one.file.record for one in staged} - {0} if schema_of(topic) is not None else set()
+    written = {file.file.record for file in staged} - {0} if schema_of(topic) is not None else set()
     if any(topic.schemas[version - 1].deleted for version in written):
         raise NotAllowed(
             f"topic {TopicName.parse(topic.name).short} has lost the schema that the batch was"
             " written by",
             hint="write it again",
         )
-    if any(one.partitions != topic.partitions for one in staged):
+    if any(file.partitions != topic.partitions for file in staged):
         raise NotAllowed(
             f"{TopicName.parse(topic.name).short} has {topic.partitions} partitions by now, the "
             f"batch was routed over {staged[0].partitions}",
@@ -256,15 +264,15 @@ def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
 
 
 def _delays(
-    view: View, settings: Settings, now: Instant, topic: Topic, wanted: Adoption
+    view: View, settings: Settings, now: Instant, topic: Topic, adoption: Adoption
 ) -> tuple[Decision[Any] | None, list[DelaysCounted]]:
-    delays = Delays(view, settings, topic, now.wall_ms)
-    for one in wanted.staged:
-        if one.times is not None:
+    delays = DeliveryTimes(view, settings, topic, now.wall_ms)
+    for staged in adoption.staged:
+        if staged.times is not None:
             times = pa.Array.from_buffers(
-                pa.int64(), one.file.rows, [None, pa.py_buffer(one.times)]
+                pa.int64(), staged.file.rows, [None, pa.py_buffer(staged.times)]
             )
-            delays.check_times(number_of(topic, one.partition), times)
+            delays.check_times(number_of(topic, staged.partition), times)
     return delays.refusal(), delays.warnings()
 
 
@@ -273,66 +281,75 @@ def append(
     settings: Settings,
     now: Instant,
     caller: Owner,
-    wanted: Adoption,
+    adoption: Adoption,
     routed: Routed,
 ) -> Decision[str]:
     """Decide that the rows of a small batch are messages of the topic; durable before answered.
 
-    They are plain messages behind those that are there, in the same ledgers: a file of each small
-    batch would stay for as long as its messages. The transaction of the batch has nothing in it.
+    They are plain messages after the existing ones, in the same ledgers. A file for each small
+    batch would stay as long as its messages do. The transaction of the batch holds no messages.
     wanted:  without files
     returns: DONE or BEFORE
     raises:  as adopt
     """
-    key, batch = wanted.key, wanted.batch
-    if recorded(view, settings, caller, wanted.topic, key, batch, wanted.query) is not None:
+    key, batch = adoption.key, adoption.batch
+    if recorded(view, settings, caller, adoption.topic, key, batch, adoption.query) is not None:
         return Decision([], None, True, BEFORE)
-    topic = _checked(view, wanted.topic, wanted.staged)
+    topic = _checked(view, adoption.topic, adoption.staged)
     draft = Draft(view, settings, now.wall_ms)
-    sent = send_into(draft, now, Outgoing(topic, routed, None), 0)
+    sent = send_into(draft, now, OutgoingBatch(topic, routed, None), 0)
     if isinstance(sent, Decision):
         return sent
     holder = find_owner(view, caller, None)
-    txn = _opened(draft, now, holder, wanted)
+    txn = _opened(draft, now, holder, adoption)
     draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, OPEN, COMMITTING))
-    places = [(number_of(topic, one.partition), one.ledger, one.rows) for one in sent.stored]
-    _record(draft, now, holder, wanted, txn, places)
+    places = [
+        (number_of(topic, receipt.partition), receipt.ledger, receipt.rows)
+        for receipt in sent.stored
+    ]
+    _record(draft, now, holder, adoption, txn, places)
     decision = draft.decision(DONE, sync=True)
     decision.batch = sent.rows
     return decision
 
 
 def _commit(
-    draft: Draft, now: Instant, holder: Owner, wanted: Adoption, places: dict[int, tuple[int, int]]
+    draft: Draft,
+    now: Instant,
+    holder: Owner,
+    adoption: Adoption,
+    places: dict[int, tuple[int, int]],
 ) -> None:
     """Add the ops: the transaction, the files, its end, the record."""
-    txn = _opened(draft, now, holder, wanted)
+    txn = _opened(draft, now, holder, adoption)
     pair = (txn.coordinator, txn.sequence)
     draft.ops += [PartitionAdded(*pair, partition) for partition in sorted(places)]
     total = sum(messages for _, messages in places.values())
     rows = [(partition, *places[partition]) for partition in sorted(places)]
-    shown = [(partition, ledger, 0, messages) for partition, ledger, messages in rows]
-    draft.ops.append(StatusUpdated(*pair, OPEN, COMMITTING, None, total, 0, shown))
-    topic = draft.view.catalog.topics[wanted.topic]
+    markers = [(partition, ledger, 0, messages) for partition, ledger, messages in rows]
+    draft.ops.append(StatusUpdated(*pair, OPEN, COMMITTING, None, total, 0, markers))
+    topic = draft.view.catalog.topics[adoption.topic]
     last: dict[int, FileRef] = {}
-    for one, file in zip(wanted.staged, wanted.files, strict=True):
-        partition = number_of(topic, one.partition)
-        draft.ops.append(Adopted(partition, file, one.payload_bytes, one.time_ms, one.times))
-        if one.mismatched or not file.record:
-            _count_mismatched(draft, topic, partition, one)
+    for staged, file in zip(adoption.staged, adoption.files, strict=True):
+        partition = number_of(topic, staged.partition)
+        draft.ops.append(
+            Adopted(partition, file, staged.payload_bytes, staged.time_ms, staged.times)
+        )
+        if staged.mismatched or not file.record:
+            _count_mismatched(draft, topic, partition, staged)
         last[partition] = file
     for partition, file in sorted(last.items()):
         draft.roll_behind(partition, (file.ledger, file.rows - 1))
-    _record(draft, now, holder, wanted, txn, rows)
+    _record(draft, now, holder, adoption, txn, rows)
 
 
-def _opened(draft: Draft, now: Instant, holder: Owner, wanted: Adoption) -> Txn:
+def _opened(draft: Draft, now: Instant, holder: Owner, adoption: Adoption) -> Txn:
     """Connect the key and open the transaction of the batch."""
-    key, batch = wanted.key, wanted.batch
+    key, batch = adoption.key, adoption.batch
     connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
     number, uid = connected.coordinator, holder[0]
-    known = keys.find(draft.view.keys(number), uid, key)
-    if isinstance(batch, str) and known is not None and len(known.names) >= NAMES_MAX:
+    key_record = keys.find(draft.view.keys(number), uid, key)
+    if isinstance(batch, str) and key_record is not None and len(key_record.names) >= NAMES_MAX:
         raise LimitExceeded(
             f"transaction key {key} has {NAMES_MAX} batches with a name",
             hint="use another key, or number the batches",
@@ -349,7 +366,7 @@ def _record(
     draft: Draft,
     now: Instant,
     holder: Owner,
-    wanted: Adoption,
+    adoption: Adoption,
     txn: Txn,
     places: list[tuple[int, int, int]],
 ) -> None:
@@ -357,18 +374,18 @@ def _record(
     draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, COMMITTING, COMMITTED))
     release_key(draft, txn)
     answer = Batch(
-        wanted.topic,
+        adoption.topic,
         txn.sequence,
         sum(messages for _, _, messages in places),
-        sum(one.payload_bytes for one in wanted.staged),
-        len(wanted.files),
+        sum(staged.payload_bytes for staged in adoption.staged),
+        len(adoption.files),
         now.wall_ms,
         places,
     )
     number, uid = txn.coordinator, holder[0]
-    draft.ops.append(BatchRecorded(number, uid, wanted.key, wanted.batch, answer))
-    if wanted.query:
-        known = keys.find(draft.view.keys(number), uid, wanted.key)
-        whose = QUERY + wanted.query
-        if known is None or whose not in known.names:
-            draft.ops.append(BatchRecorded(number, uid, wanted.key, whose, answer))
+    draft.ops.append(BatchRecorded(number, uid, adoption.key, adoption.batch, answer))
+    if adoption.query:
+        key_record = keys.find(draft.view.keys(number), uid, adoption.key)
+        whose = QUERY + adoption.query
+        if key_record is None or whose not in key_record.names:
+            draft.ops.append(BatchRecorded(number, uid, adoption.key, whose, answer))

@@ -1,8 +1,9 @@
 """Deduplication: which rows of a slice are repetitions, and which sequences it stores.
 
 A row is a repetition if its sequence is stored under its producer's name, in the scope of the send
-(model/sequences). The other rows of the slice are stored, whatever came before them. A slice with a
-sequence that the producer has forgotten is refused as a whole: a receipt for it could be a lie.
+(model/sequences). The other rows of the slice are stored, whichever sequences came before them. A
+slice with a sequence that the producer has forgotten is refused as a whole: a receipt for it could
+be a lie.
 
 Rows that a key or the turn sent to several partitions have one numbering. If their batch has each
 number between its lowest and its highest, every partition of it takes the whole range as stored: a
@@ -30,12 +31,12 @@ from txlog.errors import InvalidMessage, LimitExceeded
 Rows = tuple[int, int]
 
 
-class Fresh(NamedTuple):
-    """What of a slice is to be stored.
+class DedupResult(NamedTuple):
+    """Which rows of a slice are stored.
 
     rows:          without the repetitions; `repeats` says which rows of the slice these are
     original:      the row of the slice that repeats the message whose position the fold knows
-    last_sequence: for the op that appends the rows; -1: none, or `runs` says it
+    last_sequence: for the op that appends the rows; -1: none, or `runs` has it
     runs, row:     for an op about the sequences, as it has them; None: none is needed
     """
 
@@ -53,10 +54,10 @@ def fresh_rows(
     producer: str,
     sent: Sequences | None,
     series: list[int] | None,
-) -> Fresh:
+) -> DedupResult:
     """Decide which rows of a slice are stored.
 
-    sent:   what the producer has stored in the scope; None: nothing
+    sent: the sequences that the producer has stored in the scope; None: none
     series: of `series_of`
     raises: InvalidMessage, LimitExceeded (a sequence that was forgotten)
     """
@@ -66,12 +67,12 @@ def fresh_rows(
         first = next_sequence(producer, sent, piece.rows)
         numbers = pa.arange(first, first + piece.rows)
         stop = first + piece.rows - 1
-        return Fresh(rows.append_column("sequence_id", numbers), last_sequence=stop)
+        return DedupResult(rows.append_column("sequence_id", numbers), last_sequence=stop)
     runs = _runs_of(rows.column(at), piece.partition)
     check_known(producer, sent, runs[0])
     new = sequences.fresh(sent, runs)
     if not new:
-        return Fresh(
+        return DedupResult(
             rows.slice(piece.rows), [(0, piece.rows)], row_of(runs, sequences.placed(sent))
         )
     repeats = () if new == runs else tuple(_repeats(runs, new))
@@ -80,15 +81,15 @@ def fresh_rows(
         low = series[0] if sent is None else max(series[0], sent.unknown + 1)
         stored = sequences.fresh(sent, [low, series[1]])
         row = -1 if stored[-1] == new[-1] else new[-1]
-    kept = _without(rows, repeats)
+    stored_rows = _without(rows, repeats)
     original = row_of(runs, sequences.placed(sent)) if repeats else None
     if row < 0 and sequences.is_next(sent, stored):
-        return Fresh(kept, repeats, original, stored[-1])
-    return Fresh(kept, repeats, original, -1, stored, row)
+        return DedupResult(stored_rows, repeats, original, stored[-1])
+    return DedupResult(stored_rows, repeats, original, -1, stored, row)
 
 
 def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
-    """The first of so many sequences that follow what is stored. Raises LimitExceeded."""
+    """The first of `count` sequences after the stored ones. Raises LimitExceeded."""
     first = 0 if sent is None else sent.sequence + 1
     if first + count > SEQUENCE_STOP:
         raise LimitExceeded(
@@ -101,7 +102,10 @@ def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
 
 
 def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
-    """Refuse a sequence of which nobody can say whether it is stored. Raises LimitExceeded."""
+    """Refuse a sequence that is too old to tell whether it is stored.
+
+    Raises LimitExceeded.
+    """
     if sent is not None and lowest <= sent.unknown:
         raise LimitExceeded(
             f"sequence {lowest} of producer {producer} may be stored or not: the producer left out "
@@ -120,16 +124,16 @@ def series_of(routed: Routed) -> list[int] | None:
     at = rows.schema.get_field_index("sequence_id")
     if at < 0 or rows.column(at).null_count:
         return None
-    given = rows.column(at)
-    bounds = pc.min_max(given).as_py()
+    column = rows.column(at)
+    bounds = pc.min_max(column).as_py()
     is_whole = bounds["max"] - bounds["min"] + 1 == rows.num_rows
-    if not is_whole or pc.count_distinct(given).as_py() != rows.num_rows:
+    if not is_whole or pc.count_distinct(column).as_py() != rows.num_rows:
         return None
     return [bounds["min"], bounds["max"]]
 
 
 def row_of(runs: list[int], sequence: int) -> int | None:
-    """Which of the rows that have these sequences has this one."""
+    """The row that has this sequence, among rows with these sequences."""
     row = 0
     for at in range(0, len(runs), 2):
         if runs[at] <= sequence <= runs[at + 1]:
@@ -143,14 +147,16 @@ def repeated(repeats: Sequence[Rows]) -> int:
     return sum([stop - start for start, stop in repeats])
 
 
-def _runs_of(given: pa.Array, partition: int) -> list[int]:
-    """The sequences of rows as runs; raises InvalidMessage unless they are there and rise."""
-    if given.null_count or (pc.min(given).as_py() or 0) < 0:
+def _runs_of(column: pa.Array, partition: int) -> list[int]:
+    """The sequences of rows as runs; raises InvalidMessage if one is missing or they do not
+    rise.
+    """
+    if column.null_count or (pc.min(column).as_py() or 0) < 0:
         raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
-    first, last, count = given[0].as_py(), given[-1].as_py(), len(given)
+    first, last, count = column[0].as_py(), column[-1].as_py(), len(column)
     if count == 1:
         return [first, first]
-    step = pc.subtract(given.slice(1), given.slice(0, count - 1))
+    step = pc.subtract(column.slice(1), column.slice(0, count - 1))
     if (pc.min(step).as_py() or 0) <= 0:
         raise InvalidMessage(
             f"the sequence ids for partition {partition} do not rise within the batch"
@@ -158,8 +164,8 @@ def _runs_of(given: pa.Array, partition: int) -> list[int]:
     if last - first + 1 == count:
         return [first, last]
     ends = pc.indices_nonzero(pc.greater(step, pa.scalar(1, pa.int64())))
-    stops = given.take(ends).to_pylist()
-    starts = given.slice(1).take(ends).to_pylist()
+    stops = column.take(ends).to_pylist()
+    starts = column.slice(1).take(ends).to_pylist()
     runs = [first]
     for stop, start in zip(stops, starts, strict=True):
         runs += (stop, start)
@@ -167,7 +173,7 @@ def _runs_of(given: pa.Array, partition: int) -> list[int]:
 
 
 def _repeats(runs: list[int], new: list[int]) -> list[Rows]:
-    """Which rows have a sequence that is in `runs` and not in `new`, which is a part of these."""
+    """The rows whose sequence is in `runs` and not in `new`, which is a part of `runs`."""
     out: list[Rows] = []
 
     def add(start: int, stop: int) -> None:
@@ -175,39 +181,39 @@ def _repeats(runs: list[int], new: list[int]) -> list[Rows]:
             start = out.pop()[0]
         out.append((start, stop))
 
-    row = place = 0
+    row = at_new = 0
     for at in range(0, len(runs), 2):
         low, high = runs[at], runs[at + 1]
-        behind = low  # the first sequence of the run that is in neither so far
-        while place < len(new) and new[place] <= high:
-            if new[place] > behind:
-                add(row + behind - low, row + new[place] - low)
-            behind = new[place + 1] + 1
-            place += 2
-        if behind <= high:
-            add(row + behind - low, row + high + 1 - low)
+        pending = low  # the first sequence of the run that no range covers so far
+        while at_new < len(new) and new[at_new] <= high:
+            if new[at_new] > pending:
+                add(row + pending - low, row + new[at_new] - low)
+            pending = new[at_new + 1] + 1
+            at_new += 2
+        if pending <= high:
+            add(row + pending - low, row + high + 1 - low)
         row += high - low + 1
     return out
 
 
 def _without(rows: pa.RecordBatch, repeats: Sequence[Rows]) -> pa.RecordBatch:
-    """Rows without some of them."""
+    """The rows without the repeats."""
     if not repeats:
         return rows
     stops = [start for start, _ in repeats] + [rows.num_rows]
     starts = [0] + [stop for _, stop in repeats]
-    kept = [
+    slices = [
         rows.slice(start, stop - start)
         for start, stop in zip(starts, stops, strict=True)
         if stop > start
     ]
-    if len(kept) == 1:
-        return kept[0]
-    joined: pa.RecordBatch = pa.Table.from_batches(kept).combine_chunks().to_batches()[0]
+    if len(slices) == 1:
+        return slices[0]
+    joined: pa.RecordBatch = pa.Table.from_batches(slices).combine_chunks().to_batches()[0]
     return joined
 
 
-def as_kept(rows: pa.RecordBatch | OneRow, piece: PartitionSlice, kept: int) -> pa.RecordBatch:
-    """The rows of a slice that are stored, which may be the whole batch that it is of."""
+def as_kept(rows: pa.RecordBatch | OneRow, piece: PartitionSlice, count: int) -> pa.RecordBatch:
+    """The stored rows of a slice; `rows` may be its whole batch."""
     batch = as_batch(rows)
-    return batch if batch.num_rows == kept else batch.slice(piece.row_start, kept)
+    return batch if batch.num_rows == count else batch.slice(piece.row_start, count)

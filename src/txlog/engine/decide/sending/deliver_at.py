@@ -1,13 +1,14 @@
-"""When the messages of a send are delivered: what was asked for becomes an instant, under the lock.
+"""When the messages of a send are delivered: the requested time becomes an instant, under the lock.
 
     deliver_at T             T, even if it has passed: then the message is delivered at once
     deliver_after D          the time of the frame that appends it, plus D
     nothing                  null: at once
-    fixed_delivery_delay_ms  the time of the frame, plus that, whatever was asked for
+    fixed_delivery_delay_ms  the time of the frame plus this; the requested time is ignored
 
 The time is the frame's, never the sender's own, so a delay means the same from producers whose
 clocks differ (apache/pulsar #13567). A refused message is counted, and nothing of its batch is
-stored. One that will have expired before it is due is stored, and its sender is told (#21898).
+stored. A message that will expire before it is due is stored, and its sender gets a warning
+(#21898).
 Source: spec/delayed 2, 8.
 """
 
@@ -33,8 +34,8 @@ from txlog.errors import InvalidMessage
 AFTER, AT = "deliver_after", "deliver_at"
 
 
-class Delays:
-    """The deliveries of one send to a topic: those asked for, refused and warned of.
+class DeliveryTimes:
+    """The delivery times of one send to a topic: those requested, refused and warned about.
 
     number_of_refused and beyond_ttl are by partition (its store-wide number)
     """
@@ -73,14 +74,14 @@ class Delays:
         if not self._fixed_ms and not routed.has_times:
             return routed
         batch = routed.batch
-        asked = batch.schema.get_field_index(AFTER)
+        delay_at = batch.schema.get_field_index(AFTER)
         if self._fixed_ms:
-            batch = batch if asked < 0 else batch.remove_column(asked)
+            batch = batch if delay_at < 0 else batch.remove_column(delay_at)
             column = pa.repeat(self._scalar(self._later(self._fixed_ms)), batch.num_rows)
             batch = _with_instants(batch, column.cast(INSTANT))
-        elif asked >= 0:
-            column = self._instants(batch.column(asked))
-            batch = batch.remove_column(asked)
+        elif delay_at >= 0:
+            column = self._instants(batch.column(delay_at))
+            batch = batch.remove_column(delay_at)
             at = batch.schema.get_field_index(AT)
             if at >= 0:
                 column = pc.coalesce(batch.column(at), column)
@@ -92,8 +93,10 @@ class Delays:
     def _instants(self, delays: pa.Array) -> pa.Array:
         """The instants of delays; a row without one stays without."""
         if len(delays) <= FEW_ROWS:  # three kernels take 60 us whatever their size
-            known = delays.to_pylist()
-            return pa.array([None if one is None else self._later(one) for one in known], INSTANT)
+            values = delays.to_pylist()
+            return pa.array(
+                [None if value is None else self._later(value) for value in values], INSTANT
+            )
         most = self._scalar(INSTANT_MS_MAX - self._time_ms)
         within = pc.min_element_wise(delays, most, skip_nulls=False)
         return pc.add(within, self._scalar(self._time_ms)).view(INSTANT)
@@ -110,10 +113,12 @@ class Delays:
     def _scalar(self, value: int) -> pa.Scalar:
         return pa.scalar(value, pa.int64())
 
-    # --- what is refused, and what is warned of ----------------------------------------------
+    # --- refusals and warnings --------------------------------------------------------------
 
     def check(self, number: int, rows: pa.RecordBatch) -> pa.Array | None:
-        """Check rows to be stored in a partition; returns a mask of those that will have expired.
+        """Check rows that a partition will store.
+
+        Returns a mask of rows that will expire before they are due.
 
         rows: resolved; None: no row expires before it is due
         """
@@ -161,7 +166,7 @@ class Delays:
             value=self._worst_ms,
             topic=name,
         )
-        # a topic that the same frame would have created cannot count it
+        # a topic that this same frame would create cannot count it
         is_known = self._topic.number in self._view.catalog.topics
         counts = self._refused if is_known else {}
         return Decision(
@@ -170,19 +175,21 @@ class Delays:
         )
 
     def warnings(self) -> list[DelaysCounted]:
-        """The ops that count what will have expired; they go with the messages."""
+        """The ops that count messages that expire before they are due; they go with the
+        messages.
+        """
         return [DelaysCounted(number, beyond_ttl=count) for number, count in self._beyond.items()]
 
 
 def delays_of(
     view: View, settings: Settings, topic: Topic, routed: Routed, time_ms: int
-) -> Delays | None:
-    """The deliveries of routed rows; None: each is to be delivered at once, and nothing asks."""
+) -> DeliveryTimes | None:
+    """The delivery times of routed rows; None: all are delivered at once, and no policy applies."""
     if not routed.has_times:
         policy = delay_policy(view, settings, topic)
         if not (policy.active and policy.fixed_delivery_delay_ms):
             return None
-    return Delays(view, settings, topic, time_ms)
+    return DeliveryTimes(view, settings, topic, time_ms)
 
 
 def _with_instants(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:

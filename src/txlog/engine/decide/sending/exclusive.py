@@ -1,16 +1,16 @@
 """Exclusive producers: at most one writes to a topic, and the next one fences it.
 
 The seat of a topic has an epoch that only rises, odd while it is taken and even while it is free.
-It is kept as that of a named producer whose name nobody can have, in the first partition of the
-topic, and is never forgotten. Who took it holds a flock (store/liveness) for as long as it lives,
-so that a seat whose holder is dead is free, whatever the epoch says.
+It is stored as the epoch of a named producer, under a name that users cannot choose, in the first
+partition of the topic, and is never forgotten. The holder keeps a flock (store/liveness) for as
+long as it lives, so a seat whose holder is dead is free, whatever the epoch says.
 
     free 0 ──take──> 1 held ──leave──> 2 free ──take──> 3 held ──killed──> 3 dead ──take──> 5 held
-                     1 held ──take, fencing──> 3 held: whoever has 1 gets ProducerFenced
+                     1 held ──take, fencing──> 3 held: the holder of 1 gets ProducerFenced
 
 1. Only the holder of the newest epoch stores anything (`check`), under the lock that orders frames.
-2. An epoch is taken once, by whoever holds its lock file before the frame that takes it.
-3. A dead epoch stays dead: nobody takes it again.
+2. An epoch is taken once, by the process that locked its lock file before the frame that takes it.
+3. A dead epoch stays dead: it is never taken again.
 Source: PIP-68 (exclusive producer).
 """
 
@@ -46,9 +46,9 @@ def check_mode(mode: str) -> str:
 
 
 def epoch_of(view: View, topic: Topic) -> int:
-    """The newest epoch of the topic's seat; 0: nobody has ever taken it."""
-    known = view.topic(number_of(topic, 0)).producers.get(SEAT)
-    return 0 if known is None else known.epoch
+    """The newest epoch of the topic's seat; 0: it has never been taken."""
+    seat = view.topic(number_of(topic, 0)).producers.get(SEAT)
+    return 0 if seat is None else seat.epoch
 
 
 def is_taken(epoch: int) -> bool:
@@ -70,43 +70,51 @@ def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision[int]:
 
 
 def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decision[int | None]:
-    """Decide to take the seat after an epoch; durable. None: another one was faster, look again."""
+    """Decide to take the seat after an epoch; durable.
+
+    None: another producer was faster, look again.
+    """
     if epoch_of(view, topic) != epoch:
         return Decision([])
     look(view, topic, mode, lives)
-    taken = after(epoch)
-    return Decision([ProducerOpened(number_of(topic, 0), SEAT, taken)], None, True, taken)
+    new_epoch = after(epoch)
+    return Decision([ProducerOpened(number_of(topic, 0), SEAT, new_epoch)], None, True, new_epoch)
 
 
 def leave(view: View, topic: Topic, epoch: int) -> Decision[None]:
-    """Decide that the holder of an epoch leaves, unless it was fenced; durable, for who waits."""
+    """Decide that the holder of an epoch leaves, unless it was fenced.
+
+    Durable, so that waiters see it.
+    """
     if epoch_of(view, topic) != epoch:
         return Decision([])
     return Decision([ProducerOpened(number_of(topic, 0), SEAT, epoch + 1)], None, True)
 
 
-def check(view: View, topic: Topic, mine: int, lives: Lives) -> None:
-    """What a producer with an epoch, 0: a shared one, may store now.
+def check(view: View, topic: Topic, own_epoch: int, lives: Lives) -> None:
+    """Check that a producer may store now; own_epoch: its epoch, 0 for a shared producer.
 
-    raises: ProducerFenced (another one has taken the seat), ProducerBusy (another one holds it)
+    raises: ProducerFenced (another producer has taken the seat), ProducerBusy (another producer
+        holds it)
     """
     epoch = epoch_of(view, topic)
-    if not mine:
+    if not own_epoch:
         if epoch and is_taken(epoch) and lives(epoch):
             raise busy(topic, epoch)
         return
-    if epoch != mine:
+    if epoch != own_epoch:
         short = TopicName.parse(topic.name).short
         raise ProducerFenced(
-            f"the exclusive producer of {short} is fenced: epoch {mine} was followed by {epoch}",
+            f"the exclusive producer of {short} is fenced: epoch {own_epoch} was "
+            f"followed by {epoch}",
             hint="stop this producer",
             topic=short,
-            epoch=mine,
+            epoch=own_epoch,
         )
 
 
 def busy(topic: Topic, epoch: int) -> ProducerBusy:
-    """The error while another one holds the seat."""
+    """The error while another producer holds the seat."""
     short = TopicName.parse(topic.name).short
     return ProducerBusy(
         f"topic {short} has an exclusive producer",

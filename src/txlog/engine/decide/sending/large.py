@@ -6,7 +6,7 @@
                 commits one, so that to readers it looks like any other message
 
 A sender that dies before step 3 leaves a file that nothing names. Each decision checks everything
-again: what was true at step 1 may not be true at step 3.
+again, because the store may change between step 1 and step 3.
 Source: PIP-37, spec/transactions 7 "Large messages".
 """
 
@@ -21,8 +21,13 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.dedup import check_known, next_sequence
-from txlog.engine.decide.sending.deliver_at import Delays
-from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes
+from txlog.engine.decide.sending.producers import (
+    NamedProducer,
+    check_producer,
+    last_sent,
+    make_room,
+)
 from txlog.engine.decide.sending.send import check_room, count_large
 from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
@@ -48,22 +53,22 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
 
 
-class Address(msgspec.Struct, frozen=True, gc=False):
-    """Where a large message goes: partition (from 0), by whom, with which sequence if it has one.
+class LargeTarget(msgspec.Struct, frozen=True, gc=False):
+    """The partition (from 0), producer and sequence of a large message.
 
     named:                     the producer, None without deduplication
-    deliver_at, deliver_after: when it is delivered; at most one of them
+    deliver_at, deliver_after: when it is delivered; at most one of the two
     """
 
     partition: int
-    named: Named | None = None
+    named: NamedProducer | None = None
     sequence: int | None = None
     deliver_at: int | None = None
     deliver_after: int | None = None
 
 
 class PublishedChunks(msgspec.Struct, frozen=True, gc=False):
-    """A published file of chunks and what it holds."""
+    """A published file of chunks, and its sizes."""
 
     file: FileRef
     value_bytes: int
@@ -72,10 +77,10 @@ class PublishedChunks(msgspec.Struct, frozen=True, gc=False):
 
 
 class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What became of a large message, or of its reservation.
+    """The result of sending a large message, or of its reservation.
 
-    ledger:     reserved for its file; 0: it was stored before, or just now
-    message_id: None in a transaction, or when the original cannot be found any more
+    ledger:     reserved for its file; 0: the message is stored, before or by this call
+    message_id: None in a transaction, or when the original's id is forgotten
     beyond_ttl: it will expire before it is due
     """
 
@@ -90,17 +95,17 @@ class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def reserve(
-    view: View, settings: Settings, now: Instant, topic: Topic, to: Address
+    view: View, settings: Settings, now: Instant, topic: Topic, to: LargeTarget
 ) -> Decision[LargeOutcome]:
     """Decide the ledger of a plainly sent message, unless stored already; a LargeOutcome.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, _, found, _ = _plain(draft, now, topic, to)
-    if found is not None:
-        return draft.decision(found, sync=True)
-    refusal = _Due(draft, topic, to, number).refusal()
+    number, _, stored, _ = _plain(draft, now, topic, to)
+    if stored is not None:
+        return draft.decision(stored, sync=True)
+    refusal = _DeliveryTime(draft, topic, to, number).refusal()
     return refusal or draft.decision(_reserved(draft, topic, number), sync=True)
 
 
@@ -109,8 +114,8 @@ def append(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    to: Address,
-    made: PublishedChunks,
+    to: LargeTarget,
+    chunks: PublishedChunks,
     owner: tuple[int, str],
 ) -> Decision[LargeOutcome]:
     """Decide that the file is a message, in a transaction opened and committed for it.
@@ -118,10 +123,10 @@ def append(
     raises: as reserve; LimitExceeded (unfinished transactions)
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, sequence, found, sent = _plain(draft, now, topic, to)
-    if found is not None:
-        return draft.decision(found, sync=True)
-    due = _Due(draft, topic, to, number)
+    number, sequence, stored, sent = _plain(draft, now, topic, to)
+    if stored is not None:
+        return draft.decision(stored, sync=True)
+    due = _DeliveryTime(draft, topic, to, number)
     refusal = due.refusal()
     if refusal is not None:
         return refusal
@@ -131,7 +136,7 @@ def append(
     txn = open_txn(draft, NewTxn(owner, now, settings.txn_timeout_default_ms))
     pair = (txn.coordinator, txn.sequence)
     draft.ops.append(PartitionAdded(*pair, number))
-    _chunks(draft, number, made, pair, 1, producer, sequence, due.deliver_at, plain=True)
+    _chunks(draft, number, chunks, pair, 1, producer, sequence, due.deliver_at, plain=True)
     side_ledger, side_entry = draft.take_entries(number, "s", 1)
     ledger, entry = draft.take_entries(number, "p", 1)
     markers = [(number, ledger, entry, 1)]
@@ -147,7 +152,7 @@ def append(
             entry,
             *pair,
             1,
-            made.payload_bytes,
+            chunks.payload_bytes,
             None if noted else producer,
             -1 if producer is None or noted else sequence,
             int(due.deliver_at is not None),
@@ -162,9 +167,9 @@ def append(
 
 
 def _plain(
-    draft: Draft, now: Instant, topic: Topic, to: Address
+    draft: Draft, now: Instant, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None, Sequences | None]:
-    """(partition, sequence or -1, what is stored already, and by the producer): of plain sends."""
+    """(partition, sequence or -1, the stored message, the producer's sequences) of a plain send."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
@@ -186,7 +191,7 @@ def _plain(
 
 
 def reserve_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: LargeTarget, use: Use
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
     """Decide the ledger of a message in a transaction; (its TxnId, a LargeOutcome).
 
@@ -197,11 +202,11 @@ def reserve_in_txn(
     txn = enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
-    number, _, found = _in_txn(draft, txn, topic, to)
+    number, _, stored = _in_txn(draft, txn, topic, to)
     answer = TxnId(txn.coordinator, txn.sequence)
-    if found is not None:
-        return draft.decision((answer, found), sync=True)
-    refusal = _Due(draft, topic, to, number).refusal()
+    if stored is not None:
+        return draft.decision((answer, stored), sync=True)
+    refusal = _DeliveryTime(draft, topic, to, number).refusal()
     if refusal is not None:
         return refusal
     return draft.decision((answer, _reserved(draft, topic, number)), sync=True)
@@ -213,8 +218,8 @@ def append_in_txn(
     now: Instant,
     uid: int,
     topic: Topic,
-    to: Address,
-    made: PublishedChunks,
+    to: LargeTarget,
+    chunks: PublishedChunks,
     use: Use,
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
     """Decide that the file is a message of the transaction; (its TxnId, a LargeOutcome).
@@ -226,28 +231,28 @@ def append_in_txn(
     txn = enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
-    number, sequence, found = _in_txn(draft, txn, topic, to)
+    number, sequence, outcome = _in_txn(draft, txn, topic, to)
     pair = (txn.coordinator, txn.sequence)
-    if found is None:
-        due = _Due(draft, topic, to, number)
+    if outcome is None:
+        due = _DeliveryTime(draft, topic, to, number)
         refusal = due.refusal()
         if refusal is not None:
             return refusal
         if number not in txn.partitions:
             draft.ops.append(PartitionAdded(*pair, number))
-        held = buffers.find_held(view.buffer(number), *pair)
-        index = 1 + (0 if held is None else held.count)
+        buffered = buffers.find_held(view.buffer(number), *pair)
+        index = 1 + (0 if buffered is None else buffered.count)
         producer = None if to.named is None else to.named.name
-        _chunks(draft, number, made, pair, index, producer, sequence, due.deliver_at, plain=False)
+        _chunks(draft, number, chunks, pair, index, producer, sequence, due.deliver_at, plain=False)
         draft.ops += due.warnings()
-        found = LargeOutcome(index=index, beyond_ttl=due.beyond_ttl)
-    return draft.decision((TxnId(*pair), found))
+        outcome = LargeOutcome(index=index, beyond_ttl=due.beyond_ttl)
+    return draft.decision((TxnId(*pair), outcome))
 
 
 def _in_txn(
-    draft: Draft, txn: Txn, topic: Topic, to: Address
+    draft: Draft, txn: Txn, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None]:
-    """(partition, sequence or -1, what is stored already); the scope is the transaction."""
+    """(partition, sequence or -1, the stored message); the scope is the transaction."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
@@ -255,8 +260,8 @@ def _in_txn(
     check_room(view, txn, 1)
     if to.named is None:
         return number, -1 if to.sequence is None else to.sequence, None
-    held = buffers.find_held(view.buffer(number), txn.coordinator, txn.sequence)
-    sent = None if held is None else held.producers.get(to.named.name)
+    buffered = buffers.find_held(view.buffer(number), txn.coordinator, txn.sequence)
+    sent = None if buffered is None else buffered.producers.get(to.named.name)
     sequence = _sequence(to, sent)
     if sent is None or sequences.fresh(sent, [sequence, sequence]):
         return number, sequence, None
@@ -268,7 +273,7 @@ def _in_txn(
 # --- both -------------------------------------------------------------------------------------
 
 
-def _sequence(to: Address, sent: Sequences | None) -> int:
+def _sequence(to: LargeTarget, sent: Sequences | None) -> int:
     """The sequence of the message: its own, or the next; raises InvalidMessage, LimitExceeded."""
     assert to.named is not None
     if to.sequence is None:
@@ -279,13 +284,13 @@ def _sequence(to: Address, sent: Sequences | None) -> int:
     return to.sequence
 
 
-class _Due:
+class _DeliveryTime:
     """When the message is delivered, by the clock of this decision."""
 
     __slots__ = ("_delays", "beyond_ttl", "deliver_at")
 
-    def __init__(self, draft: Draft, topic: Topic, to: Address, number: int) -> None:
-        self._delays = Delays(draft.view, draft.settings, topic, draft.now_ms)
+    def __init__(self, draft: Draft, topic: Topic, to: LargeTarget, number: int) -> None:
+        self._delays = DeliveryTimes(draft.view, draft.settings, topic, draft.now_ms)
         self.deliver_at = self._delays.resolved_one(to.deliver_at, to.deliver_after)
         self.beyond_ttl = self._delays.check_one(number, self.deliver_at)
 
@@ -306,7 +311,7 @@ def _reserved(draft: Draft, topic: Topic, number: int) -> LargeOutcome:
 def _chunks(
     draft: Draft,
     number: int,
-    made: PublishedChunks,
+    chunks: PublishedChunks,
     pair: tuple[int, int],
     index: int,
     producer: str | None,
@@ -315,16 +320,16 @@ def _chunks(
     *,
     plain: bool,
 ) -> None:
-    """Add the message; its ledger stands before the open one, which the sidecar then has."""
+    """Add the message. Its ledger comes before the open ledger of the sidecar, which must exist."""
     count_large(draft, topic_of(draft.view.catalog, number), number)
     draft.take_entries(number, "s", 0)
     draft.ops.append(
         ChunksAppended(
             number,
-            made.file,
-            made.value_bytes,
-            made.crc,
-            made.payload_bytes,
+            chunks.file,
+            chunks.value_bytes,
+            chunks.crc,
+            chunks.payload_bytes,
             *pair,
             index,
             producer,

@@ -1,8 +1,8 @@
-"""Named producers: the newest one of a name fences the others, and names are not kept for ever.
+"""Named producers: the newest producer of a name fences the others; idle names are forgotten.
 
-The epoch of a name is kept in the first partition of its topic, and what it sent last in each
-partition. A name is forgotten after being idle for dedup_idle_ms; if a partition would know more
-than dedup_producers_max names, the one idle for longest goes first.
+The first partition of a topic keeps the epoch of a name; each partition keeps the last sequence
+that the name sent there. A name is forgotten after being idle for dedup_idle_ms; a partition with
+more than dedup_producers_max names forgets the name idle for longest.
 Source: PIP-6, spec/transactions 7.
 """
 
@@ -17,14 +17,14 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.exclusive import SEAT
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.topic import LastSent
+from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.view.view import View
 from txlog.errors import ProducerFenced
 
 
-class Named(NamedTuple):
+class NamedProducer(NamedTuple):
     """A producer with a name, and the epoch it was opened with."""
 
     name: str
@@ -33,26 +33,26 @@ class Named(NamedTuple):
 
 def open_producer(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str
-) -> Decision[Named]:
-    """Decide that a producer takes the name over; written, not flushed. Returns its Named."""
+) -> Decision[NamedProducer]:
+    """Decide that a producer takes the name over; written, not flushed. Returns NamedProducer."""
     draft = Draft(view, settings, now.wall_ms)
     number = number_of(topic, 0)
-    known = last_sent(draft, now, number, name)
-    epoch = 1 if known is None else known.epoch + 1
-    if known is None:
+    sent = last_sent(draft, now, number, name)
+    epoch = 1 if sent is None else sent.epoch + 1
+    if sent is None:
         make_room(draft, number, name)
     draft.ops.append(ProducerOpened(number, name, epoch))
-    return draft.decision(Named(name, epoch))
+    return draft.decision(NamedProducer(name, epoch))
 
 
-def check_producer(view: View, topic: Topic, producer: Named) -> None:
-    """Raises ProducerFenced when another one of this name was opened later."""
-    known = view.topic(number_of(topic, 0)).producers.get(producer.name)
-    if known is not None and known.epoch > producer.epoch:
+def check_producer(view: View, topic: Topic, producer: NamedProducer) -> None:
+    """Raises ProducerFenced when another producer of this name was opened later."""
+    newest = view.topic(number_of(topic, 0)).producers.get(producer.name)
+    if newest is not None and newest.epoch > producer.epoch:
         short = TopicName.parse(topic.name).short
         raise ProducerFenced(
             f"producer {producer.name} of {short} was opened again elsewhere: epoch "
-            f"{producer.epoch} is fenced by {known.epoch}",
+            f"{producer.epoch} is fenced by {newest.epoch}",
             hint="stop this producer, or give each its own name",
             topic=short,
             producer=producer.name,
@@ -60,22 +60,25 @@ def check_producer(view: View, topic: Topic, producer: Named) -> None:
         )
 
 
-def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | None:
-    """What the name sent last to a partition; one that was idle too long is forgotten now."""
-    known = draft.view.topic(number).producers.get(name)
-    if known is None or (number, name) in draft.forgotten:
+def last_sent(draft: Draft, now: Instant, number: int, name: str) -> ProducerState | None:
+    """The last message of the name in a partition.
+
+    Forgets the name first if it was idle too long.
+    """
+    sent = draft.view.topic(number).producers.get(name)
+    if sent is None or (number, name) in draft.forgotten:
         return None
-    since_ms = known.time_ms + draft.settings.dedup_idle_ms
+    since_ms = sent.time_ms + draft.settings.dedup_idle_ms
     if since_ms < now.wall_ms and since_ms < trusted(draft.view, draft.settings, now).wall_ms:
         _forget(draft, number, [name])
         return None
-    return known
+    return sent
 
 
 def make_room(draft: Draft, number: int, name: str) -> None:
     """Forget the names idle longest in a partition, if a new one would be too many.
 
-    Not those that have messages in the same frame.
+    Names with messages in the same frame stay.
     """
     producers = draft.view.topic(number).producers
     if name in producers:
@@ -83,8 +86,8 @@ def make_room(draft: Draft, number: int, name: str) -> None:
     surplus = len(producers) + 1 - draft.settings.dedup_producers_max
     if surplus > 0:
         busy = {op.producer for op in draft.ops if isinstance(op, Appended)}
-        others = (one for one in producers if one != SEAT and one not in busy)
-        oldest = nsmallest(surplus, others, key=lambda one: producers[one].time_ms)
+        others = (other for other in producers if other != SEAT and other not in busy)
+        oldest = nsmallest(surplus, others, key=lambda other: producers[other].time_ms)
         _forget(draft, number, oldest)
 
 

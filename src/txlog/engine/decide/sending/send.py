@@ -1,12 +1,12 @@
-"""Sending: plain messages to the partition, those of a transaction to its sidecar; deduplication.
+"""Sending and deduplication: to the partition, or in a transaction to its sidecar.
 
     plain send                  scope (partition, producer name), as long as the settings keep it
     send in a transaction       scope (transaction, producer name, partition)
 
-A sequence that is stored in its scope is a repetition: the call succeeds, nothing is stored, and of
-the newest message of the producer the original id is returned (`dedup`). A batch is one frame and
-gets one answer a row; what several producers have to send can be one frame, too. Large messages are
-in `large`.
+A sequence that is stored in its scope is a repetition: the call succeeds and stores nothing. If the
+repetition is of the producer's newest message, the answer has the original id (`dedup`). A batch is
+one frame and gets one answer per row. Batches of several producers can share a frame. Large
+messages are in `large`.
 Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 
@@ -24,8 +24,8 @@ from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending import dedup, producers
-from txlog.engine.decide.sending.dedup import Fresh
-from txlog.engine.decide.sending.deliver_at import Delays, delays_of
+from txlog.engine.decide.sending.dedup import DedupResult
+from txlog.engine.decide.sending.deliver_at import DeliveryTimes, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
@@ -57,7 +57,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.dedup import Rows
-    from txlog.engine.decide.sending.producers import Named
+    from txlog.engine.decide.sending.producers import NamedProducer
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
     from txlog.engine.model.sequences import Sequences
@@ -66,11 +66,11 @@ _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 
 
 class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
-    """What became of one slice of a routed batch.
+    """The result of one slice of a routed batch.
 
-    repeats:    rows of the slice that were stored before; of `original` (row, id) the id is known.
-                In a transaction only its index counts
-    beyond_ttl: of the rows that were stored, those that will expire before they are due
+    repeats:    rows of the slice that were stored before; `original` is the (row, id) whose id is
+                known. In a transaction only its index counts
+    beyond_ttl: marks the stored rows that will expire before they are due
     """
 
     partition: int
@@ -89,28 +89,28 @@ class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
         return dedup.repeated(self.repeats)
 
     def places(self) -> list[int | None]:
-        """Of each row its place among those that were stored; None: it is a repetition."""
+        """For each row its place among the stored rows; None: it is a repetition."""
         out: list[int | None] = []
-        place = 0
+        next_place = 0
         for start, stop in [*self.repeats, (self.rows, self.rows)]:
-            kept = start - len(out)
-            out += range(place, place + kept)
+            stored = start - len(out)
+            out += range(next_place, next_place + stored)
             out += [None] * (stop - start)
-            place += kept
+            next_place += stored
         return out
 
 
-class Outgoing(NamedTuple):
+class OutgoingBatch(NamedTuple):
     """Routed rows of one producer, and the topic they go to."""
 
     topic: Topic
     routed: Routed
-    named: Named | None
+    named: NamedProducer | None
 
 
-Batch: TypeAlias = Callable[[View], Outgoing]
-# What refuses the rows of one producer and says nothing of those of another. Not NotAllowed: that
-# is how a call made inside this one is refused, from `__del__` or a signal handler.
+Batch: TypeAlias = Callable[[View], OutgoingBatch]
+# Errors that refuse the rows of one producer and do not affect the other producers. NotAllowed is
+# absent: a call made inside this one, from `__del__` or a signal handler, is refused with it.
 REFUSALS = (
     InvalidArgument,
     InvalidMessage,
@@ -123,14 +123,19 @@ REFUSALS = (
 
 
 def send(
-    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, named: Named | None
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    routed: Routed,
+    sender: NamedProducer | None,
 ) -> Decision[list[SliceReceipt]]:
     """Decide a plain send; durable before answered. Returns SliceReceipts.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
     draft = Draft(view, settings, now.wall_ms)
-    sent = send_into(draft, now, Outgoing(topic, routed, named), 0)
+    sent = send_into(draft, now, OutgoingBatch(topic, routed, sender), 0)
     if isinstance(sent, Decision):
         return sent
     # even a duplicate is answered only once its original is durable
@@ -142,26 +147,26 @@ def send_together(
 ) -> Decision[list[list[SliceReceipt] | TxlogError]]:
     """Decide plain sends of several producers, to any topics, as one frame; durable.
 
-    Returns for each its SliceReceipts, or the error that refused it: then nothing of it is stored,
-    and the others are. Each producer may have one batch. Of a refused batch its delays are counted
-    only if it is of one message: the sender of more has them decided one by one.
-    raises: what concerns all of them, such as Corruption
+    Returns for each batch its SliceReceipts, or the error that refused it. A refused batch stores
+    nothing; the others are stored. Each producer may have one batch. The delays of a refused batch
+    are counted only if it has one message: the sender of more repeats them one by one.
+    raises: errors that concern all of them, such as Corruption
     """
     draft = Draft(view, settings, now.wall_ms)
     answers: list[list[SliceReceipt] | TxlogError] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
     for batch in batches:
-        before = draft.mark()
+        mark = draft.mark()
         try:
             outgoing = batch(view)
             sent = send_into(draft, now, outgoing, at)
         except REFUSALS as error:
-            draft.back_to(before)
+            draft.back_to(mark)
             answers.append(error)
             continue
         if isinstance(sent, Decision):
-            draft.back_to(before)
+            draft.back_to(mark)
             if outgoing.routed.rows.num_rows == 1:
                 draft.ops += sent.ops
             assert sent.error is not None
@@ -174,20 +179,20 @@ def send_together(
     return Decision(draft.ops, _concatenated(pieces), True, answers)
 
 
-class Sent(NamedTuple):
-    """What became of each slice, and the rows to store."""
+class SendResult(NamedTuple):
+    """The receipt of each slice, and the rows to store."""
 
     stored: list[SliceReceipt]
     rows: pa.RecordBatch | OneRow | None
 
 
 def send_into(
-    draft: Draft, now: Instant, outgoing: Outgoing, row_start: int
-) -> Sent | Decision[Any]:
+    draft: Draft, now: Instant, outgoing: OutgoingBatch, row_start: int
+) -> SendResult | Decision[Any]:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
-    topic, routed, named = outgoing
+    topic, routed, sender = outgoing
     view = draft.view
-    producer = _checked(view, topic, named)
+    producer = _checked(view, topic, sender)
     delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
     if delays is not None:
         routed = delays.resolved(routed)
@@ -208,33 +213,33 @@ def send_into(
         if fresh.original is not None and sent is not None:
             where = MessageId(sent.ledger, sent.entry, sent.index)
             original = (fresh.original, where)
-        kept = piece.rows
+        stored_rows = piece.rows
         if fresh.repeats:
-            kept -= _count_repeats(draft, number, fresh)
+            stored_rows -= _count_repeats(draft, number, fresh)
         ledger = first = 0
         beyond = None
-        if kept:
-            ledger, first = draft.take_entries(number, "p", kept)
+        if stored_rows:
+            ledger, first = draft.take_entries(number, "p", stored_rows)
             rows = fresh.rows
             size = piece.payload_bytes if not fresh.repeats else as_batch(rows).nbytes
-            place = (number, ledger, first, row_start + at, kept, size)
+            position = (number, ledger, first, row_start + at, stored_rows, size)
             times = times_of(as_batch(rows)) if routed.has_times else None
-            draft.ops.append(Appended(*place, producer, fresh.last_sequence, times))
+            draft.ops.append(Appended(*position, producer, fresh.last_sequence, times))
             if fresh.runs:
                 assert producer is not None
                 draft.ops.append(SequencesStored(number, producer, fresh.runs, fresh.row))
             pieces.append(rows)
-            at += kept
+            at += stored_rows
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = dedup.as_kept(rows, piece, kept)
+                typed = dedup.as_kept(rows, piece, stored_rows)
                 count_mismatched(draft, topic, number, typed)
         where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
         stored.append(SliceReceipt(*where_from, ledger, first, 0, beyond))
     refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
-    return Sent(stored, _joined(routed, pieces, at))
+    return SendResult(stored, _joined(routed, pieces, at))
 
 
 def send_in_txn(
@@ -244,7 +249,7 @@ def send_in_txn(
     uid: int,
     topic: Topic,
     routed: Routed,
-    named: Named | None,
+    sender: NamedProducer | None,
     use: Use,
 ) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
     """Decide a send in a transaction; written, not flushed: the commit carries it.
@@ -257,7 +262,7 @@ def send_in_txn(
     txn = enter.enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
-    producer = _checked(view, topic, named)
+    producer = _checked(view, topic, sender)
     for piece in routed.slices:
         check_available(view, topic, number_of(topic, piece.partition))
     delays = delays_of(view, settings, topic, routed, now.wall_ms)
@@ -271,37 +276,37 @@ def send_in_txn(
     at = 0
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
-        held = buffers.find_held(view.buffer(number), *pair)
-        sent = None if held is None or producer is None else held.producers.get(producer)
+        buffered = buffers.find_held(view.buffer(number), *pair)
+        sent = None if buffered is None or producer is None else buffered.producers.get(producer)
         fresh = _fresh(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             original = (fresh.original, MessageId(0, 0, sent.index))
-        kept = piece.rows
+        stored_rows = piece.rows
         if fresh.repeats:
-            kept -= _count_repeats(draft, number, fresh)
-        index = 1 + (0 if held is None else held.count)
+            stored_rows -= _count_repeats(draft, number, fresh)
+        index = 1 + (0 if buffered is None else buffered.count)
         ledger = first = 0
         beyond = None
-        if kept:
+        if stored_rows:
             if number not in txn.partitions:
                 draft.ops.append(PartitionAdded(*pair, number))
-            ledger, first = draft.take_entries(number, "s", kept)
+            ledger, first = draft.take_entries(number, "s", stored_rows)
             rows = fresh.rows
             size = piece.payload_bytes if not fresh.repeats else as_batch(rows).nbytes
-            place = (number, ledger, first, at, kept, size)
+            position = (number, ledger, first, at, stored_rows, size)
             times = times_of(as_batch(rows)) if routed.has_times else None
             last = fresh.last_sequence
-            draft.ops.append(BufferAppended(*place, *pair, index, producer, last, times))
+            draft.ops.append(BufferAppended(*position, *pair, index, producer, last, times))
             if fresh.runs:
                 assert producer is not None
                 noted = (number, *pair, producer, fresh.runs, fresh.row)
                 draft.ops.append(BufferSequencesStored(*noted))
             pieces.append(rows)
-            at += kept
+            at += stored_rows
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = dedup.as_kept(rows, piece, kept)
+                typed = dedup.as_kept(rows, piece, stored_rows)
                 count_mismatched(draft, topic, number, typed)
         where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
         stored.append(SliceReceipt(*where_from, ledger, first, index, beyond))
@@ -312,8 +317,8 @@ def send_in_txn(
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
 
 
-def _refused(draft: Draft, delays: Delays | None) -> Decision[Any] | None:
-    """The decision that refuses all for their delays; if there is none, add what warns of them."""
+def _refused(draft: Draft, delays: DeliveryTimes | None) -> Decision[Any] | None:
+    """The decision that refuses all rows for their delays; None: adds the warnings about delays."""
     if delays is None:
         return None
     refusal = delays.refusal()
@@ -322,12 +327,12 @@ def _refused(draft: Draft, delays: Delays | None) -> Decision[Any] | None:
     return refusal
 
 
-def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
+def _checked(view: View, topic: Topic, sender: NamedProducer | None) -> str | None:
     """The producer's name, None without one; raises ProducerFenced."""
-    if named is None:
+    if sender is None:
         return None
-    producers.check_producer(view, topic, named)
-    return named.name
+    producers.check_producer(view, topic, sender)
+    return sender.name
 
 
 def _fresh(
@@ -336,13 +341,13 @@ def _fresh(
     producer: str | None,
     sent: Sequences | None,
     series: list[int] | None,
-) -> Fresh:
-    """What of a slice is stored; all of it without a producer's name."""
+) -> DedupResult:
+    """Which rows of a slice are stored; all of them without a producer's name."""
     if producer is not None:
         return dedup.fresh_rows(routed, piece, producer, sent, series)
     if routed.has_times:
-        return Fresh(routed.batch.slice(piece.row_start, piece.rows))
-    return Fresh(routed.rows)  # the whole batch: nobody looks at single rows
+        return DedupResult(routed.batch.slice(piece.row_start, piece.rows))
+    return DedupResult(routed.rows)  # the whole batch: no caller looks at single rows
 
 
 def times_of(rows: pa.RecordBatch) -> bytes | None:
@@ -359,8 +364,8 @@ def times_of(rows: pa.RecordBatch) -> bytes | None:
     size = times.type.byte_width
     data = times.buffers()[1]
     assert data is not None
-    found: bytes = data.slice(times.offset * size, len(times) * size).to_pybytes()
-    return found
+    encoded: bytes = data.slice(times.offset * size, len(times) * size).to_pybytes()
+    return encoded
 
 
 def count_mismatched(
@@ -373,8 +378,8 @@ def count_mismatched(
 ) -> None:
     """Count the rows whose values do not fit the schema of a topic that has one.
 
-    is_moved: from another topic; such rows are stored all the same
-    raises:   InvalidMessage where such rows are not to be stored
+    is_moved: the rows come from another topic and are stored in any case
+    raises:   InvalidMessage where the policy refuses such rows
     """
     typing = typing_of(draft.view, draft.settings, topic)
     if typing is None or not (count := unchecked(rows)):
@@ -407,7 +412,7 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
         draft.ops.append(SchemaMismatched(partition, 1))
 
 
-def _count_repeats(draft: Draft, partition: int, fresh: Fresh) -> int:
+def _count_repeats(draft: Draft, partition: int, fresh: DedupResult) -> int:
     """Count the repetitions of a slice; returns how many rows they are."""
     duplicates = dedup.repeated(fresh.repeats)
     missing = duplicates - (fresh.original is not None)
@@ -438,7 +443,10 @@ def _joined(
 
 
 def _concatenated(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """The rows of several producers in one batch; a column that one of them lacks is null there."""
+    """The rows of several producers in one batch.
+
+    A column that a producer lacks is null in its rows.
+    """
     if len(pieces) < 2:
         return pieces[0] if pieces else None
     tables = [pa.Table.from_batches([piece]) for piece in pieces]
@@ -449,16 +457,16 @@ def _concatenated(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 def check_room(view: View, txn: Txn, messages: int) -> None:
     """A transaction holds at most TXN_MESSAGES_MAX messages, so that its end stays one frame."""
-    held = 0
+    messages_held = 0
     for partition in txn.partitions:
-        known = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
-        held += 0 if known is None else known.count
-    if held + messages > TXN_MESSAGES_MAX:
+        buffered = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
+        messages_held += 0 if buffered is None else buffered.count
+    if messages_held + messages > TXN_MESSAGES_MAX:
         raise LimitExceeded(
             f"transaction {txn.coordinator}:{txn.sequence} would hold "
-            f"{held + messages} messages, the most is {TXN_MESSAGES_MAX}",
+            f"{messages_held + messages} messages, the most is {TXN_MESSAGES_MAX}",
             hint="commit and begin another",
             setting="txn_messages_max",
             limit=TXN_MESSAGES_MAX,
-            value=held + messages,
+            value=messages_held + messages,
         )

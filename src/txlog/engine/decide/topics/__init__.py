@@ -1,17 +1,15 @@
 """Decisions about topics and subscriptions themselves.
 
-That they exist, by which policies they live, and which files hold them.
+Creating and deleting them, their policies, and the files that hold them.
 
 Contents:
 
-    availability   taking a partition away, and bringing it back with all that waited
-    buckets        what upkeep of the delayed index may change
-    create         new topics, subscriptions and coordinators
+    availability   taking a partition away, and bringing it back with all waiting ends
+    buckets        which changes upkeep of the delayed index may make
+    create         new topics, subscriptions and coordinators; more partitions, other settings
     deletion       deleting subscriptions and topics
-    files          the switch to a copy elsewhere, or to rows compacted by key
+    files          switches to a copy elsewhere, to compacted rows, to a new file of a sidecar
     policies       policies of a subscription, and those that topic, namespace and store share
     schemas        adding a schema that fits those before it, and deleting all
-    sidecar        rolling a sidecar, and switching to its compacted ledger
     trim           removing the oldest ledgers of a partition
-    update         more partitions, other policies, other settings
 """

@@ -1,8 +1,8 @@
-"""Taking a partition away, and bringing it back together with everything that waited for it.
+"""Taking a partition away, and bringing it back together with the transactions that wait for it.
 
 Bringing it back is one frame: the markers, aborts and cursor changes of every decided transaction
-that waited, in order of decision, the last status of those that are complete with it, and
-PartitionAvailable. So nobody can read the partition while a marker is still missing.
+that waited, in order of decision; the last status of transactions that are complete with it; and
+PartitionAvailable. So no reader sees the partition while a marker is still missing.
 Source: spec/transactions 11.
 """
 
@@ -25,8 +25,11 @@ from txlog.errors import Corruption, InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
-    """What became of a partition; finished: the transactions completed by its return."""
+class AvailabilityChange:
+    """The state of a partition after the switch.
+
+    finished: the transactions that its return completed.
+    """
 
     online: bool
     changed: bool
@@ -34,27 +37,29 @@ class Switched:
 
 
 def partition_number(view: View, name: TopicName) -> int:
-    """The store-wide number of the partition in a name; a single one need not be named.
+    """The store-wide number of the partition in a name; a topic with one partition needs no index.
 
     raises: TopicNotFound, InvalidArgument (which of several)
     """
-    found = find_topic(view, name)
-    if name.partition is None and found.partitions > 1:
+    topic = find_topic(view, name)
+    if name.partition is None and topic.partitions > 1:
         raise InvalidArgument(
-            f"{name.short} has {found.partitions} partitions: which one?",
+            f"{name.short} has {topic.partitions} partitions: which one?",
             code=205,
             hint=f"{name.short}/0",
             topic=name.short,
         )
-    return number_of(found, name.partition or 0)
+    return number_of(topic, name.partition or 0)
 
 
-def set_offline(view: View, name: TopicName) -> Decision[Switched]:
-    """Decide that a partition is not available; a Switched. Raises TopicNotFound."""
+def set_offline(view: View, name: TopicName) -> Decision[AvailabilityChange]:
+    """Decide that a partition is not available; an AvailabilityChange. Raises TopicNotFound."""
     number = partition_number(view, name)
     if number in view.catalog.unavailable:
-        return Decision([], None, True, Switched(False, False))
-    return Decision([PartitionOffline(number, "admin")], None, True, Switched(False, True))
+        return Decision([], None, True, AvailabilityChange(False, False))
+    return Decision(
+        [PartitionOffline(number, "admin")], None, True, AvailabilityChange(False, True)
+    )
 
 
 def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bool]:
@@ -68,15 +73,17 @@ def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bo
     return Decision([], None, True, False)  # a checkpoint has replaced the file meanwhile
 
 
-def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision[Switched]:
-    """Decide the return of a partition whose files were found good; a Switched."""
+def set_online(
+    view: View, settings: Settings, now: Instant, name: TopicName
+) -> Decision[AvailabilityChange]:
+    """Decide the return of a partition whose files were found good; an AvailabilityChange."""
     number = partition_number(view, name)
     if number not in view.catalog.unavailable:
-        return Decision([], None, True, Switched(True, False))
+        return Decision([], None, True, AvailabilityChange(True, False))
     draft = Draft(view, settings, now.wall_ms)
     finished: list[TxnId] = []
     for txn in waiting_for(view, number):
         if finish_ops(draft, txn, back=number).status in ENDED:
             finished.append(TxnId(txn.coordinator, txn.sequence))
     draft.ops.append(PartitionAvailable(number))
-    return draft.decision(Switched(True, True, finished), sync=True)
+    return draft.decision(AvailabilityChange(True, True, finished), sync=True)

@@ -1,4 +1,4 @@
-"""What upkeep may change in a partition's delayed index, and the frames that do it.
+"""The changes that upkeep may make to a partition's delayed index, and their frames.
 
 Files are made without the write lock, from a state that may be out of date by the time they exist.
 So each decision checks again; if a file no longer fits, the answer is False and nothing happens.
@@ -9,7 +9,7 @@ So each decision checks again; if a file no longer fits, the answer is False and
     merge     there are more buckets than the setting allows: two neighbours become one
     rebuild   a range that the index lacks and that a subscription still waits for
 
-Nothing here does I/O; what a footer says is passed in. Source: spec/delayed 6.
+Nothing here does I/O; callers pass in the contents of footers. Source: spec/delayed 6.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txlog.engine.view.view import View
 
 
 def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> int:
-    """What is due in a partition: times up to this."""
+    """The cutoff of a partition: messages with a time up to this are due."""
     topic = topic_of(view.catalog, partition)
     return delay_policy(view, settings, topic).cutoff(due_ms(view, settings, now))
 
@@ -45,7 +45,10 @@ def is_tended(view: View, partition: int) -> bool:
 
 
 def upkeep_due(view: View, settings: Settings, partition: int, now: Instant) -> bool:
-    """True when something is to be done; reads no file, and next to nothing without buckets."""
+    """True when upkeep has something to do.
+
+    Reads no file, and costs almost nothing without buckets.
+    """
     if not is_tended(view, partition):
         return False
     state = view.delayed(partition)
@@ -70,7 +73,7 @@ def is_overfull(view: View, settings: Settings, partition: int) -> bool:
 
 
 def doomed(view: View, partition: int, cutoff: int) -> list[BucketDeleted]:
-    """The buckets that go, an op for each cause."""
+    """The buckets to delete, with an op for each cause."""
     state = view.delayed(partition)
     if not state.buckets:
         return []
@@ -79,15 +82,15 @@ def doomed(view: View, partition: int, cutoff: int) -> list[BucketDeleted]:
         view.cursor(number, partition).mark_delete
         for number in topic_of(view.catalog, partition).subscriptions
     ]
-    gone: dict[str, list[Bucket]] = {}
+    by_cause: dict[str, list[Bucket]] = {}
     for bucket in state.buckets:
         if bucket.max_at <= cutoff:
-            gone.setdefault("due", []).append(bucket)
+            by_cause.setdefault("due", []).append(bucket)
         elif ends and bucket.last[0] < ends[0].ledger:
-            gone.setdefault("trimmed", []).append(bucket)
+            by_cause.setdefault("trimmed", []).append(bucket)
         elif marks and all(covers(mark, bucket.last) for mark in marks):
-            gone.setdefault("acknowledged", []).append(bucket)
-    return [_deleted(partition, gone[cause], cause, cutoff) for cause in gone]
+            by_cause.setdefault("acknowledged", []).append(bucket)
+    return [_deleted(partition, by_cause[cause], cause, cutoff) for cause in by_cause]
 
 
 def all_gone(view: View, partition: int) -> list[BucketDeleted]:
@@ -97,21 +100,22 @@ def all_gone(view: View, partition: int) -> list[BucketDeleted]:
 
 
 def _deleted(partition: int, buckets: Iterable[Bucket], cause: str, cutoff: int) -> BucketDeleted:
-    named = [(bucket.gen, bucket.file.path) for bucket in buckets]
+    pairs = [(bucket.gen, bucket.file.path) for bucket in buckets]
     return BucketDeleted(
-        partition, [gen for gen, _ in named], cause, cutoff, [path for _, path in named]
+        partition, [gen for gen, _ in pairs], cause, cutoff, [path for _, path in pairs]
     )
 
 
 def to_prune(state: Delayed, cutoff: int) -> list[Bucket]:
-    """Buckets of which more than half is due, and not all."""
+    """Buckets with more than half of their ids due, but not all."""
     return [bucket for bucket in state.buckets if bucket.half_at <= cutoff < bucket.max_at]
 
 
 def seal_through(state: Delayed, settings: Settings) -> Id | None:
     """The last id of the mutable bucket to seal; None: nothing.
 
-    Once an id came in a new ledger, those of the ledgers before it go; at mutable_ids_max all.
+    Once an id arrives in a new ledger, the ids of earlier ledgers are sealed; at mutable_ids_max
+    all are.
     """
     mutable = state.mutable
     count = len(mutable)
@@ -124,11 +128,11 @@ def seal_through(state: Delayed, settings: Settings) -> Id | None:
     below = bisect_left(ledgers, ledgers[-1])  # ids in the ledgers before the newest
     if below < max(1, settings.min_index_count_per_bucket):
         return None
-    at, found = 0, 0
-    while at < below and found < step:
+    at, ledgers_below = 0, 0
+    while at < below and ledgers_below < step:
         at = bisect_right(ledgers, ledgers[at], at)
-        found += 1
-    return mutable.place(below - 1) if found >= step else None
+        ledgers_below += 1
+    return mutable.place(below - 1) if ledgers_below >= step else None
 
 
 def neighbours(state: Delayed) -> list[tuple[Bucket, Bucket]]:
@@ -148,12 +152,12 @@ def least_pair(
 
 
 def live_ids(head: Head, cutoff: int) -> int:
-    """Ids in segments of which not all is due."""
+    """How many ids are in segments that are not due as a whole."""
     return sum(segment.count for segment in head.segments if segment.max_at > cutoff)
 
 
 def to_rebuild(view: View, partition: int) -> Ranges:
-    """The unindexed ranges in which a waiting subscription has something left."""
+    """The unindexed ranges in which a subscription that waits has messages left."""
     state = view.delayed(partition)
     if not state.unindexed:
         return []
@@ -185,8 +189,8 @@ def lose(view: View, partition: int, gens: Iterable[int]) -> Decision[int]:
     """Decide that buckets cannot be read; answers how many were still there."""
     if not has_partition(view.catalog, partition):
         return Decision([], None, True, 0)
-    wanted = set(gens)
-    lost = [bucket for bucket in view.delayed(partition).buckets if bucket.gen in wanted]
+    lost_gens = set(gens)
+    lost = [bucket for bucket in view.delayed(partition).buckets if bucket.gen in lost_gens]
     if not lost:
         return Decision([], None, True, 0)
     cutoff = max(bucket.cutoff_ms for bucket in lost)
@@ -210,7 +214,7 @@ def rebuild(view: View, op: BucketSealed) -> Decision[bool]:
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)
     ranges = view.delayed(op.partition).unindexed
-    assert op.first <= op.last  # else it would be tried forever
+    assert op.first <= op.last  # else upkeep would retry forever
     is_same = any(low <= op.first and op.last <= high for low, high in ranges)
     return Decision([op] if is_same else [], None, True, is_same)
 

@@ -1,9 +1,18 @@
-"""Creating topics and subscriptions, adding coordinators, rolling ledgers over."""
+"""Creating and changing topics, subscriptions, coordinators and settings; rolling ledgers over.
+
+Partitions are only ever added. A key's partition is crc32(key) mod partitions, so keys move when
+there are more. After the frame that adds partitions every send uses the new number, because a send
+looks under the lock; earlier messages stay where they are. A setting is checked together with all
+the others. A change is one op; an equal value is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound
@@ -17,19 +26,27 @@ from txlog.base.settings import (
 )
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.watermark import least_state
 from txlog.engine.decide.topics.policies import Policies
 from txlog.engine.decide.topics.policies import policy_ops as subscription_policies
 from txlog.engine.decide.topics.trim import POLICIES
 from txlog.engine.folds.catalog import Topic, consumers_of, numbers
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.folds.watermark import PAYLOAD_VERSION, Snapshot, encode_snapshot
+from txlog.engine.folds.watermark import START as FIRST_POSITION
 from txlog.engine.model.ops import (
+    ClockNoted,
     CursorOpened,
     IsolationSet,
+    PartitionsAdded,
     PolicySet,
     SchemaAdded,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
+    WatermarkSnapshot,
 )
+from txlog.engine.plan.clock_trust import ClockVerdict, judge
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
@@ -41,6 +58,7 @@ from txlog.errors import (
     InvalidArgument,
     LimitExceeded,
     NotAllowed,
+    NotFound,
 )
 
 NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})
@@ -48,7 +66,7 @@ SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
 def nothing(view: View, now: Instant) -> Decision[None]:
-    """A call that only wants the sweep before every decision."""
+    """A call that only needs the sweep before every decision."""
     del view, now
     return Decision([], None, True)
 
@@ -75,9 +93,9 @@ def create_topic(
             value=partitions,
         )
     catalog = view.catalog
-    known = catalog.by_name.get(name.full.casefold())
-    if known is not None:
-        there = catalog.topics[known]
+    existing = catalog.by_name.get(name.full.casefold())
+    if existing is not None:
+        there = catalog.topics[existing]
         if if_not_exists and there.name == name.full:
             return Decision([], None, True, False)
         raise AlreadyExists(
@@ -92,8 +110,8 @@ def create_topic(
         )
     draft = Draft(view, settings, now.wall_ms)
     first = catalog.next_partition
-    made = name.check_new().full
-    draft.ops.append(TopicCreated(catalog.next_topic, made, first, partitions))
+    full = name.check_new().full
+    draft.ops.append(TopicCreated(catalog.next_topic, full, first, partitions))
     for number in range(first, first + partitions):
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)
@@ -105,9 +123,10 @@ def create_topic(
 def first_use(
     view: View, settings: Settings, now: Instant, name: TopicName
 ) -> Decision[Topic | bool]:
-    """Decide to make a topic that is missing, if the store allows that; answers the topic.
+    """Decide to create a missing topic, if the store allows that; answers the topic.
 
-    raises: TopicNotFound: it does not, or the name is of a partition, or differs in case only
+    raises: TopicNotFound: the store does not allow it, or the name has a partition or differs only
+        in case
     """
     is_new = name.full.casefold() not in view.catalog.by_name and name.partition is None
     if not (is_new and settings.allow_auto_topic_creation):
@@ -119,9 +138,9 @@ def first_use(
 def set_policies(
     view: View, topic: Topic, policies: Mapping[str, int | None]
 ) -> Decision[dict[str, int]]:
-    """Decide policies of a topic, None to remove one; answers those it then has."""
-    known = {**view.catalog.policies.get(topic.number, {}), **policies}
-    answer = {name: value for name in POLICIES if (value := known.get(name)) is not None}
+    """Decide policies of a topic, None to remove one; answers the policies that it then has."""
+    merged = {**view.catalog.policies.get(topic.number, {}), **policies}
+    answer = {name: value for name in POLICIES if (value := merged.get(name)) is not None}
     return Decision([*policy_ops(topic.number, policies)], None, True, answer)
 
 
@@ -179,14 +198,14 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
-    wanted = position or START
+    bound = position or START
     for index, partition in enumerate(numbers(topic)):
         # an id selects its partition; in the others nothing is skipped
-        is_other = isinstance(wanted.value, MessageId) and (
-            partition_of(view, topic, wanted.value) != index
+        is_other = isinstance(bound.value, MessageId) and (
+            partition_of(view, topic, bound.value) != index
         )
-        behind = resolve_bound(view, topic, index, START if is_other else wanted)
-        draft.ops.append(CursorOpened(number, partition, behind))
+        mark = resolve_bound(view, topic, index, START if is_other else bound)
+        draft.ops.append(CursorOpened(number, partition, mark))
     draft.ops += subscription_policies(number, topic.name, name, policies)
     return draft.decision(True, sync=True)
 
@@ -197,22 +216,23 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
     raises: NotAllowed for fewer, InvalidArgument and LimitExceeded by the bounds of the setting
     """
     check_setting("coordinators", count)
-    before = settings.coordinators
-    if count < before:
+    old_count = settings.coordinators
+    if count < old_count:
         raise NotAllowed(
-            f"the store has {before} coordinators, {count} asked for: their number may only grow",
+            f"the store has {old_count} coordinators, {count} asked for: their number may "
+            "only grow",
             setting="coordinators",
-            limit=before,
+            limit=old_count,
             value=count,
         )
     draft = Draft(view, settings, now.wall_ms)
-    if count > before:
+    if count > old_count:
         draft.ops.append(SettingSet("coordinators", count))
-    return draft.decision(before, sync=True)
+    return draft.decision(old_count, sync=True)
 
 
 def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision[int]:
-    """Decide to close the open ledgers of these topics (None: of all), for sealing."""
+    """Decide to close the open ledgers of these topics or of all (None), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     rolled = 0
     for topic in view.catalog.topics.values() if topics is None else topics:
@@ -231,16 +251,138 @@ def set_isolation(
 ) -> Decision[bool]:
     """Decide the isolation of a subscription; answers whether it changed.
 
-    dead: consumers that the caller found dead; any other one is ConsumerBusy
+    dead: consumers that the caller found dead; any other consumer raises ConsumerBusy
     """
     check_isolation(isolation)
-    held = find_subscription(view, topic, name)
-    if any(one.number not in dead for one in consumers_of(view.catalog, held.number)):
+    subscription = find_subscription(view, topic, name)
+    if any(
+        consumer.number not in dead for consumer in consumers_of(view.catalog, subscription.number)
+    ):
         raise ConsumerBusy(
             f"subscription {name} has a consumer: its isolation cannot be changed",
             hint="close the consumer",
             subscription=name,
         )
-    if held.isolation == isolation:
+    if subscription.isolation == isolation:
         return Decision([], None, True, False)
-    return Decision([IsolationSet(held.number, isolation)], None, True, True)
+    return Decision([IsolationSet(subscription.number, isolation)], None, True, True)
+
+
+# --- changing a topic, or a setting ---------------------------------------------------------------
+
+
+# --- a topic ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedTopic:
+    """The partitions and policies of a topic after a change, and whether anything changed."""
+
+    topic: str
+    partitions: int
+    policies: dict[str, int]
+    changed: bool
+
+
+def update_topic(
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    partitions: int | None,
+    policies: Mapping[str, int | None],
+) -> Decision[UpdatedTopic]:
+    """Decide partitions (None: unchanged) and policies (None: remove) of a topic.
+
+    returns: an UpdatedTopic, durable; subscriptions get new partitions from their start
+    raises:  NotAllowed (fewer partitions), LimitExceeded, InvalidArgument (a policy)
+    """
+    short = TopicName.parse(topic.name).short
+    draft = Draft(view, settings, now.wall_ms)
+    count = topic.partitions if partitions is None else partitions
+    if count < topic.partitions:
+        raise NotAllowed(
+            f"topic {short} has {topic.partitions} partitions, {count} asked for: their number "
+            "may only grow",
+            hint="messages cannot move between partitions",
+            topic=short,
+        )
+    if count > PARTITIONS_MAX:
+        raise LimitExceeded(
+            f"a topic has at most {PARTITIONS_MAX} partitions, not {count}",
+            setting="partitions_max",
+            limit=PARTITIONS_MAX,
+            value=count,
+        )
+    old_policies = view.catalog.policies.get(topic.number, {})
+    different = {name: value for name, value in policies.items() if old_policies.get(name) != value}
+    policy_ops(topic.number, policies)  # refuses a bad value, even one that is set already
+    draft.ops += policy_ops(topic.number, different)
+    if count > topic.partitions:
+        _add(draft, topic, count - topic.partitions)
+    now_known = {
+        name: value
+        for name, value in {**old_policies, **policies}.items()
+        if value is not None and name in POLICIES
+    }
+    return draft.decision(UpdatedTopic(short, count, now_known, bool(draft.ops)), sync=True)
+
+
+def _add(draft: Draft, topic: Topic, count: int) -> None:
+    first = draft.view.catalog.next_partition
+    draft.ops.append(PartitionsAdded(topic.number, first, count))
+    state = least_state(draft.view, topic)
+    for number in range(first, first + count):
+        ledger, entry = draft.roll(number, "p", 0)
+        if state is not None:  # a partition without known state would stop every consumer
+            payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, FIRST_POSITION, state))
+            draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
+        for subscription in topic.subscriptions:
+            draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))
+
+
+# --- a setting -------------------------------------------------------------------------------
+
+Value = int | str | float
+
+
+class ChangedSetting(msgspec.Struct, frozen=True, gc=False):
+    """A setting, its value before and now."""
+
+    name: str
+    before: Value
+    value: Value
+
+
+def set_setting(
+    view: View, settings: Settings, now: Instant, name: str, value: Value
+) -> Decision[ChangedSetting]:
+    """Decide a setting of the store; answers ChangedSetting.
+
+    raises: NotFound (308); InvalidArgument and LimitExceeded by its bounds and by other settings;
+            NotAllowed for fewer coordinators
+    """
+    old_value = current(settings, name)
+    new_value = Settings.from_mapping({**settings.to_mapping(), name: value}).to_mapping()[name]
+    answer = ChangedSetting(name, old_value, new_value)
+    if new_value == old_value:
+        return Decision([], None, True, answer)
+    if name == "coordinators":
+        assert isinstance(new_value, int)
+        decided = scale_coordinators(view, settings, now, new_value)
+        return Decision(decided.ops, None, True, answer)
+    return Decision([SettingSet(name, new_value)], None, True, answer)
+
+
+def current(settings: Settings, name: str) -> Value:
+    """The value of a setting; raises NotFound (308)."""
+    values = settings.to_mapping()
+    if name not in values:
+        raise NotFound(f"no setting {name[:60]}", hint="txlog config show lists them", setting=name)
+    return values[name]
+
+
+def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[ClockVerdict]:
+    """Decide that the wall clock is right, durable; answers the verdict on it before."""
+    judged = judge(view, settings, now)
+    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)

@@ -1,7 +1,8 @@
 """Deleting subscriptions and topics, in one frame each.
 
-Whatever transactions hold there goes too. An open transaction commits without it and reports it as
-skipped; a decided one that waited for nothing else completes in the frame of the deletion (I-17).
+The messages and acknowledgements of transactions there go too. An open transaction commits without
+it and reports it as skipped; a decided one that waited for nothing else completes in the frame of
+the deletion (I-17).
 Files go as they do in a trim: the frame lets go of the ledgers, and the next checkpoint no longer
 names them. Source: spec/transactions 5.1, 9.3, 11.
 """
@@ -27,7 +28,7 @@ from txlog.errors import ConsumerBusy, StillInUse
 
 @dataclass(frozen=True, slots=True)
 class DeletedSubscription:
-    """What a deleted subscription had not acknowledged."""
+    """The deleted subscription, and how many messages it had not acknowledged."""
 
     topic: str
     subscription: str
@@ -36,7 +37,7 @@ class DeletedSubscription:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What was in a deleted topic."""
+    """The counts of a deleted topic."""
 
     topic: str
     partitions: int
@@ -50,38 +51,39 @@ def delete_subscription(
     settings: Settings,
     now: Instant,
     topic: Topic,
-    held: Subscription,
+    subscription: Subscription,
     *,
     dead: Collection[int],
     force: bool,
 ) -> Decision[DeletedSubscription]:
-    """Decide to delete a subscription, with what it acknowledged and what is pending on it.
+    """Decide to delete a subscription, with its acknowledgements, final and pending.
 
-    dead:    consumers of it that the caller found dead; any other keeps it, unless forced
+    dead:    its consumers that the caller found dead; a live one prevents this, unless forced
     returns: a DeletedSubscription, durable
     raises:  ConsumerBusy
     """
     short = TopicName.parse(topic.name).short
-    known = {one.number for one in consumers_of(view.catalog, held.number)}
-    if not force and known - set(dead):
+    consumers = {consumer.number for consumer in consumers_of(view.catalog, subscription.number)}
+    if not force and consumers - set(dead):
         raise ConsumerBusy(
-            f"subscription {held.name} of {short} has a live consumer",
+            f"subscription {subscription.name} of {short} has a live consumer",
             hint="close it, or --force",
             topic=short,
-            subscription=held.name,
+            subscription=subscription.name,
         )
     draft = Draft(view, settings, now.wall_ms)
     ours = list(numbers(topic))
     answer = DeletedSubscription(
-        short, held.name, sum(backlog(view, held.number, number) for number in ours)
+        short, subscription.name, sum(backlog(view, subscription.number, number) for number in ours)
     )
     clamped = [
         number
         for number in ours
-        if view.exists(("watermark", number, 0)) and held.number in view.watermark(number).clamps
+        if view.exists(("watermark", number, 0))
+        and subscription.number in view.watermark(number).clamps
     ]
-    draft.ops.append(SubscriptionDeleted(held.number, ours, clamped))
-    _complete(draft, ours, [(number, held.number) for number in ours])
+    draft.ops.append(SubscriptionDeleted(subscription.number, ours, clamped))
+    _complete(draft, ours, [(number, subscription.number) for number in ours])
     return draft.decision(answer, sync=True)
 
 
@@ -108,13 +110,15 @@ def delete_topic(
     txns = {
         (coordinator, sequence)
         for side in sides
-        for coordinator, held in side.held.items()
-        for sequence in held
+        for coordinator, sequences in side.held.items()
+        for sequence in sequences
     }
-    used = [one for one in subscriptions if dead is None or _is_consumed(view, one, dead)]
-    if not force and (used or txns):
+    consumed = [
+        number for number in subscriptions if dead is None or _is_consumed(view, number, dead)
+    ]
+    if not force and (consumed or txns):
         raise StillInUse(
-            f"topic {short} has subscriptions ({len(used)}) or unfinished transactions "
+            f"topic {short} has subscriptions ({len(consumed)}) or unfinished transactions "
             f"({len(txns)})",
             hint="--force deletes it anyway",
             topic=short,
@@ -131,24 +135,26 @@ def delete_topic(
     draft.ops += [op for number in ours for op in all_gone(view, number)]
     ledgers = [end.ledger for state in states for end in state.ledgers]
     ledgers += [end.ledger for side in sides for end in side.ledgers]
-    ledgers += [one for state in states if state.compaction for one in state.compaction.ledgers]
+    ledgers += [
+        ledger for state in states if state.compaction for ledger in state.compaction.ledgers
+    ]
     draft.ops.append(TopicDeleted(topic.number, ours, ledgers))
-    gone = [(number, subscription) for number in ours for subscription in (0, *subscriptions)]
-    _complete(draft, ours, gone)
+    deleted = [(number, subscription) for number in ours for subscription in (0, *subscriptions)]
+    _complete(draft, ours, deleted)
     return draft.decision(answer, sync=True)
 
 
 def delete_unused(
     view: View, settings: Settings, now: Instant, number: int
 ) -> Decision[DeletedTopic]:
-    """Decide to delete a topic that nothing was stored in; nothing to do if it is gone.
+    """Decide to delete a topic without stored messages; does nothing if it is deleted already.
 
     raises: StillInUse (408): it has entries, a policy or a second schema, or as `delete_topic`
     """
     topic = view.catalog.topics.get(number)
     if topic is None:
         return Decision([])
-    states = [view.topic(one) for one in numbers(topic)]
+    states = [view.topic(partition) for partition in numbers(topic)]
     is_used = any(
         len(state.ledgers) > 1 or state.ledgers[0].entries or state.trimmed for state in states
     )
@@ -158,16 +164,16 @@ def delete_unused(
 
 
 def _is_consumed(view: View, subscription: int, dead: Collection[int]) -> bool:
-    return any(one.number not in dead for one in consumers_of(view.catalog, subscription))
+    return any(consumer.number not in dead for consumer in consumers_of(view.catalog, subscription))
 
 
-def _complete(draft: Draft, partitions: list[int], gone: list[Participant]) -> None:
-    """Add the end of every decided transaction that waits for nothing but what is deleted."""
-    found = {
+def _complete(draft: Draft, partitions: list[int], deleted: list[Participant]) -> None:
+    """Add the end of every decided transaction that waits only for the deleted participants."""
+    waiting = {
         (txn.coordinator, txn.sequence): txn
         for partition in partitions
         for txn in waiting_for(draft.view, partition)
     }
-    for txn in in_order(list(found.values())):
-        if not participants(draft.view, txn, gone=gone).waiting:
-            finish_ops(draft, txn, gone=gone)
+    for txn in in_order(list(waiting.values())):
+        if not participants(draft.view, txn, deleted=deleted).waiting:
+            finish_ops(draft, txn, deleted=deleted)

@@ -1,27 +1,27 @@
 """Policies: a subscription's own, and those that a topic inherits from its namespace and the store.
 
-A subscription's own; each may be set, changed, taken away (spec/transactions 3 and 9.1):
+A subscription's own; each may be set, changed or removed (spec/transactions 3 and 9.1):
 
-    ack_timeout_ms       what is not acknowledged for this long is delivered again
+    ack_timeout_ms       a message not acknowledged for this long is delivered again
     nack_delay_ms        a negatively acknowledged message comes again after this
     nack_backoff_max_ms  the delay doubles with each redelivery, up to this
-    max_redeliver_count  one that came again more often goes to the dead-letter topic
+    max_redeliver_count  a message redelivered more often goes to the dead-letter topic
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
     split_batches        1: clients of the server that acknowledge a batch as a whole get each of
                          its messages alone; the server sets it for such a client with transactions
 
 Inherited ones, in four families. A topic takes each one that it does not have from its namespace,
-and that from the store. What loses a policy inherits again; the store goes back to the default
-(spec/delayed 9 and 10; spec/watermarks 11):
+and that from the store. A scope that loses a policy inherits again; the store goes back to the
+default (spec/delayed 9 and 10; spec/watermarks 11):
 
-    DELAYED      active, tick_time_ms, strict: who waits, and how early a message may be
+    DELAYED      active, tick_time_ms, strict: which types wait, and how early a message may be
                  max_delivery_delay_ms    a longer delay is refused; 0: any
-                 fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
+                 fixed_delivery_delay_ms  the delay of every message; 0: the requested delay
                  ttl_from                 publish or deliver_at: from when a time to live counts
-    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and how long
-                 it waits; compaction_threshold_bytes: when the newest of each key is
-                 (plan/policies), said as None where there is no bound; and ttl_from
-    WATERMARK    those of plan/policies, named without their `watermark_`
+    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: which messages are kept,
+                 and how long they wait; compaction_threshold_bytes: when a topic is compacted by
+                 key (plan/policies), shown as None where there is no bound; and ttl_from
+    WATERMARK    the policies of plan/policies, named without their `watermark_`
     SCHEMA       compatibility, validation: of the schemas of topics (plan/records)
 """
 
@@ -81,7 +81,7 @@ def policy_ops(
                 topic=TopicName.parse(topic).short,
             )
     if policies.get("max_redeliver_count") is not None:
-        derived_topic(topic, name, "DLQ")  # one that is too long is refused now
+        derived_topic(topic, name, "DLQ")  # a name that is too long is refused now
     return [SubscriptionPolicySet(subscription, *item) for item in policies.items()]
 
 
@@ -111,13 +111,15 @@ def derived_topic(topic: str, name: str, suffix: str) -> str:
 
 
 def set_policies(
-    view: View, topic: Topic, held: Subscription, policies: Policies
+    view: View, topic: Topic, subscription: Subscription, policies: Policies
 ) -> Decision[dict[str, int | str]]:
-    """Decide policies of a subscription, None to remove one; answers those it then has."""
-    ops = policy_ops(held.number, topic.name, held.name, policies)
-    known = {**held.policies, **policies}
-    answer = {name: value for name, value in known.items() if value is not None}
-    changed = [op for op in ops if held.policies.get(op.name) != op.value]
+    """Decide policies of a subscription, None to remove one; answers the policies that it then
+    has.
+    """
+    ops = policy_ops(subscription.number, topic.name, subscription.name, policies)
+    merged = {**subscription.policies, **policies}
+    answer = {name: value for name, value in merged.items() if value is not None}
+    changed = [op for op in ops if subscription.policies.get(op.name) != op.value]
     return Decision([*changed], None, True, answer)
 
 
@@ -127,7 +129,7 @@ Value = int | str  # the value of a policy: a switch is a bool, some are words
 OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")
 
 
-class _Name(NamedTuple):
+class _PolicyName(NamedTuple):
     """How a policy is named in the catalog and in the settings of the store.
 
     words: its possible values; the catalog has the index of one
@@ -142,51 +144,51 @@ class _Name(NamedTuple):
         return self.setting in SWITCHES
 
 
-class Family(NamedTuple):
-    """Policies that are set together; noun: what they are about."""
+class PolicyGroup(NamedTuple):
+    """Policies that are set together; noun: their subject."""
 
     noun: str
-    names: Mapping[str, _Name]
+    names: Mapping[str, _PolicyName]
 
 
-DELAYED: Final = Family(
+DELAYED: Final = PolicyGroup(
     "delayed delivery",
     {
-        "active": _Name(ACTIVE, ACTIVE),
-        "tick_time_ms": _Name(TICK_TIME, TICK_TIME),
-        "strict": _Name(STRICT, STRICT),
-        "max_delivery_delay_ms": _Name(MAX_DELAY, MAX_DELAY),
-        "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
-        "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
+        "active": _PolicyName(ACTIVE, ACTIVE),
+        "tick_time_ms": _PolicyName(TICK_TIME, TICK_TIME),
+        "strict": _PolicyName(STRICT, STRICT),
+        "max_delivery_delay_ms": _PolicyName(MAX_DELAY, MAX_DELAY),
+        "fixed_delivery_delay_ms": _PolicyName(FIXED_DELAY, FIXED_DELAY),
+        "ttl_from": _PolicyName(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
     },
 )
 _UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms", "compaction_threshold_bytes")
-RETENTION: Final = Family(
+RETENTION: Final = PolicyGroup(
     "retention",
     {
-        **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
+        **{name: _PolicyName(name, name) for name in (*_UNBOUND, "retention_acked")},
         "ttl_from": DELAYED.names["ttl_from"],
     },
 )
-WATERMARK: Final = Family(
+WATERMARK: Final = PolicyGroup(
     "watermarks",
     {
-        name.removeprefix("watermark_"): _Name(
+        name.removeprefix("watermark_"): _PolicyName(
             name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
         )
         for name in WATERMARK_POLICIES
     },
 )
-SCHEMA: Final = Family(
+SCHEMA: Final = PolicyGroup(
     "schemas",
     {
-        name.removeprefix("schema_"): _Name(name, name, CHOICES[name])
+        name.removeprefix("schema_"): _PolicyName(name, name, CHOICES[name])
         for name in ("schema_compatibility", "schema_validation")
     },
 )
 
 
-class Scope(msgspec.Struct, frozen=True, gc=False):
+class PolicyScope(msgspec.Struct, frozen=True, gc=False):
     """Whose policies: a topic's, a namespace's (tenant/namespace), or with neither the store's."""
 
     topic: TopicName | None = None
@@ -194,21 +196,23 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
-    """What applies in a scope, and which scope each comes from: topic, namespace or store."""
+    """The policies in effect in a scope, and the scope that sets each: topic, namespace or
+    store.
+    """
 
-    scope: Scope
+    scope: PolicyScope
     policies: dict[str, Value | None]
     origins: dict[str, str]
     changed: bool = False
 
 
-def scope_of(topic: str | None, namespace: str | None) -> Scope:
+def scope_of(topic: str | None, namespace: str | None) -> PolicyScope:
     """The scope named; raises InvalidArgument (201 for both, 202 for a bad name)."""
     if topic is None:
-        return Scope(namespace=None if namespace is None else _namespace(namespace))
+        return PolicyScope(namespace=None if namespace is None else _namespace(namespace))
     if namespace is not None:
         raise InvalidArgument("a topic and a namespace are given", hint="name one of them")
-    return Scope(topic=TopicName.parse(topic))
+    return PolicyScope(topic=TopicName.parse(topic))
 
 
 def _namespace(text: str) -> str:
@@ -221,39 +225,45 @@ def _namespace(text: str) -> str:
     return f"{name.tenant}/{name.namespace}"
 
 
-def get_policies(view: View, settings: Settings, family: Family, scope: Scope) -> ScopedPolicies:
-    """What applies in a scope. Raises TopicNotFound."""
+def get_policies(
+    view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope
+) -> ScopedPolicies:
+    """The policies in effect in a scope. Raises TopicNotFound."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     return _effective(view, settings, family, scope, topic, {})
 
 
 def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
-    """Everything that was set for a topic itself, those of a family as people write them."""
-    said = {
-        known.policy: (name, known)
+    """All policies set for a topic itself; those of a family as users write them."""
+    by_policy = {
+        names.policy: (name, names)
         for family in (DELAYED, RETENTION, WATERMARK, SCHEMA)
-        for name, known in family.names.items()
+        for name, names in family.names.items()
     }
     out: dict[str, Value | None] = {}
     for policy, value in view.catalog.policies.get(topic.number, {}).items():
-        name, known = said.get(policy, (policy, _Name(policy, policy)))
-        out[name] = _said(known, value)
+        name, names = by_policy.get(policy, (policy, _PolicyName(policy, policy)))
+        out[name] = _said(names, value)
     return out
 
 
 def set_scoped_policies(
-    view: View, settings: Settings, family: Family, scope: Scope, values: Mapping[str, Value]
+    view: View,
+    settings: Settings,
+    family: PolicyGroup,
+    scope: PolicyScope,
+    values: Mapping[str, Value],
 ) -> Decision[ScopedPolicies]:
     """Decide policies of a scope; answers the resulting ScopedPolicies.
 
     raises: InvalidArgument, LimitExceeded, TopicNotFound
     """
-    wanted = {name: _stored(family, name, value) for name, value in values.items()}
-    return _decided(view, settings, family, scope, wanted)
+    stored = {name: _stored(family, name, value) for name, value in values.items()}
+    return _decided(view, settings, family, scope, stored)
 
 
 def remove_policies(
-    view: View, settings: Settings, family: Family, scope: Scope, names: Collection[str]
+    view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope, names: Collection[str]
 ) -> Decision[ScopedPolicies]:
     """Decide that a scope inherits these policies (none named: all); answers as set_policies."""
     for name in names:
@@ -262,52 +272,56 @@ def remove_policies(
 
 
 def _decided(
-    view: View, settings: Settings, family: Family, scope: Scope, wanted: Mapping[str, int | None]
+    view: View,
+    settings: Settings,
+    family: PolicyGroup,
+    scope: PolicyScope,
+    stored: Mapping[str, int | None],
 ) -> Decision[ScopedPolicies]:
-    """wanted: the values as the catalog has them, None: inherit."""
+    """stored: the values as the catalog has them, None: inherit."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     ops: list[Op] = []
-    for name, value in wanted.items():
+    for name, value in stored.items():
         ops += _op(view, settings, scope, topic, family.names[name], value)
-    answer = _effective(view, settings, family, scope, topic, wanted)
+    answer = _effective(view, settings, family, scope, topic, stored)
     return Decision(ops, None, True, msgspec.structs.replace(answer, changed=bool(ops)))
 
 
 def _op(
     view: View,
     settings: Settings,
-    scope: Scope,
+    scope: PolicyScope,
     topic: Topic | None,
-    known: _Name,
+    names: _PolicyName,
     value: int | None,
 ) -> list[Op]:
-    """What gives a scope this value, nothing if it has it."""
+    """The ops that give a scope this value; empty if it has the value."""
     if topic is not None:
-        if view.catalog.policies.get(topic.number, {}).get(known.policy) == value:
+        if view.catalog.policies.get(topic.number, {}).get(names.policy) == value:
             return []
-        return [PolicySet(topic.number, known.policy, value)]
+        return [PolicySet(topic.number, names.policy, value)]
     if scope.namespace is not None:
-        if view.catalog.namespace_policies.get(scope.namespace, {}).get(known.policy) == value:
+        if view.catalog.namespace_policies.get(scope.namespace, {}).get(names.policy) == value:
             return []
-        return [NamespacePolicySet(scope.namespace, known.policy, value)]
-    setting = _default(known) if value is None else value
-    if known.setting in CHOICES:
-        word = known.words[setting]
-        same = word == getattr(settings, known.setting)
-        return [] if same else [SettingSet(known.setting, word)]
-    same = setting == getattr(settings, known.setting)
-    return [] if same else [SettingSet(known.setting, setting)]
+        return [NamespacePolicySet(scope.namespace, names.policy, value)]
+    setting = _default(names) if value is None else value
+    if names.setting in CHOICES:
+        word = names.words[setting]
+        same = word == getattr(settings, names.setting)
+        return [] if same else [SettingSet(names.setting, word)]
+    same = setting == getattr(settings, names.setting)
+    return [] if same else [SettingSet(names.setting, setting)]
 
 
 def _effective(
     view: View,
     settings: Settings,
-    family: Family,
-    scope: Scope,
+    family: PolicyGroup,
+    scope: PolicyScope,
     topic: Topic | None,
     changes: Mapping[str, int | None],
 ) -> ScopedPolicies:
-    """What applies in a scope after its own changes."""
+    """The policies in effect in a scope after its own changes."""
     namespace = scope.namespace
     if topic is not None:
         name_of = TopicName.parse(topic.name)
@@ -319,70 +333,70 @@ def _effective(
         levels.append(("namespace", view.catalog.namespace_policies.get(namespace, {})))
     policies: dict[str, Value | None] = {}
     origins: dict[str, str] = {}
-    for name, known in family.names.items():
-        found: list[tuple[str, int]] = []
+    for name, names in family.names.items():
+        values_set: list[tuple[str, int]] = []
         for at, (origin, values) in enumerate(levels):
-            value = values.get(known.policy)
+            value = values.get(names.policy)
             if at == 0 and name in changes:
                 value = changes[name]
             if value is not None:
-                found.append((origin, value))
-        of_store = _of_store(settings, known)
+                values_set.append((origin, value))
+        of_store = _of_store(settings, names)
         if not levels and name in changes:
             changed = changes[name]
-            of_store = _default(known) if changed is None else changed
-        found.append(("store", of_store))
-        origins[name], value = found[0]
-        policies[name] = _said(known, value)
+            of_store = _default(names) if changed is None else changed
+        values_set.append(("store", of_store))
+        origins[name], value = values_set[0]
+        policies[name] = _said(names, value)
     return ScopedPolicies(scope, policies, origins)
 
 
-def _default(known: _Name) -> int:
-    return _of_store(Settings(), known)
+def _default(names: _PolicyName) -> int:
+    return _of_store(Settings(), names)
 
 
-def _of_store(settings: Settings, known: _Name) -> int:
+def _of_store(settings: Settings, names: _PolicyName) -> int:
     """The value of a setting, as the catalog would have it as a policy."""
-    value: Value = getattr(settings, known.setting)
-    return known.words.index(value) if isinstance(value, str) else int(value)
+    value: Value = getattr(settings, names.setting)
+    return names.words.index(value) if isinstance(value, str) else int(value)
 
 
-def _said(known: _Name, value: int) -> Value | None:
-    """A catalog value as people write it."""
-    if known.policy in _UNBOUND and value == UNLIMITED:
+def _said(names: _PolicyName, value: int) -> Value | None:
+    """A catalog value as users write it."""
+    if names.policy in _UNBOUND and value == UNLIMITED:
         return None
-    if known.words:
-        return known.words[value]
-    return bool(value) if known.is_switch else value
+    if names.words:
+        return names.words[value]
+    return bool(value) if names.is_switch else value
 
 
-def _stored(family: Family, name: str, value: object) -> int:
-    """A given value as the catalog has it; raises InvalidArgument."""
-    known = _name(family, name)
-    if known.is_switch:
+def _stored(family: PolicyGroup, name: str, value: object) -> int:
+    """A user's value as the catalog has it; raises InvalidArgument."""
+    names = _name(family, name)
+    if names.is_switch:
         if value not in (0, 1) or isinstance(value, float):
             raise InvalidArgument(
                 f"{name} is {value!r}, it must be true or false", setting=name, value=value
             )
         return int(bool(value))
-    if known.words:
-        if value not in known.words:
-            *others, last = known.words
-            words = f"{', '.join(others)} or {last}"
-            raise InvalidArgument(f"{name} is {value!r}, it must be {words}", setting=name)
-        return known.words.index(str(value))
+    if names.words:
+        if value not in names.words:
+            *others, last = names.words
+            choices = f"{', '.join(others)} or {last}"
+            raise InvalidArgument(f"{name} is {value!r}, it must be {choices}", setting=name)
+        return names.words.index(str(value))
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"{name} is {value!r}, it must be an integer", setting=name)
-    return check_setting(known.setting, value)
+    return check_setting(names.setting, value)
 
 
-def _name(family: Family, name: str) -> _Name:
-    known = family.names.get(name)
-    if known is None:
+def _name(family: PolicyGroup, name: str) -> _PolicyName:
+    names = family.names.get(name)
+    if names is None:
         raise InvalidArgument(
             f"{name} is not a policy of {family.noun}", hint=", ".join(family.names)
         )
-    return known
+    return names
 
 
 assert set(WATERMARK.names) == {

@@ -1,4 +1,6 @@
-"""Schemas of topics: a version is added if it fits those before it, and all go together.
+"""Schemas of topics: a version is added if it is compatible with the earlier ones.
+
+Deleting removes all.
 
 A deleted version's number is not used again, and its definition stays: messages name it.
 Source: spec/schemas 1; Pulsar's schema registry and its compatibility strategies.
@@ -23,15 +25,15 @@ from txlog.errors import IncompatibleSchema, LimitExceeded
 def add_schema(
     view: View, settings: Settings, topic: Topic, schema: Schema, *, marks: bool = False
 ) -> Decision[int]:
-    """Decide a new version; answers its number, that of the same schema if there is one.
+    """Decide a new version; answers its number, or that of an existing equal schema.
 
-    marks: values that do not fit shall be stored, too, and counted: the topic gets that as its
-           policy with its first schema, unless it or its namespace has another
+    marks: values that do not fit are stored, too, and counted: the topic gets this policy with its
+           first schema, unless it or its namespace has set one
     raises: IncompatibleSchema, LimitExceeded
     """
-    known = find(topic, schema)
-    if known is not None:
-        return Decision([], None, True, known.version)
+    existing = find(topic, schema)
+    if existing is not None:
+        return Decision([], None, True, existing.version)
     check(view, settings, topic, schema)
     if len(topic.schemas) >= SCHEMAS_MAX:
         raise LimitExceeded(
@@ -43,7 +45,7 @@ def add_schema(
     version = len(topic.schemas) + 1
     ops: list[Op] = [SchemaAdded(topic.number, version, schema.type, schema.definition)]
     is_said = VALIDATION in policies_of(view.catalog, topic)
-    is_first = all(one.deleted for one in topic.schemas)
+    is_first = all(version_.deleted for version_ in topic.schemas)
     if (
         marks
         and schema.is_record
@@ -57,22 +59,26 @@ def add_schema(
 
 def find(topic: Topic, schema: Schema) -> SchemaVersion | None:
     """The version of the topic that is this schema, if it is not deleted."""
-    for one in reversed(topic.schemas):
-        if not one.deleted and one.kind == schema.type and _is_same(schema_in(one), schema):
-            return one
+    for existing in reversed(topic.schemas):
+        if (
+            not existing.deleted
+            and existing.kind == schema.type
+            and _is_same(schema_in(existing), schema)
+        ):
+            return existing
     return None
 
 
-def _is_same(known: Schema, schema: Schema) -> bool:
+def _is_same(existing: Schema, schema: Schema) -> bool:
     """Whether two schemas of one type are the same.
 
-    Of a declared one only the properties that name types count, such as key.schema.type: clients
-    change others when they give back what they got.
+    For a declared schema only properties that name types count, such as key.schema.type: clients
+    change the others when they send a schema back.
     """
-    if schema.is_record or known.definition == schema.definition:
-        return known.definition == schema.definition
-    one, other = known.declaration, schema.declaration
-    return one[1] == other[1] and _types_in(one[2]) == _types_in(other[2])
+    if schema.is_record or existing.definition == schema.definition:
+        return existing.definition == schema.definition
+    existing_parts, parts = existing.declaration, schema.declaration
+    return existing_parts[1] == parts[1] and _types_in(existing_parts[2]) == _types_in(parts[2])
 
 
 def _types_in(properties: Mapping[str, str]) -> dict[str, str]:
@@ -80,9 +86,9 @@ def _types_in(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
-    """Raise IncompatibleSchema unless the schema may follow those that the topic has."""
+    """Raise IncompatibleSchema unless the schema may follow the topic's schemas."""
     strategy = word(view, settings, topic, COMPATIBILITY)
-    older = [schema_in(one) for one in topic.schemas if not one.deleted]
+    older = [schema_in(version) for version in topic.schemas if not version.deleted]
     why = compatibility.check(strategy.upper(), schema, older)
     if why is not None:
         raise IncompatibleSchema(
@@ -97,7 +103,7 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
 
 def delete_schemas(topic: Topic) -> Decision[int]:
     """Decide that a topic takes bytes; answers how many schemas it had."""
-    count = sum(not one.deleted for one in topic.schemas)
+    count = sum(not version.deleted for version in topic.schemas)
     return Decision([SchemasDeleted(topic.number)] if count else [], None, True, count)
 
 

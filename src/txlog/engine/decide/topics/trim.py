@@ -1,8 +1,9 @@
-"""Trimming: the oldest ledgers of a partition go as wholes, and whatever pointed at them moves on.
+"""Trimming: whole ledgers of a partition are dropped, oldest first, and positions in them move on.
 
-One frame holds all of it (Law 4): the ledgers, the sidecar ledgers that have no live row left, the
-mark-delete position of every cursor, and what open transactions still hold. From then on a trimmed
-message counts as DELETED. Source: spec/transactions 12, spec/reliability R18.
+One frame holds all of it (Law 4): the ledgers, the sidecar ledgers without a live row, the
+mark-delete position of every cursor, and the acknowledgements that open transactions still hold.
+From then on a trimmed message counts as DELETED. Source: spec/transactions 12, spec/reliability
+R18.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from txlog.engine.view.view import View
 from txlog.errors import Refused
 
 # The policies of a topic: keep this long, keep this many bytes, keep until acknowledged by all;
-# acknowledge what is older (upkeep/space/retention); compact by key (…/topic_compaction).
+# acknowledge older messages (upkeep/space/retention); compact by key (…/topic_compaction).
 POLICIES = (
     "retention_ms", "retention_bytes", "retention_acked", "ttl_ms", "compaction_threshold_bytes",
 )  # fmt: skip
@@ -38,7 +39,10 @@ POLICIES = (
 
 @dataclass(slots=True)
 class TrimmedPartition:
-    """What a trim does to one partition; unacked: messages some subscription has not deleted."""
+    """The result of a trim for one partition.
+
+    Unacked: messages that a subscription has not deleted.
+    """
 
     partition: int
     first_before: MessageId | None = None
@@ -51,7 +55,7 @@ class TrimmedPartition:
 
 @dataclass(slots=True)
 class TrimAnswer:
-    """What a trim does to a topic."""
+    """The result of a trim for a topic."""
 
     topic: str
     partitions: list[TrimmedPartition] = field(default_factory=list)
@@ -71,11 +75,12 @@ def trim(
     force_unacked: bool = False,
     careful: bool = False,
 ) -> Decision[TrimAnswer]:
-    """Decide to trim what is before a bound, or (None) what the topic's policies do not keep.
+    """Decide to trim the messages before a bound, or (None) those that the topic's policies do
+    not keep.
 
     careful: stop before the first ledger with unacknowledged messages, instead of refusing
     returns: a TrimAnswer, durable
-    raises:  Refused (902) if unacknowledged messages would go
+    raises:  Refused (902) if it would drop unacknowledged messages
     """
     draft = Draft(view, settings, now.wall_ms)
     answer = TrimAnswer(TopicName.parse(topic.name).short)
@@ -123,7 +128,7 @@ def _first(ends: list[LedgerEnd]) -> MessageId | None:
 
 
 def _below(ends: list[LedgerEnd], mark: Mark) -> int:
-    """How many of the oldest ledgers lie wholly at or before the mark."""
+    """How many of the oldest ledgers are wholly at or before the mark."""
     count = 0
     for end in ends:
         if not covers(mark, (end.ledger, end.entries - 1, 0)) or (
@@ -145,11 +150,11 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
     acked = 0
     if policy.retention_acked and topic.subscriptions:
         acked = _acknowledged(view, topic, number, state.ledgers[:-1])
-    count, left = 0, state.payload_bytes
+    count, bytes_left = 0, state.payload_bytes
     for end in state.ledgers[:-1]:
-        left -= end.payload_bytes
+        bytes_left -= end.payload_bytes
         is_old = age is not None and now_ms - end.last_ms >= age
-        is_beyond = size is not None and left >= size
+        is_beyond = size is not None and bytes_left >= size
         if not (is_old or is_beyond or count < acked):
             return count
         count += 1
@@ -159,9 +164,10 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
 
 
 def _compacted(state: TopicState) -> int:
-    """How many of the oldest ledgers a compaction by key has; all if there never was one.
+    """How many of the oldest ledgers a compaction by key covers; all without a compaction.
 
-    Whoever compacts a topic wants its newest messages kept, also those that came since.
+    A user who compacts a topic wants to keep its newest messages, including those after the
+    compaction.
     """
     if state.compaction is None:
         return len(state.ledgers)
@@ -170,8 +176,8 @@ def _compacted(state: TopicState) -> int:
 
 
 def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) -> int:
-    """How many of these ledgers are wholly below every subscription's mark-delete."""
-    marks = [view.cursor(one, number).mark_delete for one in topic.subscriptions]
+    """How many of these ledgers are wholly below the mark-delete position of every subscription."""
+    marks = [view.cursor(subscription, number).mark_delete for subscription in topic.subscriptions]
     for count, end in enumerate(ends):
         last = _last_message(view, number, end)
         if last is not None and not all(covers(mark, last) for mark in marks):
@@ -180,7 +186,7 @@ def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) 
 
 
 def _last_message(view: View, number: int, end: LedgerEnd) -> Mark | None:
-    """The last entry of a ledger that is a message, or a marker with some."""
+    """The last entry of a ledger that is a message, or a marker with messages."""
     buffer = view.buffer(number)
     silent = view.watermark(number).silent.get(end.ledger, ())
     for entry in range(end.entries - 1, -1, -1):
@@ -221,8 +227,8 @@ def _trim_partition(
     for subscription in topic.subscriptions:
         cursor = view.cursor(subscription, number)
         for run in through(view, number, cursor.mark_delete, target):
-            for left in subtract(view, number, run, cursor.acked):
-                for fresh in subtract(view, number, left, seen):
+            for unacked in subtract(view, number, run, cursor.acked):
+                for fresh in subtract(view, number, unacked, seen):
                     row.unacked += messages_in(view, number, [fresh])
                     seen.add(fresh)
         if not covers(cursor.mark_delete, target):
@@ -233,12 +239,12 @@ def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) ->
     cursor = view.cursor(subscription, number)
     changed: list[tuple[int, int, list[Run], Mark | None, int]] = []
     for pair, pending in cursor.pending.items():
-        left = [rest for run in pending.runs for rest in above_mark(view, number, run, target)]
-        if left != pending.runs:
+        remaining = [part for run in pending.runs for part in above_mark(view, number, run, target)]
+        if remaining != pending.runs:
             cumulative = pending.cumulative
             if cumulative is not None and covers(target, cumulative):
-                cumulative = None  # nothing of it is left
-            changed.append((*pair, left, cumulative, messages_in(view, number, left)))
+                cumulative = None  # the trim covers all of it
+            changed.append((*pair, remaining, cumulative, messages_in(view, number, remaining)))
     mark = advanced(view, subscription, number, target)
     return CursorTrimmed(subscription, number, mark, changed)
 
@@ -246,12 +252,17 @@ def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) ->
 def dead_ledgers(
     view: View, number: int, trimmed: set[int], draft: Draft | None = None
 ) -> list[LedgerRolled | LedgerTrimmed]:
-    """The ops that drop sidecar ledgers without a live row, once these ledgers are gone.
+    """The ops that drop sidecar ledgers without a live row, after these ledgers are trimmed.
 
-    draft: close the open one for that; else only closed ones are dropped
+    draft: also close the open ledger, to drop it; None: drop only closed ledgers
     """
     state = view.buffer(number)
-    used = {part[0] for of in state.held.values() for held in of.values() for part in held.ranges}
+    used = {
+        part[0]
+        for of in state.held.values()
+        for transaction in of.values()
+        for part in transaction.ranges
+    }
     for ledger, markers in state.markers.items():
         if ledger not in trimmed:
             used |= {part[0] for marker in markers for part in marker.ranges}

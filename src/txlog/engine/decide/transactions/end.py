@@ -15,7 +15,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.resolve import (
-    Outcome,
+    EndOutcome,
     abort_ops,
     aborter,
     commit_ops,
@@ -89,11 +89,11 @@ def end(
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
-    # nothing is left to do: the sweep did it. The end may be another process's, unflushed
+    # the sweep has done everything. Another process may have written the end without flushing it
     return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
 
 
-def _answer(txn_id: TxnId, outcome: Outcome, already: bool, open_ms: int) -> EndAnswer:
+def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:
     return EndAnswer(
         txn_id,
         outcome.status,
@@ -122,7 +122,7 @@ def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
             [],
             list(txn.skipped),
         )
-    found = participants(view, txn)
+    involved = participants(view, txn)
     markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
     return EndAnswer(
         txn_id,
@@ -133,6 +133,6 @@ def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
         txn.acks,
         markers,
         open_ms,
-        found.waiting,
-        found.skipped,
+        involved.waiting,
+        involved.skipped,
     )

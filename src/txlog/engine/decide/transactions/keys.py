@@ -7,7 +7,7 @@
 
 The frame that connects also aborts the OPEN transaction of the holder before, with reason `fenced`
 (Law 4). An overdue transaction has timed out rather than been fenced, since the sweep comes first.
-One that is already decided is left to finish.
+A transaction that is already decided is left to finish.
 Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 """
 
@@ -39,7 +39,7 @@ from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, Transactio
 Owner = tuple[int, str]
 
 
-class Connected(msgspec.Struct, frozen=True, gc=False):
+class KeyConnection(msgspec.Struct, frozen=True, gc=False):
     """The answer of connect; fenced is the transaction that it aborted."""
 
     key: str
@@ -50,14 +50,14 @@ class Connected(msgspec.Struct, frozen=True, gc=False):
     fenced: TxnId | None
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class KeyedTxn(msgspec.Struct, frozen=True, gc=False):
     """The answer of begin under a key."""
 
     txn_id: TxnId
     fenced: TxnId | None
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeletedKey(msgspec.Struct, frozen=True):
     """The answer of delete; epoch is the one that the tombstone keeps."""
 
     key: str
@@ -75,11 +75,11 @@ def connect(
     key: str,
     epoch: int,
     owner: str | int | None = None,
-) -> Decision[Connected]:
-    """Decide who holds a key; durable before answered. Returns Connected.
+) -> Decision[KeyConnection]:
+    """Decide that a holder takes a key; durable before answered. Returns KeyConnection.
 
-    epoch:  the last one given to this holder, -1 for a new holder, which always takes over
-    owner:  whose key it is, by default the caller's
+    epoch:  the last epoch of this holder; -1 for a new holder, which always takes over
+    owner:  the user that owns the key, by default the caller
     raises: InvalidArgument; NotAllowed (an epoch of the table above, another's key)
     """
     check_key(key)
@@ -99,8 +99,8 @@ def begin(
     key: str,
     epoch: int | None = None,
     owner: str | int | None = None,
-) -> Decision[Opened]:
-    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns Opened.
+) -> Decision[KeyedTxn]:
+    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns KeyedTxn.
 
     epoch:  of the connection; None or -1 connects in the same frame
     raises: ProducerFenced (not the newest epoch, or the key was deleted), InvalidArgument,
@@ -122,8 +122,8 @@ def begin(
     new = NewTxn(holder, now, timeout_ms, number)
     txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
     draft.ops.append(KeyBound(number, holder[0], key, connected.epoch, txn.sequence))
-    # the answer that another was aborted must stay true
-    answer = Opened(TxnId(number, txn.sequence), connected.fenced)
+    # durable, because the answer that another transaction was aborted must stay true
+    answer = KeyedTxn(TxnId(number, txn.sequence), connected.fenced)
     return draft.decision(answer, sync=connects or freed > 0)
 
 
@@ -134,21 +134,23 @@ def delete(
     caller: Owner,
     key: str,
     owner: str | int | None = None,
-) -> Decision[Deleted]:
+) -> Decision[DeletedKey]:
     """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
 
-    returns: Deleted
+    returns: DeletedKey
     raises:  TransactionKeyNotFound, NotAllowed (another's key)
     """
     check_key(key)
     draft = Draft(view, settings, now.wall_ms)
     uid, name = find_owner(view, caller, owner)
     number = home(view, settings, uid, key)
-    known = living(view, number, (uid, name), key)
-    _, fenced = _fence(draft, now, number, known)
+    key_record = living(view, number, (uid, name), key)
+    _, fenced = _fence(draft, now, number, key_record)
     draft.ops.append(KeyDeleted(number, uid, key))
     aborted = [] if fenced is None else [fenced]
-    return draft.decision(Deleted(key, uid, known.owner, known.epoch, aborted), sync=True)
+    return draft.decision(
+        DeletedKey(key, uid, key_record.owner, key_record.epoch, aborted), sync=True
+    )
 
 
 def home(view: View, settings: Settings, uid: int, key: str) -> int:
@@ -166,9 +168,9 @@ def home(view: View, settings: Settings, uid: int, key: str) -> int:
 
 def living(view: View, number: int, owner: Owner, key: str) -> Key:
     """The key at its coordinator; raises TransactionKeyNotFound, also for a tombstone."""
-    known = keys.find(view.keys(number), owner[0], key)
-    if known is None or known.deleted:
-        state = "does not exist" if known is None else "was deleted"
+    key_record = keys.find(view.keys(number), owner[0], key)
+    if key_record is None or key_record.deleted:
+        state = "does not exist" if key_record is None else "was deleted"
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
             hint=partial(
@@ -180,15 +182,15 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
             transaction_key=key,
             owner=owner[1],
         )
-    return known
+    return key_record
 
 
 def living_keys(view: View, uid: int) -> Iterator[str]:
     """The living keys of a user, of the coordinators that have any."""
     for kind, number, _ in sorted(view.known()):
         if kind == "key":
-            for key, known in view.keys(number).of.get(uid, {}).items():
-                if not known.deleted:
+            for key, key_record in view.keys(number).of.get(uid, {}).items():
+                if not key_record.deleted:
                     yield key
 
 
@@ -198,8 +200,9 @@ UID_MAX = (1 << 32) - 1  # as Linux has it
 def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
     """The owner of the key: the caller, or for root a user by number or name.
 
-    raises: NotAllowed for another's; TransactionKeyNotFound when nobody of that name has a key;
-            InvalidArgument for a name of two users, and for a caller whose name cannot be shown
+    raises: NotAllowed for a key of another user; TransactionKeyNotFound if no user of that name has
+            a key; InvalidArgument for a name of two users, and for a caller whose name cannot be
+            shown
     """
     uid, name = caller
     if owner is None or owner in (uid, name, str(uid)):
@@ -210,20 +213,20 @@ def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
         raise NotAllowed(
             f"only root may name the keys of {owner}", hint="leave out the owner", owner=str(owner)
         )
-    known = {
-        (other, one.owner)
+    owners = {
+        (other, key_record.owner)
         for kind, number, _ in view.known()
         if kind == "key"
         for other, of_owner in view.keys(number).of.items()
-        for one in of_owner.values()
-        if str(owner) in (str(other), one.owner)
+        for key_record in of_owner.values()
+        if str(owner) in (str(other), key_record.owner)
     }
-    uids = {other for other, _ in known}
+    uids = {other for other, _ in owners}
     if len(uids) > 1:
         listed = ", ".join(map(str, sorted(uids)))
         raise InvalidArgument(f"{owner} is the name of users {listed}: give a number", code=205)
-    if known:
-        return max(known)
+    if owners:
+        return max(owners)
     if str(owner).isdecimal():
         if len(str(owner)) > 10 or int(owner) > UID_MAX:
             raise InvalidArgument(f"{str(owner)[:40]} is not a user's number", code=202)
@@ -245,8 +248,8 @@ def check_key(key: str) -> None:
     elif any(unicodedata.category(char) == "Cc" for char in key):
         reason = "it has a control character"
     if reason is not None:
-        shown = key if len(key) <= 80 else f"{key[:77]}..."
-        raise InvalidArgument(f"bad transaction key {shown!r}: {reason}", code=202)
+        excerpt = key if len(key) <= 80 else f"{key[:77]}..."
+        raise InvalidArgument(f"bad transaction key {excerpt!r}: {reason}", code=202)
 
 
 def _check_epoch(epoch: int) -> None:
@@ -258,33 +261,35 @@ def _check_epoch(epoch: int) -> None:
 
 def connect_ops(
     draft: Draft, now: Instant, holder: Owner, key: str, presented: int
-) -> tuple[Connected, int]:
+) -> tuple[KeyConnection, int]:
     """Add the ops of a connection; also how many transactions they end.
 
     holder: as find_owner answers
     """
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
-    known = keys.find(draft.view.keys(number), uid, key)
-    stored = -1 if known is None else known.epoch
-    if presented != NEW_HOLDER and (known is None or known.deleted or presented != stored):
-        raise _refused(holder, key, known, presented)
+    key_record = keys.find(draft.view.keys(number), uid, key)
+    stored = -1 if key_record is None else key_record.epoch
+    if presented != NEW_HOLDER and (
+        key_record is None or key_record.deleted or presented != stored
+    ):
+        raise _refused(holder, key, key_record, presented)
     draft.ops.append(KeyConnected(number, uid, name, key, stored + 1))
-    freed, fenced = (0, None) if known is None else _fence(draft, now, number, known)
-    return Connected(key, uid, name, stored + 1, number, fenced), freed
+    freed, fenced = (0, None) if key_record is None else _fence(draft, now, number, key_record)
+    return KeyConnection(key, uid, name, stored + 1, number, fenced), freed
 
 
 def _go_on(
     draft: Draft, now: Instant, holder: Owner, key: str, epoch: int
-) -> tuple[Connected, int]:
+) -> tuple[KeyConnection, int]:
     """The connection of this epoch, if it is the newest; its OPEN transaction is fenced."""
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
-    known = keys.find(draft.view.keys(number), uid, key)
-    if known is None or known.deleted or epoch != known.epoch:
+    key_record = keys.find(draft.view.keys(number), uid, key)
+    if key_record is None or key_record.deleted or epoch != key_record.epoch:
         why = "was never connected"
-        if known is not None:
-            why = "was deleted" if known.deleted else f"is at epoch {known.epoch}"
+        if key_record is not None:
+            why = "was deleted" if key_record.deleted else f"is at epoch {key_record.epoch}"
         raise ProducerFenced(
             f"epoch {epoch} may not begin: transaction key {name}&{key} {why}",
             hint="stop this task",
@@ -292,13 +297,13 @@ def _go_on(
             epoch=epoch,
             owner=name,
         )
-    freed, fenced = _fence(draft, now, number, known)
-    return Connected(key, uid, name, epoch, number, fenced), freed
+    freed, fenced = _fence(draft, now, number, key_record)
+    return KeyConnection(key, uid, name, epoch, number, fenced), freed
 
 
-def _fence(draft: Draft, now: Instant, number: int, known: Key) -> tuple[int, TxnId | None]:
+def _fence(draft: Draft, now: Instant, number: int, key_record: Key) -> tuple[int, TxnId | None]:
     """Abort the OPEN transaction of a key: (how many were aborted, the one that was fenced)."""
-    txn = draft.view.coordinator(number).unfinished.get(known.sequence)
+    txn = draft.view.coordinator(number).unfinished.get(key_record.sequence)
     if txn is None or txn.status != OPEN:
         return 0, None
     timed_out = is_overdue(txn, now)
@@ -306,16 +311,16 @@ def _fence(draft: Draft, now: Instant, number: int, known: Key) -> tuple[int, Tx
     return 1, None if timed_out else TxnId(number, txn.sequence)
 
 
-def _refused(holder: Owner, key: str, known: Key | None, presented: int) -> NotAllowed:
+def _refused(holder: Owner, key: str, key_record: Key | None, presented: int) -> NotAllowed:
     """The error of a connection with an epoch that is neither -1 nor the newest."""
     hint = "-1 takes over"
-    if known is None or presented > known.epoch:
+    if key_record is None or presented > key_record.epoch:
         why = "newer than this store knows"
         hint = "was the store restored from a copy? -1 takes over"
-    elif known.deleted:
+    elif key_record.deleted:
         why = "the key was deleted"
     else:
-        why = f"a newer holder has epoch {known.epoch}"
+        why = f"a newer holder has epoch {key_record.epoch}"
     return NotAllowed(
         f"transaction key {holder[1]}&{key} refuses epoch {presented}: {why}",
         hint=hint,

@@ -1,4 +1,4 @@
-"""Ending transactions: the ops of a commit and of an abort, late ones, and those of recovery.
+"""Ending transactions: the ops of commits and aborts, of late ends, and of a recovery.
 
 One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
 
@@ -7,7 +7,7 @@ One frame holds the decision, the markers, the cursor changes and the final stat
     · KeyReleased, if it was begun under a key
 
 While a participant is unavailable, its part and the last status wait for a later frame
-(`finish_ops`): the one that brings the partition back, or that of a sweep.
+(`finish_ops`): the frame that brings the partition back, or that of a later sweep.
 Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
 """
 
@@ -48,8 +48,8 @@ from txlog.engine.plan.participants import Participant, Participants, participan
 from txlog.engine.view.view import View
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How far an end has come: markers as (partition, ledger, entry, messages)."""
+class EndOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The progress of an end: markers as (partition, ledger, entry, messages)."""
 
     status: str
     reason: str | None
@@ -60,58 +60,62 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     skipped: list[Participant]
 
 
-def commit_ops(draft: Draft, txn: Txn) -> Outcome:
+def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
     """Add the ops that commit an OPEN transaction, as far as its participants are available."""
-    found = participants(draft.view, txn)
-    body, markers = _commit_body(draft, txn, found)
-    _decide(draft, txn, COMMITTING, None, found, markers)
+    involved = participants(draft.view, txn)
+    body, markers = _commit_body(draft, txn, involved)
+    _decide(draft, txn, COMMITTING, None, involved, markers)
     draft.ops += body
-    return _outcome(draft, txn, COMMITTING, None, found, markers, [])
+    return _outcome(draft, txn, COMMITTING, None, involved, markers, [])
 
 
 def aborter(txn: Txn, uid: int) -> str:
-    """The reason of a requested abort: by its owner, or by root for another's."""
+    """The reason of a requested abort: by the owner, or by root for another user."""
     return "user" if uid == txn.owner_uid else "admin"
 
 
-def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
+def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
     """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
-    found = participants(draft.view, txn)
-    body = _abort_body(draft, txn, found)
-    _decide(draft, txn, ABORTING, reason, found, [])
+    involved = participants(draft.view, txn)
+    body = _abort_body(draft, txn, involved)
+    _decide(draft, txn, ABORTING, reason, involved, [])
     draft.ops += body
-    return _outcome(draft, txn, ABORTING, reason, found, [], [])
+    return _outcome(draft, txn, ABORTING, reason, involved, [], [])
 
 
 def finish_ops(
-    draft: Draft, txn: Txn, back: int = 0, gone: Collection[Participant] = ()
-) -> Outcome:
+    draft: Draft, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
+) -> EndOutcome:
     """Continue a decided transaction: end what is available now, and the whole if nothing waits.
 
     back: a partition that the same frame makes available
-    gone: participants that the same frame deletes
+    deleted: participants that the same frame deletes
     """
-    found = participants(draft.view, txn, back, gone)
+    involved = participants(draft.view, txn, back, deleted)
     if txn.status == ABORTING:
-        draft.ops += _abort_body(draft, txn, found)
-        return _outcome(draft, txn, ABORTING, txn.reason, found, [], [])
-    body, markers = _commit_body(draft, txn, found)
+        draft.ops += _abort_body(draft, txn, involved)
+        return _outcome(draft, txn, ABORTING, txn.reason, involved, [], [])
+    body, markers = _commit_body(draft, txn, involved)
     draft.ops += body
     late = sorted([*markers, *unrecorded_markers(draft.view, txn)])
-    return _outcome(draft, txn, COMMITTING, None, found, sorted([*txn.markers, *late]), late)
+    return _outcome(draft, txn, COMMITTING, None, involved, sorted([*txn.markers, *late]), late)
 
 
 def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
-    """Markers that a waiting transaction got since its decision: its record gets them last."""
+    """Markers of a waiting transaction since its decision.
+
+    They enter its record with the last status.
+    """
     out: list[tuple[int, int, int, int]] = []
     recorded = {marker[0] for marker in txn.markers}
     for partition in txn.partitions:
         if partition not in recorded:
-            known = buffers.marker_of(
+            found_marker = buffers.marker_of(
                 view.buffer(partition), txn.coordinator, txn.sequence, txn.decision_lsn
             )
-            if known is not None:
-                out.append((partition, known[0], known[1].entry, known[1].count))
+            if found_marker is not None:
+                ledger, placed = found_marker
+                out.append((partition, ledger, placed.entry, placed.count))
     return out
 
 
@@ -120,13 +124,20 @@ def _decide(
     txn: Txn,
     status: str,
     reason: str | None,
-    found: Participants,
+    involved: Participants,
     markers: list[tuple[int, int, int, int]],
 ) -> None:
     """Add the point of no return."""
     draft.ops.append(
         StatusUpdated(
-            txn.coordinator, txn.sequence, OPEN, status, reason, found.messages, found.acks, markers
+            txn.coordinator,
+            txn.sequence,
+            OPEN,
+            status,
+            reason,
+            involved.messages,
+            involved.acks,
+            markers,
         )
     )
 
@@ -136,31 +147,38 @@ def _outcome(
     txn: Txn,
     status: str,
     reason: str | None,
-    found: Participants,
+    involved: Participants,
     markers: list[tuple[int, int, int, int]],
     late: list[tuple[int, int, int, int]],
-) -> Outcome:
+) -> EndOutcome:
     """Add the last status unless a participant waits; returns how far the end has come."""
-    if not found.waiting:
+    if not involved.waiting:
         expected, status = status, COMMITTED if status == COMMITTING else ABORTED
         draft.ops.append(
             StatusUpdated(
-                txn.coordinator, txn.sequence, expected, status, markers=late, skipped=found.skipped
+                txn.coordinator,
+                txn.sequence,
+                expected,
+                status,
+                markers=late,
+                skipped=involved.skipped,
             )
         )
         release_key(draft, txn)
-    of = txn if txn.decision_lsn else found
-    return Outcome(status, reason, of.messages, of.acks, markers, found.waiting, found.skipped)
+    of = txn if txn.decision_lsn else involved
+    return EndOutcome(
+        status, reason, of.messages, of.acks, markers, involved.waiting, involved.skipped
+    )
 
 
 def _commit_body(
-    draft: Draft, txn: Txn, found: Participants
+    draft: Draft, txn: Txn, involved: Participants
 ) -> tuple[list[Op], list[tuple[int, int, int, int]]]:
     """Markers and cursor changes at the available participants, and the markers for the record."""
     pair = (txn.coordinator, txn.sequence)
     body: list[Op] = []
     markers: list[tuple[int, int, int, int]] = []
-    for partition, held in found.partitions:
+    for partition, buffered in involved.partitions:
         ledger, entry = draft.take_entries(partition, "p", 1)
         side_ledger, side_entry = draft.take_entries(partition, "s", 1)
         body += (
@@ -169,17 +187,17 @@ def _commit_body(
                 ledger,
                 entry,
                 *pair,
-                held.count,
-                held.payload_bytes,
-                delayed=held.delayed,
-                watermarks=_watermarks(draft.view, partition, pair) if held.watermarks else [],
+                buffered.count,
+                buffered.payload_bytes,
+                delayed=buffered.delayed,
+                watermarks=_watermarks(draft.view, partition, pair) if buffered.watermarks else [],
             ),
             BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
         )
-        markers.append((partition, ledger, entry, held.count))
-    for subscription, partition, pending in found.cursors:
-        before = draft.settled(subscription, partition)
-        runs, mark = pending_outcome(draft.view, subscription, partition, pending, before)
+        markers.append((partition, ledger, entry, buffered.count))
+    for subscription, partition, pending in involved.cursors:
+        settled = draft.settled(subscription, partition)
+        runs, mark = pending_outcome(draft.view, subscription, partition, pending, settled)
         body.append(PendingCommitted(subscription, partition, *pair, runs, mark))
     return body, markers
 
@@ -189,19 +207,21 @@ def _watermarks(view: View, partition: int, pair: tuple[int, int]) -> list[Effec
     return view.watermark(partition).effects_of(*pair)
 
 
-def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
+def _abort_body(draft: Draft, txn: Txn, involved: Participants) -> list[Op]:
     pair = (txn.coordinator, txn.sequence)
     body: list[Op] = []
-    for partition, held in found.partitions:
-        place = draft.take_entries(partition, "s", 1)
-        body.append(BufferAborted(partition, *pair, *place, held.delayed, held.watermarks > 0))
-    for subscription, partition, _ in found.cursors:
+    for partition, buffered in involved.partitions:
+        position = draft.take_entries(partition, "s", 1)
+        body.append(
+            BufferAborted(partition, *pair, *position, buffered.delayed, buffered.watermarks > 0)
+        )
+    for subscription, partition, _ in involved.cursors:
         body.append(PendingAborted(subscription, partition, *pair))
     return body
 
 
 def release_key(draft: Draft, txn: Txn) -> None:
-    """Add what the key of a transaction needs in the frame that makes it COMMITTED or ABORTED."""
+    """Add the release of a transaction's key to the frame that makes it COMMITTED or ABORTED."""
     if txn.key is not None:
         open_ms = max(0, draft.now_ms - txn.wall_ms)
         draft.ops.append(
@@ -222,7 +242,7 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision[Any] | None:
 
 
 def recover_lossy(view: View, draft: Draft) -> int:
-    """Abort everything OPEN and skip ids that may have been given out (R9, R10)."""
+    """Abort all OPEN transactions and skip ids that clients may have (R9, R10)."""
     aborted = 0
     for key in sorted(view.known()):
         if key[0] != "coordinator":

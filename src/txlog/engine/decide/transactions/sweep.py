@@ -2,12 +2,12 @@
 
     overdue OPEN                         aborted, reason timeout
     COMMITTING, ABORTING                 driven on at participants that are available by now
-    ended, older or more than retained   forgotten, by an op: only then is it gone
+    ended, older or more than retained   forgotten, by an op
 
-Nothing runs in the background. The sweep sees only loaded coordinators; a call says what it uses,
-and whatever is unresolved there gets loaded. The bound on ended transactions covers the whole
-store, so it is exact when every coordinator is loaded (checkpoint, expire, listing). In between the
-sweep may forget too late, never too early.
+Nothing runs in the background. The sweep sees only loaded coordinators; a call names the places
+that it uses, and the coordinators of unresolved transactions there get loaded. The bound on ended
+transactions covers the whole store, so it is exact when every coordinator is loaded (checkpoint,
+expire, listing). In between the sweep may forget too late, never too early.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ Pair = tuple[int, int]
 Find = Callable[[View], tuple[Topic, Subscription]]
 
 
-class Uses(msgspec.Struct, frozen=True, gc=False):
-    """What a call works with; the sweep before the call resolves what is unresolved of it.
+class CallScope(msgspec.Struct, frozen=True, gc=False):
+    """The places that a call works with.
+
+    The sweep before the call resolves unfinished transactions there.
 
     txn:     the transaction it names
     sends:   the number of the topic that it sends to in a transaction, and the routed slices
@@ -52,26 +54,26 @@ class Uses(msgspec.Struct, frozen=True, gc=False):
     cursors: tuple[tuple[int, int], ...] = ()
     acks: tuple[Find, tuple[int, ...]] | None = None
 
-    def in_txn(self, coordinator: int, sequence: int) -> Uses:
+    def in_txn(self, coordinator: int, sequence: int) -> CallScope:
         """The same, in a transaction."""
-        return Uses((coordinator, sequence), self.sends, self.cursors, self.acks)
+        return CallScope((coordinator, sequence), self.sends, self.cursors, self.acks)
 
 
-class Swept(msgspec.Struct, gc=False):
-    """What a sweep did, in transactions."""
+class SweepResult(msgspec.Struct, gc=False):
+    """How many transactions a sweep changed."""
 
     expired: int = 0
     rolled_forward: int = 0
     rolled_back: int = 0
     forgotten: int = 0
-    left: int = 0  # decided ones that the bound held back
+    left: int = 0  # decided transactions beyond the bound
 
 
-def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
-    """Load the coordinators of what a call uses.
+def load_used(view: View, settings: Settings, now: Instant, uses: CallScope) -> bool:
+    """Load the coordinators of the places that a call uses.
 
-    An acknowledgement checks holders itself, and is repeated if one of them is overdue.
-    returns: True when the transaction it names is to be forgotten
+    An acknowledgement checks holders itself, and is repeated if one is overdue.
+    returns: True when the transaction that it names has passed its retention
     """
     is_past = False
     if uses.txn is not None and uses.txn[0] < settings.coordinators:
@@ -79,10 +81,10 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
         is_past = txn is not None and txn.ended_ms < horizon_ms(settings, now.wall_ms)
     if uses.sends is not None:
         topic = view.catalog.topics.get(uses.sends[0])
-        for piece in uses.sends[1] if topic is not None else ():  # else the call itself reports it
+        for piece in uses.sends[1] if topic is not None else ():  # else the call itself raises
             assert topic is not None
-            for number, held in view.buffer(number_of(topic, piece.partition)).held.items():
-                if held:
+            for number, sequences in view.buffer(number_of(topic, piece.partition)).held.items():
+                if sequences:
                     view.coordinator(number)
     for key in uses.cursors:
         for pair in view.cursor(*key).pending:
@@ -90,10 +92,10 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
     return is_past
 
 
-def concerned(view: View, uses: Uses) -> set[Pair]:
+def concerned(view: View, uses: CallScope) -> set[Pair]:
     """Transactions that are swept for a call whatever the bound.
 
-    returns: its own, and the holders of what it wants
+    returns: its own transaction, and the holders of messages that it asks for
     """
     out = set() if uses.txn is None else {uses.txn}
     for key in [*uses.cursors, *_acknowledged(view, uses)]:
@@ -101,7 +103,7 @@ def concerned(view: View, uses: Uses) -> set[Pair]:
     return out
 
 
-def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
+def _acknowledged(view: View, uses: CallScope) -> set[tuple[int, int]]:
     """(subscription, partition) that a call acknowledges on."""
     if uses.acks is None:
         return set()
@@ -109,12 +111,14 @@ def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
     try:
         subscription = find(view)[1].number
     except TxlogError:
-        return set()  # the call itself reports what is wrong
+        return set()  # the call itself raises
     owners = view.catalog.owners
     return {(subscription, owners[ledger][0]) for ledger in ledgers if ledger in owners}
 
 
-def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool) -> Swept:
+def sweep(
+    draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool
+) -> SweepResult:
     """Add the ops that expire and continue transactions of loaded coordinators.
 
     first:   transactions beyond the bound, too
@@ -122,8 +126,9 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
     """
     overdue, decided = _due(draft.view, now)
     limit = draft.settings.sweep_max if bounded else len(overdue) + len(decided)
-    swept = Swept()
-    # markers must stand in order of decision, so one beyond the bound brings all before it along
+    swept = SweepResult()
+    # markers are written in order of decision, so one beyond the bound brings all earlier ones
+    # along
     reach = [at + 1 for at, txn in enumerate(decided) if _pair(txn) in first]
     now_going_on = decided[: max([limit, *reach])]
     swept.left = len(decided) - len(now_going_on)
@@ -133,9 +138,9 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
                 swept.rolled_forward += 1
             else:
                 swept.rolled_back += 1
-    mine = [txn for txn in overdue if _pair(txn) in first]
+    callers = [txn for txn in overdue if _pair(txn) in first]
     others = [txn for txn in overdue if _pair(txn) not in first]
-    for txn in mine + others[: max(0, limit - len(decided))]:
+    for txn in callers + others[: max(0, limit - len(decided))]:
         resolve.abort_ops(draft, txn, "timeout")
         swept.expired += 1
     return swept
@@ -164,8 +169,8 @@ def is_anything_due(
 ) -> bool:
     """True when a sweep of the loaded coordinators would write something.
 
-    sure:  as far as the wall clock is believed (clockguard)
-    ended: also for ended transactions that are to be forgotten
+    sure:  the instant with a wall clock that can be trusted (clockguard)
+    ended: also for ended transactions past their retention
     """
     return any(_due(view, now)) or (
         ended and bool(forgettable(view, settings, sure.wall_ms, thorough=True))
@@ -176,10 +181,10 @@ def forget_ended(
     draft: Draft, now: Instant, first: Collection[Pair] = (), *, thorough: bool
 ) -> int:
     """Add the ops that forget ended transactions of loaded coordinators; returns how many."""
-    found = forgettable(draft.view, draft.settings, now.wall_ms, first, thorough=thorough)
-    for number in sorted(found):
-        draft.ops.append(TxnsForgotten(number, sorted(found[number])))
-    return sum(map(len, found.values()))
+    due = forgettable(draft.view, draft.settings, now.wall_ms, first, thorough=thorough)
+    for number in sorted(due):
+        draft.ops.append(TxnsForgotten(number, sorted(due[number])))
+    return sum(map(len, due.values()))
 
 
 def forgettable(
@@ -187,10 +192,11 @@ def forgettable(
 ) -> dict[int, set[int]]:
     """Ended transactions past either bound of the retention, by coordinator.
 
-    first:    transactions that are looked at in any case
-    thorough: all; else stop at the first of a coordinator that are young enough (one ended under
-              a clock far ahead may then keep those after it until a thorough sweep)
-    cost:     that of what is found, and a look at every block of ended ones (Ended.before)
+    first:    transactions to check in any case
+    thorough: check all; else stop at the first of a coordinator that is young enough. A transaction
+              that ended under a clock far ahead may then hide later ones until a thorough sweep
+    cost: the number of transactions returned, and a look at every block of ended ones
+        (Ended.before)
     """
     horizon = horizon_ms(settings, now_ms)
     out: dict[int, set[int]] = {}
@@ -207,15 +213,15 @@ def forgettable(
             out.setdefault(txn.coordinator, set()).add(txn.sequence)
     for number, state in states:
         old = state.ended.before(horizon, thorough=thorough)
-        named = [state.ended.get(sequence) for home, sequence in first if home == number]
-        old += [txn.sequence for txn in named if txn is not None and txn.ended_ms < horizon]
+        named_txns = [state.ended.get(sequence) for home, sequence in first if home == number]
+        old += [txn.sequence for txn in named_txns if txn is not None and txn.ended_ms < horizon]
         if old:
             out.setdefault(number, set()).update(old)
     return out
 
 
 def horizon_ms(settings: Settings, now_ms: int) -> int:
-    """Transactions that ended before this time are past the time they are remembered."""
+    """The instant before which ended transactions have passed their retention."""
     limit = settings.txn_ended_retention_ms
     if limit < 0:
         return -1

@@ -2,6 +2,5 @@
 
 Contents:
 
-    choice       the messages of one partition that a consumer gets next
-    key_shared   Key_Shared: which consumer gets which keys, and when a key may change hands
+    choice   the messages of one partition that a consumer gets next
 """

@@ -1,17 +1,17 @@
-"""Owns DueScan: what of a partition is due for a subscription that honours deliver_at.
+"""Owns DueScan: which messages of a partition are due for a subscription that honours deliver_at.
 
-    mark     of its place: everything below is acknowledged, held, in a hand, or not due
-    pointer  a key: everything that was passed over as not due is above it
-    strays   keys of rows that were met, are not due, and are not in the index
+    mark     a position: all messages below are acknowledged, held, leased, or not due
+    pointer  a key: all messages passed over as not due are above it
+    strays   keys of scanned rows that are not due and not in the index
 
-A scan polls the index after the pointer for what has become due below the mark, then reads forward
-from the mark over what is left. It only proposes: whatever it does not take is found again, since
-pointer and mark move over nothing else. What comes back to the subscription moves the mark back
-(standing), and what the index may have lost since moves it back to mark-delete: that repeats bitmap
-algebra, and reads no row that is acknowledged, leased or not due.
+A scan polls the index after the pointer for messages that became due below the mark, then reads
+forward from the mark. It only proposes: messages that the caller does not take come again, because
+pointer and mark move over no other message. A message that comes back to the subscription moves the
+mark back (standing). If the index may have lost ids, the mark moves back to mark-delete: that
+repeats bitmap algebra, and reads no row that is acknowledged, leased or not due.
 
-Rows outside the index are read one by one where one of them may not be due: with a clock that is
-behind the one that left them out, or in a range that is not indexed.
+Rows outside the index are read one by one where one may not be due: under a clock behind that of
+the writer that left them out, or in a range that is not indexed.
 Source: spec/delayed 1, 7.
 """
 
@@ -32,13 +32,25 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Id, Mark
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, after_time
+from txlog.engine.plan.delayed.index import (
+    BucketLost,
+    BucketUnreadable,
+    DelayedIndex,
+    Key,
+    after_time,
+    index_of_partition,
+)
 from txlog.engine.plan.policies import ACTIVE
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
-from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
-from txlog.engine.plan.reading.skip_sets import Skip
-from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.plan.reading.dispatch import (
+    BatchBytes,
+    Piece,
+    Skip,
+    id_of,
+    part_of,
+    plan,
+    requests_of,
+)
+from txlog.engine.plan.standing import ReadPosition, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
@@ -47,26 +59,28 @@ LOOK_ROWS = 4096  # rows whose time is read at once
 LOOK_ROWS_MAX = 65_536
 
 
-class Unindexed(Exception):
-    """A range that is not indexed was reached: rebuild it rather than read it row by row."""
+class IndexMissing(Exception):
+    """A scan reached a range that is not indexed: rebuild it rather than read it row by row."""
 
     def __init__(self, partition: int, first: Id, last: Id) -> None:
         super().__init__(f"{first} to {last} of partition {partition} is not indexed")
         self.partition, self.first, self.last = partition, first, last
 
 
-class Due(msgspec.Struct, gc=False):
-    """What a scan found; is_more: ask again, it ended early; error: the pieces cannot be read."""
+class DueMessages(msgspec.Struct, gc=False):
+    """The result of a scan; is_more: ask again, it ended early; error: the pieces cannot be
+    read.
+    """
 
     pieces: list[Piece]
-    place: Place
+    place: ReadPosition
     bytes: int = 0
     is_more: bool = False
     error: Corruption | None = None
 
 
-class Split(NamedTuple):
-    """Pieces without the rows that wait: how many are left, and those rows.
+class SplitPieces(NamedTuple):
+    """Pieces without the waiting rows, their message count, and the waiting rows.
 
     stop: the position before the first row that was not looked at, None for none
     """
@@ -80,10 +94,10 @@ class Split(NamedTuple):
 class DueScan:
     """One look of a subscription at one partition.
 
-    busy:     sets of ids that are unavailable now; skip: of those that are not due
-    looked:   ids and rows so far; is_more: there are others, not looked at
-    make_do:  read row by row if the index is missing, instead of asking for it
-    is_rewound: it begins again at mark-delete, as the index may have lost something
+    busy: sets of ids that are unavailable now; skip: sets of ids that are not due
+    looked:   how many ids and rows it has checked; is_more: there are unchecked ones
+    make_do:  read row by row if the index is missing, instead of raising
+    is_rewound: it begins again at mark-delete, because the index may have lost ids
     """
 
     __slots__ = (
@@ -116,7 +130,7 @@ class DueScan:
         view: View,
         number: int,
         cursor: Cursor,
-        place: Place | None,
+        position: ReadPosition | None,
         now: Instant,
         cutoff: int,
         *,
@@ -129,16 +143,16 @@ class DueScan:
         delayed = self._delayed = view.delayed(number)
         self.mark, self.pointer = cursor.mark_delete, after_time(cutoff)
         self.strays: tuple[Key, ...] = ()
-        self.is_rewound = place is not None and _is_stale(place, delayed)
-        if place is not None and place.members == members and not self.is_rewound:
-            self.mark = stands_at(cursor, place, now, members)
-            self.pointer = min(self.pointer, place.pointer)
-            self.strays = place.strays
+        self.is_rewound = position is not None and _is_stale(position, delayed)
+        if position is not None and position.members == members and not self.is_rewound:
+            self.mark = stands_at(cursor, position, now, members)
+            self.pointer = min(self.pointer, position.pointer)
+            self.strays = position.strays
         sets = (cursor.acked, cursor.held, cursor.leases.leased, cursor.leases.not_due(now)[0])
         self.busy = tuple(ids for ids in sets if ids)
-        self._table: Timetable | None = None
+        self._table: DelayedIndex | None = None
         if not delayed.is_empty:
-            self._table = timetable(view, number, cutoff)
+            self._table = index_of_partition(view, number, cutoff)
         self.skip: Skip = ()
         self._ranges: list[tuple[Id, Id]] = []
         self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
@@ -150,10 +164,10 @@ class DueScan:
         self.looked = 0
         self.is_more = False
 
-    def place(self, mark: Mark) -> Place:
-        """Where the scan has come to."""
+    def place(self, mark: Mark) -> ReadPosition:
+        """The position of the scan."""
         delayed = self._delayed
-        return Place(
+        return ReadPosition(
             self.cursor.round,
             mark,
             self._members,
@@ -164,27 +178,27 @@ class DueScan:
             self.strays,
         )
 
-    def is_free(self, one: Id) -> bool:
+    def is_free(self, id_: Id) -> bool:
         """True for a message that is not acknowledged, held or leased."""
-        return not covers(self.cursor.mark_delete, one) and not any(one in ids for ids in self.busy)
+        return not covers(self.cursor.mark_delete, id_) and not any(id_ in ids for ids in self.busy)
 
     # --- below the mark ----------------------------------------------------------------------
 
     def due(self) -> Iterator[Key]:
-        """What is due below the mark and free, in order of key.
+        """Free messages that are due below the mark, in order of key.
 
-        The pointer follows: it stays before the last key until the next is requested, so that a key
-        not taken is found again. Raises BucketLost.
+        The pointer follows: it stays before the last key until the caller asks for the next, so
+        that a key that the caller does not take comes again. Raises BucketLost.
         """
         last: Key | None = None
         start = self.pointer
         for key in merge(self._due_strays(), self._polled()):
             if self.looked >= LOOK_ROWS_MAX:
-                self.is_more = self.pointer > start  # else asking again would find the same
+                self.is_more = self.pointer > start  # else the next scan would find the same
                 return
             self.looked += 1
-            one = key[1:]
-            if key != last and covers(self.mark, one) and self.is_free(one):
+            id_ = key[1:]
+            if key != last and covers(self.mark, id_) and self.is_free(id_):
                 yield key
                 last = key
             self.pass_over(key)
@@ -194,10 +208,10 @@ class DueScan:
         if not self._is_cut and key > self.pointer:
             self.pointer = key
 
-    def marker_of(self, one: Id) -> Marker | None:
-        """The marker of a message, None of a plain one."""
-        where = one[:2]
-        if one[2] and where not in self._markers:
+    def marker_of(self, id_: Id) -> Marker | None:
+        """The marker of a message; None for a plain message."""
+        where = id_[:2]
+        if id_[2] and where not in self._markers:
             buffer = self._view.buffer(self._number)
             self._markers[where] = find_marker(buffer, *where)
         return self._markers.get(where)
@@ -225,8 +239,8 @@ class DueScan:
             return
         try:
             yield from self._table.poll(self.pointer, self.mark)
-        except BucketAway:
-            self._is_cut = True  # nothing is passed over before it can be read
+        except BucketUnreadable:
+            self._is_cut = True  # the pointer waits until the bucket can be read
         except BucketLost:
             if not self._make_do:
                 raise
@@ -243,46 +257,47 @@ class DueScan:
         return free
 
     def take_due(self, limit: int, bytes_max: int) -> tuple[list[Piece], int, int]:
-        """What is due below the mark in order of position: pieces, messages and bytes."""
+        """Due messages below the mark in order of position: pieces, messages and bytes."""
         budget = BatchBytes(self._view, self._number, bytes_max)
-        taken: list[Id] = []
+        chosen: list[Id] = []
         for key in self.due():
-            if len(taken) == limit:
+            if len(chosen) == limit:
                 break
-            one = key[1:]
-            room, each = budget.fit(one[0], self.marker_of(one), one[2], 1, is_first=not taken)
+            id_ = key[1:]
+            room, each = budget.fit(id_[0], self.marker_of(id_), id_[2], 1, is_first=not chosen)
             if not room:
                 break
             budget.left -= each
-            taken.append(one)
-        taken.sort()
-        return self.pieces_of(taken), len(taken), bytes_max - budget.left
+            chosen.append(id_)
+        chosen.sort()
+        return self.pieces_of(chosen), len(chosen), bytes_max - budget.left
 
     # --- from the mark on --------------------------------------------------------------------
 
-    def open_forward(self, after: Mark) -> None:
-        """Find what a read from a place leaves out, and where it looks at each row.
+    def open_forward(self, start: Mark) -> None:
+        """Find the ids that a read from a position leaves out, and the ranges where it
+        checks each row.
 
         raises: BucketLost
         """
         self._ranges = list(self._delayed.unindexed)
         if self._table is not None:
-            self.skip, away = self._table.futures(self.cursor, after, make_do=self._make_do)
-            self._ranges += ((one.first, one.last) for one in away)
-            self._away = [one.first for one in away]
+            self.skip, away = self._table.futures(self.cursor, start, make_do=self._make_do)
+            self._ranges += ((bucket.first, bucket.last) for bucket in away)
+            self._away = [bucket.first for bucket in away]
 
     def not_due(self, pieces: list[Piece]) -> dict[int, Key]:
         """Rows of the pieces, numbered throughout, that must wait although the index lacks them.
 
-        cost: reads their times where one may not be due; nothing elsewhere
-        raises: Unindexed, when the index is to be built before that; Corruption
+        cost: reads the times of rows that may not be due, and no others
+        raises: IndexMissing, when the index must be built first; Corruption
         """
         reached = self._reached(pieces)
         if reached is None:
             if not self._is_behind:
                 return {}
         elif not (self._make_do or reached[0] in self._away):
-            raise Unindexed(self._number, *reached)
+            raise IndexMissing(self._number, *reached)
         tables = self._view.rows(requests_of(pieces), ("deliver_at",))
         times = pa.concat_tables(tables).column(0).cast(pa.int64())
         rows = pc.indices_nonzero(pc.greater(times, pa.scalar(self.cutoff, pa.int64())))
@@ -292,13 +307,13 @@ class DueScan:
             while row >= start + pieces[number].rows:
                 start += pieces[number].rows
                 number += 1
-            one = id_of(pieces[number], row - start)
-            if one not in self.cursor.released:
-                out[row] = (at, *one)
+            id_ = id_of(pieces[number], row - start)
+            if id_ not in self.cursor.released:
+                out[row] = (at, *id_)
         return out
 
     def _reached(self, pieces: list[Piece]) -> tuple[Id, Id] | None:
-        """The first range without an index that a piece lies in."""
+        """The first range without an index that overlaps a piece."""
         if self._ranges:
             for piece in pieces:
                 first, last = id_of(piece, 0), id_of(piece, piece.rows - 1)
@@ -308,12 +323,12 @@ class DueScan:
         return None
 
     def forget_due(self) -> None:
-        """Forget strays that are due: a read from below them meets them again."""
+        """Forget strays that are due: a read from below them finds them again."""
         count = bisect_right(self.strays, after_time(self.cutoff))
         self.strays = self.strays[count:]
 
     def remember(self, waiting: list[Key]) -> None:
-        """Propose these rows when they are due."""
+        """Remember rows to deliver when they are due."""
         if waiting:
             self.strays = tuple(sorted({*self.strays, *waiting}))
 
@@ -322,85 +337,88 @@ class DueScan:
         return len(self.strays) + len(waiting) < self._strays_max
 
 
-def _is_stale(place: Place, delayed: Delayed) -> bool:
-    """True when the index may lack ids that this place has not passed: it begins again."""
-    if not place.honours or place.losses != delayed.losses:
+def _is_stale(position: ReadPosition, delayed: Delayed) -> bool:
+    """True when the index may lack ids after this position, so that the scan begins again."""
+    if not position.honours or position.losses != delayed.losses:
         return True
-    return place.cuts != delayed.cuts and place.pointer < after_time(delayed.cutoff_ms)
+    return position.cuts != delayed.cuts and position.pointer < after_time(delayed.cutoff_ms)
 
 
 def all_due(
     view: View,
     number: int,
     cursor: Cursor,
-    place: Place | None,
+    position: ReadPosition | None,
     now: Instant,
     cutoff: int,
     limit: int,
     bytes_max: int,
-) -> Due | None:
-    """What follows a place where no message can be waiting for its time; None: a scan must look.
+) -> DueMessages | None:
+    """The messages after a position if none can be waiting for its time; None: a scan is necessary.
 
-    The scan would find the same, in many more steps.
+    The scan would find the same messages, in many more steps.
     """
     delayed = view.delayed(number)
     if not delayed.is_empty or cutoff < delayed.passed_ms or ACTIVE not in view.catalog.settings:
         return None
-    if place is not None and (place.strays or place.members or _is_stale(place, delayed)):
+    if position is not None and (
+        position.strays or position.members or _is_stale(position, delayed)
+    ):
         return None
     busy = (cursor.acked, cursor.held, cursor.leases.leased, cursor.leases.not_due(now)[0])
-    found = plan(view, number, stands_at(cursor, place, now), limit, busy, bytes_max=bytes_max)
+    planned = plan(view, number, stands_at(cursor, position, now), limit, busy, bytes_max=bytes_max)
     pointer = after_time(cutoff)
     cuts, losses = delayed.cuts, delayed.losses
-    after = Place(cursor.round, found.after, (), pointer, cuts, losses, True)
-    return Due(found.pieces, after, found.bytes)
+    next_position = ReadPosition(cursor.round, planned.after, (), pointer, cuts, losses, True)
+    return DueMessages(planned.pieces, next_position, planned.bytes)
 
 
-def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> Due:
-    """A whole scan for a Shared subscription: what is due below the mark, then what follows it.
+def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> DueMessages:
+    """A whole scan for a Shared subscription: due messages below the mark, then the messages
+    after it.
 
-    raises: Unindexed, BucketLost
+    raises: IndexMissing, BucketLost
     """
     pieces, total, used = scan.take_due(limit, bytes_max)
     mark = scan.mark
     if total < limit:
         scan.open_forward(mark)
-    wanted = limit - total
+    batch = limit - total
     while total < limit and used < bytes_max:
-        found = plan(
-            view, number, mark, wanted, (*scan.busy, *scan.skip), bytes_max=bytes_max - used
+        planned = plan(
+            view, number, mark, batch, (*scan.busy, *scan.skip), bytes_max=bytes_max - used
         )
-        if not found.messages:
-            mark = found.after
+        if not planned.messages:
+            mark = planned.after
             break
         try:
-            rows = scan.not_due(found.pieces)
+            rows = scan.not_due(planned.pieces)
         except Corruption as error:
             if pieces:
-                break  # those first
-            return Due(found.pieces, scan.place(mark), error=error)
-        if not rows and total + found.messages <= limit:
-            pieces += found.pieces
-            used += found.bytes
-            mark = found.after
+                break  # deliver those first
+            return DueMessages(planned.pieces, scan.place(mark), error=error)
+        if not rows and total + planned.messages <= limit:
+            pieces += planned.pieces
+            used += planned.bytes
+            mark = planned.after
             break
-        split = _split(found.pieces, rows, limit - total, scan)
+        split = _split(planned.pieces, rows, limit - total, scan)
         scan.remember(split.waiting)
         pieces += split.pieces
         total += split.messages
-        used += found.bytes * split.messages // found.messages
-        mark = split.stop or found.after
-        scan.looked += found.messages
+        used += planned.bytes * split.messages // planned.messages
+        mark = split.stop or planned.after
+        scan.looked += planned.messages
         if split.stop is not None:
             break
         if scan.looked >= LOOK_ROWS_MAX:
             scan.is_more = True
             break
-        wanted = max(limit - total, LOOK_ROWS)  # most of these may wait
-    return Due(pieces, scan.place(mark), used, scan.is_more)
+        batch = max(limit - total, LOOK_ROWS)  # most of the next messages may wait
+    return DueMessages(pieces, scan.place(mark), used, scan.is_more)
 
 
-def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan) -> Split:
+def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan) -> SplitPieces:
     """Pieces without the rows that wait, at most limit messages."""
     out: list[Piece] = []
     waiting: list[Key] = []
@@ -417,25 +435,25 @@ def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan)
                 out.append(part_of(piece, first, first + count - 1))
                 total += count
             if count < stop - first:
-                return Split(out, total, waiting, before(id_of(piece, first + count)))
+                return SplitPieces(out, total, waiting, before(id_of(piece, first + count)))
             first = stop + 1
             if not is_last:
                 if not scan.room(waiting):
-                    return Split(out, total, waiting, before(id_of(piece, stop)))
+                    return SplitPieces(out, total, waiting, before(id_of(piece, stop)))
                 waiting.append(rows[waits[at]])
                 at += 1
         start += piece.rows
-    return Split(out, total, waiting, None)
+    return SplitPieces(out, total, waiting, None)
 
 
-def next_due(view: View, number: int, cutoff: int, place: Place) -> int | None:
+def next_due(view: View, number: int, cutoff: int, position: ReadPosition) -> int | None:
     """The lowest time above the cutoff that the index or the strays know; None: there is none."""
-    known: list[int] = []
+    times: list[int] = []
     if not view.delayed(number).is_empty:
-        key = timetable(view, number, cutoff).next_key()
+        key = index_of_partition(view, number, cutoff).next_key()
         if key is not None:
-            known.append(key[0])
-    at = bisect_right(place.strays, after_time(cutoff))
-    if at < len(place.strays):
-        known.append(place.strays[at][0])
-    return min(known, default=None)
+            times.append(key[0])
+    at = bisect_right(position.strays, after_time(cutoff))
+    if at < len(position.strays):
+        times.append(position.strays[at][0])
+    return min(times, default=None)

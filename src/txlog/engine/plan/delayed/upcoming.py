@@ -1,12 +1,14 @@
-"""What lies ahead: the delayed messages of partitions as columns, to list, count or pick from.
+"""Messages that are not due yet: the delayed messages of partitions as columns, to list, count or
+pick.
 
     upcoming        in order of time, a table at a time, from the index: buckets and mutable;
                     upcoming_in_any_order, to count or pick from
-    times_of        of messages that are named, from their rows
-    is_in, is_behind, runs_in_order     what cursors say of such a table, without a loop a message
+    times_of        the times of named messages, from their rows
+    is_in, is_behind, runs_in_order     the state of its messages on a cursor, by columns
 
-Nothing here follows the index or keeps any of it. What the index lacks, or what of it cannot be
-read, comes from the log, and the caller is told: that costs time, and no look fails for a bucket.
+Nothing here follows the index or caches it. Ids that the index lacks, or that cannot be read from
+it, come from the log, and the caller's note is called. That costs time, but no call fails for a
+bucket.
 Source: spec/delayed 1, 9.
 """
 
@@ -45,18 +47,18 @@ _PLAIN = pa.scalar(0, pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Delayed ids that are not loaded yet; none of them is due before low."""
+class UpcomingSource:
+    """Delayed ids that are not loaded yet; all are due at `low` or later."""
 
     low: int
     load: Callable[[], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which delayed messages are wanted: with a time between two instants, and still there.
+class TimeFilter:
+    """A filter for delayed messages: with a time between two instants, and not trimmed.
 
-    first_ledger: of the partition; a bucket may still name what was trimmed
+    first_ledger: of the partition; a bucket may still have trimmed ids
     """
 
     after_ms: int
@@ -64,27 +66,27 @@ class Wanted:
     first_ledger: int
 
     def of(self, times: pa.Table) -> pa.Table:
-        """Those of a table."""
+        """The rows of a table that match."""
         at = times["deliver_at"]
-        wanted = pc.and_(
+        is_match = pc.and_(
             pc.greater(at, self.after_ms), pc.greater_equal(times["ledger"], self.first_ledger)
         )
         if self.before_ms is not None:
-            wanted = pc.and_(wanted, pc.less(at, self.before_ms))
-        return times.filter(wanted)
+            is_match = pc.and_(is_match, pc.less(at, self.before_ms))
+        return times.filter(is_match)
 
-    def since(self, after_ms: int) -> Wanted:
-        """The same, of later times only."""
-        return Wanted(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
+    def since(self, after_ms: int) -> TimeFilter:
+        """The same filter for later times only."""
+        return TimeFilter(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
 
-    def until(self, before_ms: int) -> Wanted:
-        """The same, of earlier times only."""
+    def until(self, before_ms: int) -> TimeFilter:
+        """The same filter for earlier times only."""
         if self.before_ms is not None:
             before_ms = min(before_ms, self.before_ms)
-        return Wanted(self.after_ms, before_ms, self.first_ledger)
+        return TimeFilter(self.after_ms, before_ms, self.first_ledger)
 
     def touches(self, min_at: int, max_at: int) -> bool:
-        """True when something between two times, both included, can be wanted."""
+        """True when a time between two times, both included, can match."""
         return max_at > self.after_ms and (self.before_ms is None or min_at < self.before_ms)
 
 
@@ -94,18 +96,18 @@ def upcoming(
     """Delayed messages with a time between two instants, both left out, as TIMES in order of key.
 
     note:      called with each bucket that could not be read
-    before_ms: None: all that follow
-    cost:      segments of a bucket are loaded when what comes before them was taken
+    before_ms: None: no upper bound
+    cost:      segments of a bucket are loaded when the caller has taken all earlier ids
     """
     with ExitStack() as stack:
         sources = _all_sources(view, partitions, note, after_ms, before_ms, stack, few=True)
         sources.sort(key=lambda source: source.low)
         lows = [source.low for source in sources[1:]]
-        loaded: list[_Sorted] = []
+        loaded: list[_SortedTable] = []
         for source, below in zip_longest(sources, lows):
-            loaded.append(_Sorted(source.load()))
-            parts = [table for one in loaded if (table := one.take(below)).num_rows]
-            loaded = [one for one in loaded if one.is_left]
+            loaded.append(_SortedTable(source.load()))
+            parts = [table for rows in loaded if (table := rows.take(below)).num_rows]
+            loaded = [rows for rows in loaded if rows.is_left]
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
@@ -130,16 +132,16 @@ def _all_sources(
     stack: ExitStack,
     *,
     few: bool,
-) -> list[Source]:
-    """few: the first segment of a bucket alone, then more and more at once; otherwise many."""
-    out: list[Source] = []
+) -> list[UpcomingSource]:
+    """few: load the first segment of a bucket alone, then more at a time; else many at once."""
+    out: list[UpcomingSource] = []
     for number in partitions:
-        wanted = Wanted(after_ms, before_ms, view.topic(number).ledgers[0].ledger)
-        out += _sources(view, number, wanted, note, stack, few=few)
+        filter_ = TimeFilter(after_ms, before_ms, view.topic(number).ledgers[0].ledger)
+        out += _sources(view, number, filter_, note, stack, few=few)
     return out
 
 
-class _Sorted:
+class _SortedTable:
     """A table in order of key, from which the first rows are taken."""
 
     __slots__ = ("_at", "_start", "_table")
@@ -150,55 +152,57 @@ class _Sorted:
         self._start = 0
 
     def take(self, below: int | None) -> pa.Table:
-        """The rows with a lower time that were not taken yet; None: all of them."""
+        """The next rows with a lower time; None: all remaining rows."""
         start = self._start
         self._start = len(self._at) if below is None else bisect_left(self._at, below, start)
         return self._table.slice(start, self._start - start)
 
     @property
     def is_left(self) -> bool:
-        """True when not all was taken."""
+        """True when rows remain."""
         return self._start < len(self._at)
 
 
 def _sources(
-    view: View, partition: int, wanted: Wanted, note: Note, stack: ExitStack, *, few: bool
-) -> Iterator[Source]:
+    view: View, partition: int, filter_: TimeFilter, note: Note, stack: ExitStack, *, few: bool
+) -> Iterator[UpcomingSource]:
     state = view.delayed(partition)
-    if wanted.after_ms < state.passed_ms:
-        # the clock went back, or another is ahead: up to here the index may lack some
-        early = wanted.until(state.passed_ms + 1)
-        yield Source(early.after_ms, partial(_scanned, view, partition, *EVERYWHERE, early))
-        wanted = wanted.since(state.passed_ms)
-    found = wanted.of(columns_of(state.mutable)).sort_by(KEY)
-    if found.num_rows:
-        yield Source(pc.min(found["deliver_at"]).as_py(), lambda: found)
+    if filter_.after_ms < state.passed_ms:
+        # the clock went back, or another clock is ahead: up to here the index may lack ids
+        early = filter_.until(state.passed_ms + 1)
+        yield UpcomingSource(early.after_ms, partial(_scanned, view, partition, *EVERYWHERE, early))
+        filter_ = filter_.since(state.passed_ms)
+    mutable = filter_.of(columns_of(state.mutable)).sort_by(KEY)
+    if mutable.num_rows:
+        yield UpcomingSource(pc.min(mutable["deliver_at"]).as_py(), lambda: mutable)
     for first, last in state.unindexed:
-        yield Source(wanted.after_ms, partial(_scanned, view, partition, first, last, wanted))
+        yield UpcomingSource(
+            filter_.after_ms, partial(_scanned, view, partition, first, last, filter_)
+        )
     for bucket in state.buckets:
-        if wanted.touches(bucket.min_at, bucket.max_at):
-            yield from _in_bucket(view, partition, bucket, wanted, note, stack, few=few)
+        if filter_.touches(bucket.min_at, bucket.max_at):
+            yield from _in_bucket(view, partition, bucket, filter_, note, stack, few=few)
 
 
 def _in_bucket(
     view: View,
     partition: int,
     bucket: Bucket,
-    wanted: Wanted,
+    filter_: TimeFilter,
     note: Note,
     stack: ExitStack,
     *,
     few: bool,
-) -> Iterator[Source]:
-    """What is wanted of a bucket; if it cannot be read, the same from the log."""
+) -> Iterator[UpcomingSource]:
+    """The matching ids of a bucket; if it cannot be read, the same from the log."""
 
     def from_log(error: IntegrityError) -> pa.Table:
         note(f"read the log instead of a bucket of delayed messages: {error}")
-        return wanted.of(scan(view, partition, bucket.first, bucket.last)).sort_by(KEY)
+        return filter_.of(scan(view, partition, bucket.first, bucket.last)).sort_by(KEY)
 
     def load(start: int, stop: int) -> pa.Table:
         try:
-            return wanted.of(reader.table(start, stop))
+            return filter_.of(reader.table(start, stop))
         except IntegrityError as error:
             until = segments[stop].first if stop < len(segments) else None
             return _of_segments(from_log(error), segments[start].first, until)
@@ -209,15 +213,19 @@ def _in_bucket(
         reader = BucketFile(file, bucket.file)
         segments = reader.segments
     except IntegrityError as error:
-        yield Source(max(wanted.after_ms, bucket.min_at), partial(from_log, error))
+        yield UpcomingSource(max(filter_.after_ms, bucket.min_at), partial(from_log, error))
         return
-    wide = [at for at, one in enumerate(segments) if wanted.touches(one.min_at, one.max_at)]
+    wide = [
+        at for at, segment in enumerate(segments) if filter_.touches(segment.min_at, segment.max_at)
+    ]
     if not wide:
         return
     start, count = wide[0], 1 if few else SEGMENTS_AT_ONCE
-    while start <= wide[-1]:  # in order of key, so the wanted ones are together
+    while start <= wide[-1]:  # in order of key, so the matching segments are together
         stop = min(wide[-1] + 1, start + count)
-        yield Source(max(wanted.after_ms, segments[start].min_at), partial(load, start, stop))
+        yield UpcomingSource(
+            max(filter_.after_ms, segments[start].min_at), partial(load, start, stop)
+        )
         start, count = stop, min(2 * count, SEGMENTS_AT_ONCE)
 
 
@@ -254,8 +262,8 @@ def later_in(view: View, bucket: Bucket, cutoff_ms: int) -> pa.Table:
     return times.filter(pc.greater(times["deliver_at"], cutoff_ms))
 
 
-def _scanned(view: View, partition: int, first: Id, last: Id, wanted: Wanted) -> pa.Table:
-    return wanted.of(scan(view, partition, first, last)).sort_by(KEY)
+def _scanned(view: View, partition: int, first: Id, last: Id, filter_: TimeFilter) -> pa.Table:
+    return filter_.of(scan(view, partition, first, last)).sort_by(KEY)
 
 
 def _of_segments(times: pa.Table, first: Key, until: Key | None) -> pa.Table:
@@ -269,7 +277,8 @@ def columns_of(schedule: Schedule) -> pa.Table:
     """A schedule as TIMES."""
     columns = [schedule.at, schedule.ledger, schedule.entry, schedule.index]
     return pa.Table.from_arrays(
-        [_column(one, field.type) for one, field in zip(columns, TIMES, strict=True)], schema=TIMES
+        [_column(column, field.type) for column, field in zip(columns, TIMES, strict=True)],
+        schema=TIMES,
     )
 
 
@@ -283,16 +292,16 @@ def _column(values: array[int], kind: pa.DataType) -> pa.Array:
 
 def scan(view: View, partition: int, first: Id, last: Id) -> pa.Table:
     """The messages of a range of positions, both ends included, that have a time, as TIMES."""
-    after: Mark = before(first)
+    position: Mark = before(first)
     stop: Mark = (last[0], last[1], last[2] + 1) if last[2] else (last[0], last[1] + 1, 0)
     out = [TIMES.empty_table()]
     while True:
-        found = plan(view, partition, after, ROWS_AT_ONCE, (), stop, bytes_max=NO_MATTER)
-        if not found.pieces:
+        planned = plan(view, partition, position, ROWS_AT_ONCE, (), stop, bytes_max=NO_MATTER)
+        if not planned.pieces:
             break
-        rows = _times(view, found.pieces)
+        rows = _times(view, planned.pieces)
         out.append(rows.filter(rows["deliver_at"].is_valid()))
-        after = found.after
+        position = planned.after
     whole = pa.concat_tables(out)
     return whole.filter(pc.and_(_at_least(whole, first), pc.invert(_above(whole, last))))
 
@@ -328,28 +337,28 @@ def _times(view: View, pieces: list[Piece]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=TIMES)
 
 
-# --- what a cursor says of them --------------------------------------------------------------
+# --- their state on a cursor -----------------------------------------------------------------
 
 
-def _above(times: pa.Table, one: Id) -> pa.ChunkedArray:
-    """True for rows that stand after an id."""
+def _above(times: pa.Table, id_: Id) -> pa.ChunkedArray:
+    """True for rows after an id."""
     ledger, entry = times["ledger"], times["entry"]
-    same = pc.and_(pc.equal(ledger, one[0]), pc.equal(entry, one[1]))
+    same = pc.and_(pc.equal(ledger, id_[0]), pc.equal(entry, id_[1]))
     return pc.or_(
         pc.or_(
-            pc.greater(ledger, one[0]),
-            pc.and_(pc.equal(ledger, one[0]), pc.greater(entry, one[1])),
+            pc.greater(ledger, id_[0]),
+            pc.and_(pc.equal(ledger, id_[0]), pc.greater(entry, id_[1])),
         ),
-        pc.and_(same, pc.greater(times["index"], one[2])),
+        pc.and_(same, pc.greater(times["index"], id_[2])),
     )
 
 
-def _at_least(times: pa.Table, one: Id) -> pa.ChunkedArray:
+def _at_least(times: pa.Table, id_: Id) -> pa.ChunkedArray:
     same = pc.and_(
-        pc.and_(pc.equal(times["ledger"], one[0]), pc.equal(times["entry"], one[1])),
-        pc.equal(times["index"], one[2]),
+        pc.and_(pc.equal(times["ledger"], id_[0]), pc.equal(times["entry"], id_[1])),
+        pc.equal(times["index"], id_[2]),
     )
-    return pc.or_(same, _above(times, one))
+    return pc.or_(same, _above(times, id_))
 
 
 def is_behind(times: pa.Table, mark: Mark) -> pa.ChunkedArray:
@@ -359,18 +368,18 @@ def is_behind(times: pa.Table, mark: Mark) -> pa.ChunkedArray:
 
 
 def is_in(times: pa.Table, ids: IdSet) -> pa.ChunkedArray:
-    """True for messages that are in a set, by themselves or with the whole of their marker."""
-    found = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
+    """True for messages that are in a set, alone or with their whole marker."""
+    mask = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
     ledgers = pc.unique(times["ledger"]).to_pylist()
     for ledger in ledgers:
-        known = ids.entries.get(ledger)
-        if known:
-            entries = known.to_array()
+        bits = ids.entries.get(ledger)
+        if bits:
+            entries = bits.to_array()
             values = pa.Array.from_buffers(
                 pa.int64(), len(entries), [None, pa.py_buffer(entries.tobytes())]
             )
             here = pc.and_(pc.equal(times["ledger"], ledger), pc.is_in(times["entry"], values))
-            found = pc.or_(found, here)
+            mask = pc.or_(mask, here)
     inner = {key for key in ids.inner if key[0] in set(ledgers)}
     if inner:
         rows = zip(*(times[name].to_pylist() for name in TIMES.names[1:]), strict=True)
@@ -378,8 +387,8 @@ def is_in(times: pa.Table, ids: IdSet) -> pa.ChunkedArray:
             (ledger, entry) in inner and index in ids.inner[(ledger, entry)]
             for ledger, entry, index in rows
         ]
-        found = pc.or_(found, pa.array(flags, pa.bool_()))
-    return found
+        mask = pc.or_(mask, pa.array(flags, pa.bool_()))
+    return mask
 
 
 def runs_in_order(times: pa.Table) -> list[Run]:

@@ -1,10 +1,10 @@
-"""Compacted rows as a reader gets them: the newest message of each key, before the log goes on.
+"""Compacted rows for readers: the newest message of each key, before the log continues.
 
-A reader names the files itself from its beginning on, so that a later compaction does not change
-what it reads: that one has other messages, and lacks the keys that were deleted in between. Files
-stay for `reader_grace_ms` after they lost their names.
+A reader fixes the files when it begins, so that a later compaction does not change what it reads.
+The later one has other messages, and lacks keys that were deleted in between. Files stay for
+`reader_grace_ms` after they are replaced.
 
-Rows lie in the order of their ids, so a position is a number of rows.
+Rows are in the order of their ids, so a position is a number of rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _ELSEWHERE = ("topic", "partition", "txn_state", "redelivery_count", *_RENAMED.v
 _STORED = (*(name for name in RECEIVED.names if name not in _ELSEWHERE), *_IDS)
 
 
-class Left(NamedTuple):
-    """What is left to read of the compacted rows of a partition: rows start to stop of the files.
+class CompactedRange(NamedTuple):
+    """The compacted rows of a partition that a reader has not read: rows start to stop of the
+    files.
 
     after: the log continues after this position
     """
@@ -41,13 +42,13 @@ class Left(NamedTuple):
 
 def compacted_files(view: View, number: int) -> tuple[FileRef, ...]:
     """The files of compacted rows of a partition, in order."""
-    known = view.topic(number).compaction
-    ledgers = () if known is None else known.ledgers
+    compaction = view.topic(number).compaction
+    ledgers = () if compaction is None else compaction.ledgers
     return tuple(ref for ledger in ledgers for ref in view.files.of(ledger))
 
 
 def rows_before(view: View, files: Sequence[FileRef], first: Mark) -> int:
-    """How many rows lie before a position; cost: their ids, once."""
+    """How many rows are before a position; cost: their ids, once."""
     ledger, entry, index = first
     count = 0
     for ref in files:
@@ -56,33 +57,35 @@ def rows_before(view: View, files: Sequence[FileRef], first: Mark) -> int:
         for at, value in ((1, entry), (0, ledger)):
             same = pc.and_(pc.equal(ids.column(at), value), is_before)
             is_before = pc.or_(pc.less(ids.column(at), value), same)
-        found = int(pc.sum(is_before).as_py() or 0)
-        count += found
-        if found < ref.rows:
+        rows_found = int(pc.sum(is_before).as_py() or 0)
+        count += rows_found
+        if rows_found < ref.rows:
             break
     return count
 
 
 def rows_earlier(view: View, files: Sequence[FileRef], time_ms: int) -> int:
-    """How many rows lie before the first that became visible at an instant or later."""
+    """How many rows are before the first that became visible at an instant or later."""
     count = 0
     for ref in files:
         times = view.files.pick(ref, [(0, ref.rows)], ("visible_time", "publish_time"))
         visible = pc.coalesce(times.column(0), times.column(1)).cast(pa.int64())
-        found = int(pc.index(pc.greater_equal(visible, time_ms), True).as_py())
-        if found >= 0:
-            return count + found
+        first_at = int(pc.index(pc.greater_equal(visible, time_ms), True).as_py())
+        if first_at >= 0:
+            return count + first_at
         count += ref.rows
     return count
 
 
-def take(view: View, topic: str, index: int, left: Left, limit: int) -> tuple[pa.Table, Left]:
-    """The next rows as RECEIVED, at most limit and of one row group; and what is left then.
+def take(
+    view: View, topic: str, index: int, remaining: CompactedRange, limit: int
+) -> tuple[pa.Table, CompactedRange]:
+    """The next rows as RECEIVED, at most limit and from one row group; and the remaining rows.
 
-    raises: SnapshotExpired when a later compaction replaced the files, and they are gone
+    raises: SnapshotExpired when a later compaction replaced the files and they were deleted
     """
-    row = left.start
-    for ref in left.files:
+    row = remaining.start
+    for ref in remaining.files:
         if row < ref.rows:
             break
         row -= ref.rows
@@ -91,10 +94,10 @@ def take(view: View, topic: str, index: int, left: Left, limit: int) -> tuple[pa
         end += rows
         if row < end:
             break
-    count = min(limit, end - row, left.stop - left.start)
-    known = view.files.of(ref.ledger) or [ref]  # at another place, if it was offloaded
+    count = min(limit, end - row, remaining.stop - remaining.start)
+    current = view.files.of(ref.ledger) or [ref]  # an offloaded file has a new location
     try:
-        rows = view.files.pick(known[0], [(row, row + count)], _STORED)
+        rows = view.files.pick(current[0], [(row, row + count)], _STORED)
     except MissingFile as error:
         if view.files.of(ref.ledger):
             raise
@@ -104,7 +107,7 @@ def take(view: View, topic: str, index: int, left: Left, limit: int) -> tuple[pa
             topic=topic,
             partition=index,
         ) from error
-    return _received(topic, index, rows), left._replace(start=left.start + count)
+    return _received(topic, index, rows), remaining._replace(start=remaining.start + count)
 
 
 def take_again(
@@ -114,10 +117,10 @@ def take_again(
     ledger, first, last, index_first, index_last = run
     start = rows_before(view, files, (ledger, first, index_first))
     stop = rows_before(view, files, (ledger, last, index_last + 1))
-    left = Left(files, start, min(stop, start + limit), (ledger, last, index_last))
+    remaining = CompactedRange(files, start, min(stop, start + limit), (ledger, last, index_last))
     tables = [NO_MESSAGES]
-    while left.start < left.stop:
-        table, left = take(view, topic, index, left, limit)
+    while remaining.start < remaining.stop:
+        table, remaining = take(view, topic, index, remaining, limit)
         tables.append(table)
     return pa.concat_tables(tables)
 
@@ -139,10 +142,10 @@ def is_newest(view: View, number: int, rows: pa.Table) -> pa.BooleanArray:
     rows: in order of position
     cost: the ids of the compacted rows, once
     """
-    known = view.topic(number).compaction
+    compaction = view.topic(number).compaction
     columns = (rows.column(name).to_pylist() for name in ("ledger", "entry", "index"))
     marks = [(ledger, entry, index or 0) for ledger, entry, index in zip(*columns, strict=True)]
-    if known is None or marks[0][:2] > known.horizon:
+    if compaction is None or marks[0][:2] > compaction.horizon:
         return pa.repeat(pa.scalar(True), len(marks))
     files, newest = compacted_files(view, number), set[Mark]()
     ledger, entry, index = marks[-1]
@@ -158,7 +161,7 @@ def is_newest(view: View, number: int, rows: pa.Table) -> pa.BooleanArray:
                 for ledger, entry, index in zip(ledgers, entries, indexes, strict=True)
             }
         start, stop = start - ref.rows, stop - ref.rows
-    return pa.array([mark[:2] > known.horizon or mark in newest for mark in marks], pa.bool_())
+    return pa.array([mark[:2] > compaction.horizon or mark in newest for mark in marks], pa.bool_())
 
 
 def _received(topic: str, index: int, rows: pa.Table) -> pa.Table:

@@ -1,8 +1,18 @@
 """Dispatch: which visible messages follow a position, and their rows.
 
 One function decides visibility for consumers and readers alike: the data rows of the partition, and
-at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is
-made from the folds alone, so rows that are not wanted are never read.
+at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan uses
+the folds alone, so it never reads rows that a caller does not need.
+
+A plan leaves out ids as bitmaps for each ledger, so a million rows cost microseconds:
+
+    planned = range - acknowledged - pending - leased - waiting - (future - released)
+
+It walks only the remaining entries, run by run, and only the remaining messages of a marker.
+
+A batch has a bound in bytes, so that large messages do not fill the memory. The bytes of a large
+message are known. All others count with the mean of their ledger or transaction; the error is
+bounded, since a ledger has no more than ledger_bytes_max.
 Source: spec/transactions 8.
 """
 
@@ -13,9 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from pyroaring import BitMap, BitMap64
 
 from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.base.startup import compute as pc
@@ -25,11 +36,181 @@ from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
-from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.storage.columns import FEW_ROWS, conform, constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
+
+# --- how much fits a batch ------------------------------------------------------------------------
+
+
+class BatchBytes:
+    """The bytes that a batch of one partition still takes."""
+
+    __slots__ = ("_partition", "_view", "left")
+
+    def __init__(self, view: View, partition: int, bytes_max: int) -> None:
+        self._view = view
+        self._partition = partition
+        self.left = bytes_max
+
+    def fit(
+        self, ledger: int, marker: Marker | None, index: int, requested: int, *, is_first: bool
+    ) -> tuple[int, int]:
+        """(how many of the next `requested` messages fit, bytes of each); 0: the batch is full.
+
+        index: of the first message in its transaction; is_first: the batch is empty and takes one
+            in any case
+        """
+        count, each = (
+            self._plain(ledger, requested)
+            if marker is None
+            else self._in_txn(marker, index, requested)
+        )
+        if count * each <= self.left:
+            return count, each
+        return max(self.left // each, int(is_first)), each
+
+    def _plain(self, ledger: int, requested: int) -> tuple[int, int]:
+        ends = self._view.topic(self._partition).ledgers
+        end = ends[bisect_left(ends, ledger, key=lambda ledger_end: ledger_end.ledger)]
+        each = end.payload_bytes // max(1, end.messages)
+        if requested * each <= self.left:
+            return requested, each
+        # exclude markers, because a few large transactions must not raise the mean of the other
+        # messages
+        markers = self._view.buffer(self._partition).markers.get(ledger, ())
+        size = end.payload_bytes - sum([marker.payload_bytes for marker in markers])
+        messages = end.messages - sum([marker.count for marker in markers])
+        return requested, max(0, size) // max(1, messages)
+
+    def _in_txn(self, marker: Marker, index: int, requested: int) -> tuple[int, int]:
+        chunked = self._view.buffer(self._partition).chunked
+        if not chunked or marker.payload_bytes <= self.left:
+            return requested, marker.payload_bytes // max(1, marker.count)
+        large = {part[3]: chunked[part[0]] for part in marker.ranges if part[0] in chunked}
+        if index in large:
+            return 1, large[index].payload_bytes
+        next_large = min((at for at in large if at > index), default=index + requested)
+        size = marker.payload_bytes - sum(
+            large_message.payload_bytes for large_message in large.values()
+        )
+        return min(requested, next_large - index), size // max(1, marker.count - len(large))
+
+
+# --- the ids that a plan leaves out ---------------------------------------------------------------
+
+
+class IdsExcept(NamedTuple):
+    """Ids that are left out, except those in `but`."""
+
+    ids: IdSet
+    but: IdSet
+
+
+Skip: TypeAlias = tuple[IdSet | IdsExcept, ...]
+
+
+def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | None:
+    """The entries first..stop of a ledger outside all skip sets; None: all of them.
+
+    A marker is included unless all its messages are left out together.
+    cost: O(containers of the bitmaps)
+    """
+    remaining: BitMap64 | None = None
+    for skipped in skip:
+        bits = _entries_of(skipped, ledger)
+        if not bits:
+            continue
+        if remaining is None:
+            if not bits.range_cardinality(first, stop):
+                continue
+            remaining = BitMap64(range(first, stop))
+        remaining -= bits
+    return remaining
+
+
+def _entries_of(skipped: IdSet | IdsExcept, ledger: int) -> BitMap64 | None:
+    if isinstance(skipped, IdSet):
+        return skipped.entries.get(ledger)
+    bits = skipped.ids.entries.get(ledger)
+    if not bits:
+        return None
+    back = skipped.but.entries.get(ledger)
+    bits = bits - back if back else bits
+    if skipped.but.inner:
+        partial_entries = BitMap64(
+            [entry for number, entry in skipped.but.inner if number == ledger]
+        )
+        bits = bits - partial_entries
+    return bits
+
+
+def runs_left(bits: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The runs of a bitmap, as (first, last); it has nothing outside first..stop.
+
+    cost: O(1) a run, whatever its length
+    """
+    holes: BitMap64 | None = None
+    position = first
+    while position < stop:
+        for low in bits.iter_equal_or_larger(position):
+            if low + 1 not in bits:  # where there are many runs, most have one entry
+                yield low, low
+                continue
+            if holes is None:
+                holes = BitMap64.flip(bits, first, stop)
+            position = holes.next_set_bit(low) if holes and holes[-1] > low else stop
+            yield low, position - 1
+            break
+        else:
+            return
+
+
+def indexes_left(
+    skip: Skip, ledger: int, entry: int, first: int, last: int
+) -> Iterator[tuple[int, int]]:
+    """The runs of indexes first..last of a marker that are not left out."""
+    remaining: BitMap | None = None
+    for skipped in skip:
+        ids = skipped if isinstance(skipped, IdSet) else skipped.ids
+        bits = ids.inner.get((ledger, entry))
+        if isinstance(skipped, IdsExcept):
+            bits = _indexes_of(skipped, ledger, entry, first, last)
+        if bits:
+            if remaining is None:
+                remaining = BitMap(range(first, last + 1))
+            remaining -= bits
+    if remaining is None:
+        yield first, last
+        return
+    holes = BitMap.flip(remaining, first, last + 1)
+    count, position = len(remaining), first
+    while count:
+        low = remaining.next_set_bit(position)
+        position = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
+        count -= position - low
+        yield low, position - 1
+
+
+def _indexes_of(
+    skipped: IdsExcept, ledger: int, entry: int, first: int, last: int
+) -> BitMap | None:
+    """The messages of a marker that are left out; the set may have the marker as a whole."""
+    bits = skipped.ids.inner.get((ledger, entry))
+    whole = skipped.ids.entries.get(ledger)
+    if whole is not None and entry in whole:
+        bits = BitMap(range(first, last + 1))
+    if bits is None:
+        return None
+    back = skipped.but.entries.get(ledger)
+    if back is not None and entry in back:
+        return None
+    released = skipped.but.inner.get((ledger, entry))
+    return bits if released is None else bits - released
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
 
 RECEIVED = pa.schema(
     [
@@ -54,7 +235,7 @@ RECEIVED = pa.schema(
         ("schema_version", pa.int32()),
     ]
 )
-# One for all: making it takes a third of a millisecond, and readers at the end ask all the time.
+# Shared: it takes a third of a millisecond to build, and readers at the end need it all the time.
 NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
 STORED = (
@@ -67,7 +248,7 @@ _COUNT_AT = RECEIVED.get_field_index("redelivery_count")
 _COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())
 _FEW_INDEXES = pa.array(range(FEW_ROWS), pa.int32())
-_WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
+_WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries per step of a walk from the end
 COMMITTED: Final = "committed"
 _COMMITTED, _NO_STATE = pa.scalar(COMMITTED, pa.string()), pa.scalar(None, pa.string())
 
@@ -84,7 +265,10 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """What to deliver; after: the position after the last message looked at; bytes: about."""
+    """The messages to deliver.
+
+    after: the position after the last message checked; bytes: an estimate.
+    """
 
     pieces: list[Piece]
     messages: int
@@ -95,7 +279,7 @@ class Plan(NamedTuple):
 def plan(
     view: View,
     partition: int,
-    after: Mark,
+    start: Mark,
     limit: int,
     skip: Skip = (),
     stop: Mark | None = None,
@@ -103,18 +287,18 @@ def plan(
 ) -> Plan:
     """The next messages after a position, at most limit; those in a skip set are left out.
 
-    It ends before, but never empty, where bytes_max is reached (`batch_bytes`).
-    stop: a position that is not passed, itself left out
-    cost: O(pieces), not O(messages), nor O(what is left out)
+    It ends where bytes_max is reached (`batch_bytes`), but has at least one message.
+    stop: the first position that it must not reach
+    cost: O(pieces), not O(messages), and not O(ids left out)
     """
     silent = view.watermark(partition).silent
-    if silent:  # what is not data is never delivered
+    if silent:  # rows that are not data are never delivered
         skip = (*skip, IdSet(silent))
     pieces: list[Piece] = []
     total = 0
-    at = after
+    at = start
     budget = BatchBytes(view, partition, bytes_max)
-    for run, marker in _candidates(view, partition, after, stop, skip):
+    for run, marker in _candidates(view, partition, start, stop, skip):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
             size = last - first + 1 if marker is None else index_last - index_first + 1
@@ -135,70 +319,72 @@ def plan(
         if total >= limit:
             break
     else:
-        at = _last(view, partition, after, stop)
+        at = _last(view, partition, start, stop)
     return Plan(pieces, total, at, bytes_max - budget.left)
 
 
 def position_followed_by(
-    view: View, partition: int, count: int, after: Mark, skip: Skip = (), stop: Mark | None = None
+    view: View, partition: int, count: int, start: Mark, skip: Skip = (), stop: Mark | None = None
 ) -> Mark | None:
-    """The position after the message that `count` others follow; None if there are too few.
+    """The position after the message that `count` messages follow; None if there are too few.
 
-    after: only messages after this position count, and before `stop`; skip: those in it do not
-    cost:   O(pieces of what follows), whatever lies before it
+    after: only messages after this position and before `stop` count; skip: ids that do not count
+    cost: O(pieces after the result), independent of the log before it
     """
     silent = view.watermark(partition).silent
     if silent:
         skip = (*skip, IdSet(silent))
-    wanted, window = count + 1, max(_WINDOW_LEAST, min(count + 1, _WINDOW_MOST))
+    missing, window = count + 1, max(_WINDOW_LEAST, min(count + 1, _WINDOW_MOST))
     for end in reversed(view.topic(partition).ledgers):
         ledger, high = end.ledger, end.entries
-        if ledger < after[0]:
+        if ledger < start[0]:
             return None
         if stop is not None and ledger >= stop[0]:
             high = min(high, stop[1] + (stop[2] > 1)) if ledger == stop[0] else 0
-        first = after[1] + (after[2] == 0) if ledger == after[0] else 0
+        first = start[1] + (start[2] == 0) if ledger == start[0] else 0
         while high > first:
             low = max(first, high - window)
-            begin = after if ledger == after[0] and low == first else (ledger, low - 1, 0)
+            begin = start if ledger == start[0] and low == first else (ledger, low - 1, 0)
             until = (ledger, high, 0) if stop is None else min((ledger, high, 0), stop)
-            found = list(_candidates(view, partition, begin, until, skip))
-            for (_, entry, last, index_first, index_last), marker in reversed(found):
+            candidates = list(_candidates(view, partition, begin, until, skip))
+            for (_, entry, last, index_first, index_last), marker in reversed(candidates):
                 size = last - entry + 1 if marker is None else index_last - index_first + 1
-                if size < wanted:
-                    wanted -= size
+                if size < missing:
+                    missing -= size
                 elif marker is None:
-                    return (ledger, last - wanted + 1, 0)
+                    return (ledger, last - missing + 1, 0)
                 else:
-                    index = index_last - wanted + 1
+                    index = index_last - missing + 1
                     return (ledger, entry, 0 if index == marker.count else index)
             high, window = low, min(2 * window, _WINDOW_MOST)
     return None
 
 
 def _candidates(
-    view: View, partition: int, after: Mark, stop: Mark | None, skip: Skip
+    view: View, partition: int, start: Mark, stop: Mark | None, skip: Skip
 ) -> Iterator[tuple[Run, Marker | None]]:
-    """What is visible between two positions and not left out: plain messages, and of markers."""
+    """Visible messages between two positions and outside `skip`: plain messages, and those of
+    markers.
+    """
     markers = view.buffer(partition).markers
-    for end in _ledgers_from(view, partition, after[0]):
+    for end in _ledgers_from(view, partition, start[0]):
         ledger, entries = end.ledger, end.entries
         if stop is not None and ledger >= stop[0]:
             if ledger > stop[0]:
                 return
             entries = min(entries, stop[1] + (stop[2] > 1))
-        entry = after[1] + (after[2] == 0) if ledger == after[0] else 0
+        entry = start[1] + (start[2] == 0) if ledger == start[0] else 0
         if entry >= entries:
             continue
-        left = entries_left(skip, ledger, entry, entries)
-        runs = [(entry, entries - 1)] if left is None else runs_left(left, entry, entries)
+        remaining = entries_left(skip, ledger, entry, entries)
+        runs = [(entry, entries - 1)] if remaining is None else runs_left(remaining, entry, entries)
         for run, marker in _apart(ledger, runs, markers.get(ledger, [])):
             if marker is None:
                 yield run, None
                 continue
             first, last = 1, marker.count
-            if run[:2] == after[:2]:
-                first = after[2] + 1
+            if run[:2] == start[:2]:
+                first = start[2] + 1
             if stop is not None and run[:2] == stop[:2]:
                 last = min(last, stop[2] - 1)
             if first <= last:
@@ -213,7 +399,7 @@ def _apart(
     number = 0
     for low, last in runs:
         if number < len(markers) and markers[number].entry < low:
-            number += 1  # the next one is near, or far after what is left out
+            number += 1  # the next marker is near, or far away after a range that is left out
             if number < len(markers) and markers[number].entry < low:
                 number = bisect_left(markers, low, number, key=_entry_of)
         while low <= last:
@@ -244,8 +430,8 @@ def _ledger_of(end: LedgerEnd) -> int:
     return end.ledger
 
 
-def _last(view: View, partition: int, after: Mark, stop: Mark | None) -> Mark:
-    """The last position before the stop, or `after` when there is none."""
+def _last(view: View, partition: int, start: Mark, stop: Mark | None) -> Mark:
+    """The last position before the stop, or `start` when there is none."""
     for end in reversed(view.topic(partition).ledgers):
         ledger, entries, index = end.ledger, end.entries, 0
         if stop is not None and ledger >= stop[0]:
@@ -258,10 +444,10 @@ def _last(view: View, partition: int, after: Mark, stop: Mark | None) -> Mark:
                     index = stop[2] - 1
         if entries:
             mark = (ledger, entries - 1, index)
-            return after if covers(after, mark) else mark
-        if ledger <= after[0]:
+            return start if covers(start, mark) else mark
+        if ledger <= start[0]:
             break
-    return after
+    return start
 
 
 def part_of(piece: Piece, first: int, last: int) -> Piece:
@@ -281,12 +467,12 @@ def id_of(piece: Piece, offset: int) -> Id:
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:
-    """Where the rows of a plan lie, in order."""
+    """The locations of the rows of a plan, in order."""
     return [request for piece in pieces for request in _requests(piece)]
 
 
 def _requests(piece: Piece) -> list[Request]:
-    """Where the rows of a piece lie."""
+    """The locations of the rows of a piece."""
     if piece.marker is None:
         return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
     out: list[Request] = []
@@ -298,11 +484,11 @@ def _requests(piece: Piece) -> list[Request]:
     return out
 
 
-class Place(NamedTuple):
-    """Where the first message of a piece is, and when it became visible: what no row has stored.
+class PiecePlace(NamedTuple):
+    """The id of the first message of a piece, and when it became visible; no row has this stored.
 
-    The messages of a marker have its entry and an index that counts on; the entries of plain ones
-    count on, and they became visible when they were published.
+    The messages of a marker have its entry, and their index counts up. The entries of plain
+    messages count up, and they became visible when they were published.
     """
 
     ledger: int
@@ -312,18 +498,18 @@ class Place(NamedTuple):
     txn_state: str | None
 
 
-def place_of(piece: Piece) -> Place:
-    """What the messages of a piece have in common."""
+def place_of(piece: Piece) -> PiecePlace:
+    """The common values of the messages of a piece."""
     marker = piece.marker
     if marker is None:
-        return Place(piece.ledger, piece.entry, None, None, None)
-    return Place(piece.ledger, marker.entry, piece.index, marker.time_ms, COMMITTED)
+        return PiecePlace(piece.ledger, piece.entry, None, None, None)
+    return PiecePlace(piece.ledger, marker.entry, piece.index, marker.time_ms, COMMITTED)
 
 
 class Rows(NamedTuple):
     """The messages of a plan in order, before they become a table or Message objects.
 
-    times: how often each of them came again, None for a reader
+    times: how often each was redelivered, None for a reader
     """
 
     topic: str
@@ -339,15 +525,15 @@ class Rows(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """What their values take in memory."""
+        """The memory that their values take."""
         return int(self.stored.column("value").nbytes)
 
     def columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """What is stored of them, by name."""
+        """The stored columns, by name."""
         return zip(STORED, self.stored.columns, strict=True)
 
     def part(self, start: int, stop: int) -> Rows:
-        """The messages start..stop-1 of these."""
+        """Messages start..stop-1."""
         pieces: list[Piece] = []
         at = 0
         for piece in self.pieces:
@@ -358,7 +544,7 @@ class Rows(NamedTuple):
         return self._replace(pieces=pieces, stored=self.stored.slice(start, stop - start))
 
     def table(self) -> pa.Table:
-        """They as RECEIVED."""
+        """The messages as RECEIVED."""
         ends = list(accumulate(piece.rows for piece in self.pieces))
         total = ends[-1]
         columns = _placed(self.pieces, ends, self.stored.column("publish_time"))
@@ -377,10 +563,10 @@ def rows_of(
     names: Sequence[str] | None = None,
     times: int | None = None,
 ) -> Rows:
-    """The messages of a plan that has some.
+    """The messages of a non-empty plan.
 
-    names: the stored columns that are wanted, the others are null; None: all
-    times: as of Rows
+    names: the stored columns to read, the others are null; None: all
+    times: as in Rows
     """
     stored = _stored(view, pieces, names)
     assert len(stored) == sum([piece.rows for piece in pieces])
@@ -399,7 +585,7 @@ def received(
     """The messages of a plan as RECEIVED, in order.
 
     redelivered: counts of the subscription, None for a reader
-    names:       as of `rows_of`
+    names:       as in `rows_of`
     """
     if not pieces:
         return NO_MESSAGES
@@ -427,15 +613,15 @@ _Each = Callable[[list[Any], pa.DataType], pa.Array]
 def _placed(
     pieces: list[Piece], ends: list[int], sent: pa.ChunkedArray
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The columns that say where and when the messages of pieces became visible.
+    """The columns with the place and time at which the messages of pieces became visible.
 
-    A piece has one value of each, or counts on; few rows cost what the kernels cost.
+    Each column has one value per piece, or counts up. For few rows the cost is that of the kernels.
     """
     total = ends[-1]
     places = [place_of(piece) for piece in pieces]
     bases = [
-        (one.entry if one.first_index is None else one.first_index) - end + piece.rows
-        for one, piece, end in zip(places, pieces, ends, strict=True)
+        (common.entry if common.first_index is None else common.first_index) - end + piece.rows
+        for common, piece, end in zip(places, pieces, ends, strict=True)
     ]
     if len(pieces) == 1:
         each: _Each = partial(_same, total)
@@ -443,15 +629,15 @@ def _placed(
     else:
         each = partial(_each, total, repeat_runs(range(len(pieces)), ends, pa.int32()))
         count = pc.add(pa.arange(0, total), each(bases, pa.int64()))
-    placed = {"ledger": each([one.ledger for one in places], pa.int64()), "entry": count}
-    inner = [one.first_index is not None for one in places]
+    placed = {"ledger": each([common.ledger for common in places], pa.int64()), "entry": count}
+    inner = [common.first_index is not None for common in places]
     if not any(inner):
         placed["index"] = constant(None, pa.int32(), total)
         return placed | {"visible_time": sent, "txn_state": constant(None, pa.string(), total)}
-    entries = [one.entry if is_in else None for one, is_in in zip(places, inner, strict=True)]
+    entries = [common.entry if is_in else None for common, is_in in zip(places, inner, strict=True)]
     entry = each(entries, pa.int64())
     placed["entry"] = entry
-    time = each([one.time_ms for one in places], INSTANT)
+    time = each([common.time_ms for common in places], INSTANT)
     if all(inner):
         placed["index"] = _indexes(bases[0], total) if len(pieces) == 1 else count.cast(pa.int32())
         state = constant(COMMITTED, pa.string(), total)
@@ -465,7 +651,7 @@ def _placed(
 
 
 def _indexes(first: int, total: int) -> pa.Array:
-    """Numbers from the first on; few of them are cut out of those that are there."""
+    """Numbers from `first` on; small ones are sliced from a shared array."""
     if first + total > FEW_ROWS:
         return pa.arange(first, first + total).cast(pa.int32())
     return _FEW_INDEXES.slice(first, total)
@@ -477,23 +663,23 @@ def _same(total: int, values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _each(total: int, number: pa.Array, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The value of the piece that a row is of, as `number` says."""
+    """For each row the value of its piece; number: the piece of each row."""
     if values.count(values[0]) == len(values):
         return _same(total, values, kind)
     return pa.array(values, kind).take(number)
 
 
 def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.Table:
-    """The rows of pieces as they are stored; what is not wanted is null."""
-    known: Sequence[str] = STORED if names is None else [name for name in STORED if name in names]
-    known = known or STORED[3:4]  # one is needed to count rows
-    tables = view.rows(requests_of(pieces), known)
-    found = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-    return found if len(known) == len(STORED) else conform(found, _STORED_SCHEMA)
+    """The stored rows of pieces; columns that the caller does not need are null."""
+    columns: Sequence[str] = STORED if names is None else [name for name in STORED if name in names]
+    columns = columns or STORED[3:4]  # one column is needed to count rows
+    tables = view.rows(requests_of(pieces), columns)
+    rows = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    return rows if len(columns) == len(STORED) else conform(rows, _STORED_SCHEMA)
 
 
 def _counts(redelivered: dict[Id, int], pieces: list[Piece]) -> list[int]:
-    """How often each message came again."""
+    """How often each message was redelivered."""
     out: list[int] = []
     for piece in pieces:
         for step in range(piece.rows):

@@ -1,7 +1,7 @@
 """Fetching messages by their ids, to move them elsewhere or hand them out again.
 
-Dispatch plans what follows a position; here the messages are known, as runs. A marker that stands
-for all its messages is taken apart, so that each row has the id of one message.
+Dispatch plans what follows a position; here the caller has the messages, as runs. A marker that
+represents all its messages is taken apart, so that each row has the id of one message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from txlog.engine.view.view import View
 
 
 def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:
-    """The same messages, a marker as its messages; what was trimmed or is not data is left out."""
+    """The same messages, with markers taken apart.
+
+    Trimmed rows and rows that are not data are left out.
+    """
     silent = view.watermark(partition).silent
     if silent:
         rows = IdSet(silent)
-        runs = [rest for run in runs for rest in subtract(view, partition, run, rows)]
+        runs = [part for run in runs for part in subtract(view, partition, run, rows)]
     out: list[Run] = []
     for run in runs:
         ledger, first, last, index_first, _ = run
@@ -34,9 +37,11 @@ def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:
         if index_first:
             out.append(run)
             continue
-        known = view.buffer(partition).markers.get(ledger, [])
-        for at in range(bisect_left(known, first, key=lambda one: one.entry), len(known)):
-            marker = known[at]
+        markers = view.buffer(partition).markers.get(ledger, [])
+        for at in range(
+            bisect_left(markers, first, key=lambda marker_: marker_.entry), len(markers)
+        ):
+            marker = markers[at]
             if marker.entry > last:
                 break
             if marker.entry > first:
@@ -102,24 +107,24 @@ def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run
     for run in runs:
         if is_trimmed(view, partition, run[0]):
             continue
-        after = above_mark(view, partition, run, cursor.mark_delete)
-        out += without(view, partition, without(view, partition, after, cursor.acked), cursor.held)
+        above = above_mark(view, partition, run, cursor.mark_delete)
+        out += without(view, partition, without(view, partition, above, cursor.acked), cursor.held)
     return out
 
 
-def without(view: View, partition: int, runs: Iterable[Run], taken: IdSet) -> list[Run]:
+def without(view: View, partition: int, runs: Iterable[Run], ids: IdSet) -> list[Run]:
     """The part of the runs that is not in the set."""
-    return [rest for run in runs for rest in subtract(view, partition, run, taken)]
+    return [part for run in runs for part in subtract(view, partition, run, ids)]
 
 
 def rows_in(view: View, partition: int, table: pa.Table, runs: Iterable[Run]) -> pa.Table:
     """The rows of RECEIVED whose ids are in runs without whole markers."""
-    known = IdSet()
+    ids = IdSet()
     for run in runs:
-        known.add(run)
+        ids.add(run)
     columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
     is_in = [
-        not without(view, partition, [(ledger, entry, entry, index or 0, index or 0)], known)
+        not without(view, partition, [(ledger, entry, entry, index or 0, index or 0)], ids)
         for ledger, entry, index in zip(*columns, strict=True)
     ]
     return table if all(is_in) else table.filter(pa.array(is_in, pa.bool_()))

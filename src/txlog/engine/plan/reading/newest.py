@@ -1,12 +1,12 @@
-"""The newest message of each key: where it lies, found by columns and without its value.
+"""The newest message of each key: its location, found by columns and without its value.
 
-A scan reads the keys of what is visible between two positions, in the order of a plan, and keeps
-for each key the last one; what it keeps grows with the keys, and not with the messages. Messages
-without a key are left out. The rows of those kept are read afterwards. Nothing here makes an object
-for a message: a plan has one for each run of plain messages and each marker.
+A scan reads the keys of visible messages between two positions, in the order of a plan, and keeps
+the last message of each key. Its memory grows with the keys, and not with the messages. Messages
+without a key are left out. The caller reads the rows of the kept messages afterwards. Nothing here
+makes an object for a message: a plan has one for each run of plain messages and each marker.
 
-Compacted rows (role c) are scanned like the log: they say where they stood in it. Scanning again
-gives the same rows in the same order, so whoever cannot keep places keeps their numbers.
+Compacted rows (role c) are scanned like the log: each has its position in the log. A second scan
+gives the same rows in the same order, so a caller that cannot keep locations may keep row numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 
-# Where a message lies: its row of a ledger; and what its id, time and LSN are once it is visible,
-# as far as the row itself does not say it: a plain message its LSN, a compacted row all of them.
+# The location of a message: its row of a ledger; and its id, time and LSN as a visible message,
+# unless the row itself has them. The row of a plain message has its LSN, a compacted row has all.
 PLACED = pa.schema(
     [
         ("key", pa.binary()),
@@ -44,11 +44,11 @@ SCAN_MESSAGES = 25_000
 _NOWHERE = (0, 0, 0)
 # Rows are fetched from so many bytes at once, as they are in memory.
 FETCH_BYTES = 8 << 20
-CELL_BYTES = 8  # what a column takes of a row that has nothing there
+CELL_BYTES = 8  # what a column takes of a row that has no value there
 
 
-class Stretch(NamedTuple):
-    """Consecutive messages of a scan, of which nothing is read yet.
+class ScanSegment(NamedTuple):
+    """Consecutive messages of a scan, not read yet.
 
     pieces: of the log; none: compacted rows
     """
@@ -58,31 +58,35 @@ class Stretch(NamedTuple):
     pieces: list[Piece]
 
     def keys(self, view: View) -> pa.ChunkedArray:
-        """The key of each."""
+        """The key of each message."""
         return _read(view, self.requests, ("key",)).column("key")
 
     def places(self, view: View, names: Sequence[str] = ()) -> pa.Table:
-        """Where they lie, as PLACED.
+        """The locations, as PLACED.
 
-        names: the columns that are read for it, key or lsn; of those that are not, and that the
-               plan does not know, there is no value
+        names: the columns to read for it, key or lsn; columns that are neither read nor in the plan
+               are null
         """
-        known = {"ledger": _ledgers_of(self.requests), "row": _rows_of(self.requests)}
-        known |= self._by_plan() if self.pieces else {}
+        columns_known = {"ledger": _ledgers_of(self.requests), "row": _rows_of(self.requests)}
+        columns_known |= self._by_plan() if self.pieces else {}
         if names:
             read = _read(view, self.requests, names)
-            known |= {
-                name: pc.coalesce(known[name], read.column(name)) if name in known else read[name]
+            columns_known |= {
+                name: pc.coalesce(columns_known[name], read.column(name))
+                if name in columns_known
+                else read[name]
                 for name in names
             }
         columns = [
-            known[field.name] if field.name in known else pa.nulls(self.rows, field.type)
+            columns_known[field.name]
+            if field.name in columns_known
+            else pa.nulls(self.rows, field.type)
             for field in PLACED
         ]
         return pa.Table.from_arrays(columns, schema=PLACED)
 
     def _by_plan(self) -> dict[str, pa.Array]:
-        """What a plan knows of its messages."""
+        """The columns that a plan has for its messages."""
         pieces = self.pieces
         ends = list(accumulate(piece.rows for piece in pieces))
         bases = [
@@ -107,23 +111,23 @@ class Stretch(NamedTuple):
         }
 
 
-def in_log(view: View, number: int, after: Mark, stop: Mark | None = None) -> Iterator[Stretch]:
+def in_log(view: View, number: int, start: Mark, stop: Mark | None = None) -> Iterator[ScanSegment]:
     """The messages of a partition after a position, in order."""
     while True:
-        found = plan(view, number, after, SCAN_MESSAGES, (), stop, NO_MATTER)
-        if not found.messages:
+        planned = plan(view, number, start, SCAN_MESSAGES, (), stop, NO_MATTER)
+        if not planned.messages:
             return
-        yield Stretch(found.messages, requests_of(found.pieces), found.pieces)
-        after = found.after
+        yield ScanSegment(planned.messages, requests_of(planned.pieces), planned.pieces)
+        start = planned.after
 
 
-def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[Stretch]:
+def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[ScanSegment]:
     """The rows of ledgers of compacted rows, in order."""
     for ledger in ledgers:
         for ref in view.files.of(ledger):
             for start in range(0, ref.rows, SCAN_MESSAGES):
                 stop = min(start + SCAN_MESSAGES, ref.rows)
-                yield Stretch(stop - start, [(ledger, start, stop)], [])
+                yield ScanSegment(stop - start, [(ledger, start, stop)], [])
 
 
 def _read(view: View, requests: list[Request], names: Sequence[str]) -> pa.Table:
@@ -137,17 +141,17 @@ def _ledgers_of(requests: list[Request]) -> pa.Array:
 
 
 def _rows_of(requests: list[Request]) -> pa.Array:
-    """The row in its ledger of each."""
+    """The row number, in its ledger, of each row that requests ask for."""
     ends = list(accumulate(stop - start for _, start, stop in requests))
     bases = [stop - end for (_, _, stop), end in zip(requests, ends, strict=True)]
     return pc.add(pa.arange(0, ends[-1]), repeat_runs(bases, ends, pa.int64()))
 
 
-class Latest:
-    """The last row of each key, of tables with a column `key` that come one after another.
+class NewestRows:
+    """The last row of each key in a sequence of tables with a column `key`.
 
-    bytes: what it holds, about
-    cost:  what came is put together with what is kept once there is as much of it
+    bytes: the memory it holds, roughly
+    cost: the table merges new rows once there are as many new as old rows
     """
 
     __slots__ = ("_kept", "_rows", "_waiting", "bytes")
@@ -159,25 +163,28 @@ class Latest:
         self.bytes = 0
 
     def add(self, table: pa.Table) -> None:
-        """What comes next; it is copied, as it may be a small part of what is in memory."""
-        some = table.filter(pc.is_valid(table.column("key")))
-        self._waiting.append(some)
-        self._rows += some.num_rows
-        self.bytes += some.nbytes
+        """Add the next rows.
+
+        They are copied, because they may be a small part of a large buffer.
+        """
+        keyed = table.filter(pc.is_valid(table.column("key")))
+        self._waiting.append(keyed)
+        self._rows += keyed.num_rows
+        self.bytes += keyed.nbytes
         if self._rows >= self._kept.num_rows:
             self.table()
 
     def table(self) -> pa.Table:
-        """All of it, in order."""
+        """The last row of each key, in order."""
         if self._waiting:
             self._kept = last_of_each(pa.concat_tables([self._kept, *self._waiting]))
             self._waiting, self._rows, self.bytes = [], 0, self._kept.nbytes
         return self._kept
 
 
-def newest(view: View, stretches: Iterable[Stretch]) -> pa.Table:
-    """Where the last message of each key lies, as PLACED with key and LSN, in order."""
-    latest = Latest(PLACED)
+def newest(view: View, stretches: Iterable[ScanSegment]) -> pa.Table:
+    """The location of the last message of each key, as PLACED with key and LSN, in order."""
+    latest = NewestRows(PLACED)
     for stretch in stretches:
         latest.add(stretch.places(view, ("key", "lsn")))
     return latest.table()
@@ -205,54 +212,54 @@ def fetched(
     """The rows of PLACED with these columns of MESSAGE, in batches: of compacted rows, but entry.
 
     The id is in marker_ledger, marker_entry and txn_index (null: a plain message). A batch may keep
-    whole row groups in memory, also for few rows: of about FETCH_BYTES, by what their files say.
+    whole row groups in memory, also for few rows: about FETCH_BYTES by the sizes in their files.
     """
-    wanted = pa.schema([MESSAGE.field(name) for name in names])
+    schema = pa.schema([MESSAGE.field(name) for name in names])
     at = 0
     for requests in _batches(view, _requests(places), CELL_BYTES * len(names)):
         rows = pa.concat_tables(view.rows(requests, names))
-        some = places.slice(at, rows.num_rows)
+        batch_places = places.slice(at, rows.num_rows)
         at += rows.num_rows
         columns = {name: rows.column(name) for name in names}
-        columns |= {name: _said(some, columns, name) for name in _SAID if name in columns}
+        columns |= {name: _said(batch_places, columns, name) for name in _SAID if name in columns}
         for name, value in (("kind", KIND_DATA), ("count", None)):
             columns[name] = pa.repeat(pa.scalar(value, MESSAGE.field(name).type), rows.num_rows)
-        yield pa.Table.from_arrays([columns[name] for name in names], schema=wanted)
+        yield pa.Table.from_arrays([columns[name] for name in names], schema=schema)
 
 
 def _said(places: pa.Table, columns: dict[str, pa.ChunkedArray], name: str) -> pa.ChunkedArray:
-    """A column of the id: as the place says, or else the row."""
-    known = places.column(name)
+    """A column of the id: from the place, or else from the row."""
+    placed = places.column(name)
     if name == "lsn":
-        return pc.coalesce(known, columns[name])
+        return pc.coalesce(placed, columns[name])
     owners = places.column("marker_ledger")
     if not owners.null_count:
-        return known
-    return pc.if_else(pc.is_valid(owners), known, columns[name])
+        return placed
+    return pc.if_else(pc.is_valid(owners), placed, columns[name])
 
 
 def _batches(view: View, requests: list[Request], width: int) -> Iterator[list[Request]]:
     """Requests whose row groups have about FETCH_BYTES together, or are one: each is decoded whole.
 
-    width: what a row takes besides its bytes
+    width: what a row takes in addition to its bytes
     """
-    known: dict[int, tuple[int, int, int]] = {}  # by ledger, where the last row was
+    group_of: dict[int, tuple[int, int, int]] = {}  # by ledger, where the last row was
     batch: list[Request] = []
     groups = set[tuple[int, int]]()
-    left = FETCH_BYTES
+    room = FETCH_BYTES
     for ledger, start, stop in requests:
         while start < stop:
-            first, end, size = known.get(ledger, _NOWHERE)
+            first, end, size = group_of.get(ledger, _NOWHERE)
             if not first <= start < end:
-                first, end, size = known[ledger] = view.files.beside(ledger, start)
+                first, end, size = group_of[ledger] = view.files.beside(ledger, start)
             if (ledger, first) not in groups:
                 cost = (end - first) * (size + width)
-                if batch and cost > left:
+                if batch and cost > room:
                     yield batch
-                    batch, left = [], FETCH_BYTES
+                    batch, room = [], FETCH_BYTES
                     groups.clear()
                 groups.add((ledger, first))
-                left -= cost
+                room -= cost
             until = min(stop, end)
             if batch and batch[-1][::2] == (ledger, start):
                 batch[-1] = (ledger, batch[-1][1], until)
@@ -264,17 +271,17 @@ def _batches(view: View, requests: list[Request], width: int) -> Iterator[list[R
 
 
 def _requests(places: pa.Table) -> list[Request]:
-    """Where the rows lie; neighbours as one request."""
+    """The locations of the rows; neighbours as one request."""
     out: list[Request] = []
     ledger = start = stop = -1
     columns = (places.column(name).to_pylist() for name in ("ledger", "row"))
-    for one, row in zip(*columns, strict=True):
-        if one == ledger and row == stop:
+    for row_ledger, row in zip(*columns, strict=True):
+        if row_ledger == ledger and row == stop:
             stop += 1
             continue
         if stop >= 0:
             out.append((ledger, start, stop))
-        ledger, start, stop = one, row, row + 1
+        ledger, start, stop = row_ledger, row, row + 1
     if stop >= 0:
         out.append((ledger, start, stop))
     return out

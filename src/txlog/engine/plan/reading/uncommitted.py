@@ -1,7 +1,7 @@
-"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, after everything committed.
+"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, after all committed messages.
 
 A preview has no message id, is never acknowledged and counts nowhere. After the commit the message
-comes again in its proper place; (TxnID, partition, index) tells that it is the same one.
+comes again in its proper place; (TxnID, partition, index) identifies it.
 Source: PIP-31 "Isolation level", spec/transactions 8.
 """
 
@@ -47,42 +47,42 @@ def check_isolation(isolation: str) -> str:
     return isolation
 
 
-class Unmarked:
-    """Which rows of a sidecar no marker makes visible, found once for all batches of one moment.
+class UnmarkedRows:
+    """The rows of a sidecar that no marker makes visible, computed once for all batches at one LSN.
 
-    late: markers above the LSN that is read through: what they show was open then
+    late: markers above the LSN of the read; their messages were open then
     cost: O(markers after the place of the first batch)
     """
 
     __slots__ = ("_lsn", "_marked", "_state", "_through_lsn", "late")
 
     def __init__(
-        self, view: View, state: Buffer, place: PreviewPlace, through_lsn: int | None
+        self, view: View, state: Buffer, position: PreviewPosition, through_lsn: int | None
     ) -> None:
         self._lsn, self._state, self._through_lsn = view.lsn, state, through_lsn
         self.late: list[Marker] = []
         self._marked: dict[int, list[Stretch]] = {}
-        for marker in _markers_since(state, _floor(state, place)):
+        for marker in _markers_since(state, _floor(state, position)):
             if through_lsn is not None and marker.lsn > through_lsn:
                 self.late.append(marker)
                 continue
             for ledger, row, rows, _ in marker.ranges:
                 self._marked.setdefault(ledger, []).append((row, row + rows))
-        for ledger, known in state.trimmed.items():  # they were visible, and are gone
-            self._marked.setdefault(ledger, []).extend((row, row + rows) for row, rows in known)
+        for ledger, ranges in state.trimmed.items():  # they were visible, and are trimmed
+            self._marked.setdefault(ledger, []).extend((row, row + rows) for row, rows in ranges)
         for stretches in self._marked.values():
             stretches.sort()
 
     def is_of(self, view: View, state: Buffer, through_lsn: int | None) -> bool:
         """True while nothing has changed since."""
-        made = (self._lsn, self._through_lsn)
-        return self._state is state and made == (view.lsn, through_lsn)
+        built_for = (self._lsn, self._through_lsn)
+        return self._state is state and built_for == (view.lsn, through_lsn)
 
     def stretches(self, ledger: int, start: int, stop: int) -> Iterator[Stretch]:
         """Stretches of rows start..stop of a ledger that no marker makes visible."""
-        known = self._marked.get(ledger, [])
-        # they lie apart, so of those that begin before the start only the last can reach into it
-        for low, high in islice(known, max(0, bisect_right(known, (start,)) - 1), None):
+        marked = self._marked.get(ledger, [])
+        # they do not overlap, so only the last that begins before the start can reach into it
+        for low, high in islice(marked, max(0, bisect_right(marked, (start,)) - 1), None):
             if start >= stop:
                 return
             if start < low:
@@ -92,30 +92,31 @@ class Unmarked:
             yield start, stop
 
 
-class PreviewPlace(NamedTuple):
-    """The row a reader is after: its LSN and index, and where it was when it was read.
+class PreviewPosition(NamedTuple):
+    """The row that a reader read last: its LSN and index, and its location at that time.
 
     The row number saves searching the ledger again; it is valid until the ledger is sealed.
-    unmarked: what is left to be read, valid for the moment it was found for
+    unmarked: the rows left to read, valid at the LSN that it was computed for
     """
 
     lsn: int = 0
     txn_index: int = 0
     ledger: int = 0
     row: int = 0
-    unmarked: Unmarked | None = None
+    unmarked: UnmarkedRows | None = None
 
 
-START = PreviewPlace()
+START = PreviewPosition()
 
 
-def _floor(state: Buffer, place: PreviewPlace) -> int:
-    """The LSN that markers of what is after a place are above: rows come before their marker.
+def _floor(state: Buffer, position: PreviewPosition) -> int:
+    """An LSN that all markers of rows after a place are above, because rows come before their
+    marker.
 
-    0 for a place in a sealed ledger, whose rows have moved: it is looked through again.
+    0 for a place in a sealed ledger: its rows have moved, so the whole ledger is searched again.
     """
-    is_sealed = any(end.ledger == place.ledger and end.sealed for end in state.ledgers)
-    return 0 if is_sealed else place.lsn
+    is_sealed = any(end.ledger == position.ledger and end.sealed for end in state.ledgers)
+    return 0 if is_sealed else position.lsn
 
 
 def _markers_since(state: Buffer, lsn: int) -> Iterator[Marker]:
@@ -132,34 +133,34 @@ def preview(
     topic: str,
     partition_number: int,
     partition: int,
-    place: PreviewPlace,
+    position: PreviewPosition,
     limit: int,
     *,
     through_lsn: int | None = None,
     only: TxnId | None = None,
     is_strict: bool = False,
-) -> tuple[pa.Table, PreviewPlace]:
+) -> tuple[pa.Table, PreviewPosition]:
     """(rows as RECEIVED in append order, at most limit; the place after the last).
 
-    Ends before, but never empty, where the bytes of a batch do.
-    through_lsn: what was written later is left out, rows and markers alike
+    Ends where the bytes of a batch are reached, but has at least one row.
+    through_lsn: rows and markers written later are left out
     only:        the rows of one transaction
-    is_strict:   raise SnapshotExpired if rows were moved that may belong to that moment
+    is_strict:   raise SnapshotExpired if rows that may belong to that LSN were moved
     """
     state = view.buffer(partition)
-    unmarked = place.unmarked
+    unmarked = position.unmarked
     if unmarked is None or not unmarked.is_of(view, state, through_lsn):
-        unmarked = Unmarked(view, state, place, through_lsn)
+        unmarked = UnmarkedRows(view, state, position, through_lsn)
     if is_strict and through_lsn is not None:
         _check_unmoved(view, state, unmarked.late, topic)
     out: list[pa.Table] = []
     size = 0
-    for large in [*_large(state, place, unmarked, through_lsn, only), None]:
+    for large in [*_large(state, position, unmarked, through_lsn, only), None]:
         stop = _END if through_lsn is None else (through_lsn, _END[1])
         if large is not None:
             stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
-        for rows, after in _small(view, state, place, unmarked, limit, stop, only):
-            place = after
+        for rows, next_position in _small(view, state, position, unmarked, limit, stop, only):
+            position = next_position
             out.append(_received(state, rows, topic, partition_number, unmarked.late))
             limit -= rows.num_rows
             size += rows.nbytes
@@ -168,15 +169,17 @@ def preview(
         if size and size + state.chunked[large].payload_bytes > RECEIVE_BYTES_MAX:
             break
         rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
-        known = state.chunked[large]
-        place = PreviewPlace(known.lsn, known.index, place.ledger, place.row)
+        large_message = state.chunked[large]
+        position = PreviewPosition(
+            large_message.lsn, large_message.index, position.ledger, position.row
+        )
         out.append(_received(state, rows, topic, partition_number, unmarked.late))
         limit -= 1
-        size += known.payload_bytes
+        size += large_message.payload_bytes
         if limit <= 0:
             break
     rows = pa.concat_tables(out) if out else dispatch.NO_MESSAGES
-    return rows, place._replace(unmarked=unmarked)
+    return rows, position._replace(unmarked=unmarked)
 
 
 def _check_unmoved(view: View, state: Buffer, late: list[Marker], topic: str) -> None:
@@ -201,63 +204,65 @@ def _check_unmoved(view: View, state: Buffer, late: list[Marker], topic: str) ->
 
 def _large(
     state: Buffer,
-    place: PreviewPlace,
-    unmarked: Unmarked,
+    position: PreviewPosition,
+    unmarked: UnmarkedRows,
     through_lsn: int | None,
     only: TxnId | None,
 ) -> list[int]:
     """Ledgers of large messages after the place that no marker makes visible, in append order."""
-    found = [
+    large_ledgers = [
         (large.lsn, ledger)
         for ledger, large in state.chunked.items()
-        if (large.lsn, large.index) > (place.lsn, place.txn_index)
+        if (large.lsn, large.index) > (position.lsn, position.txn_index)
         and (through_lsn is None or large.lsn <= through_lsn)
         and (only is None or only == TxnId(large.coordinator, large.sequence))
         and any(unmarked.stretches(ledger, 0, 1))
     ]
-    return [ledger for _, ledger in sorted(found)]
+    return [ledger for _, ledger in sorted(large_ledgers)]
 
 
 def _small(
     view: View,
     state: Buffer,
-    place: PreviewPlace,
-    unmarked: Unmarked,
+    position: PreviewPosition,
+    unmarked: UnmarkedRows,
     limit: int,
     through: tuple[int, int],
     only: TxnId | None,
-) -> Iterator[tuple[pa.Table, PreviewPlace]]:
-    """Rows of the other messages after the place, each time with the place after them."""
+) -> Iterator[tuple[pa.Table, PreviewPosition]]:
+    """Batches of the other rows after a position, each with the position after it."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
-    order = [end.ledger for end in ends]  # that of appending, not of ids
-    first = order.index(place.ledger) if place.ledger in order else 0
+    order = [end.ledger for end in ends]  # the order of appending, not of ids
+    first = order.index(position.ledger) if position.ledger in order else 0
     size, at_once = 0, min(PREVIEW_ROWS, limit)
     for end in ends[first:]:
-        known = view.files.of(end.ledger)
-        stop = known[0].rows if end.sealed else end.entries
-        start = place.row if end.ledger == place.ledger and not end.sealed else 0
+        refs = view.files.of(end.ledger)
+        stop = refs[0].rows if end.sealed else end.entries
+        start = position.row if end.ledger == position.ledger and not end.sealed else 0
         while start < stop:
             spans = _spans(unmarked.stretches(end.ledger, start, stop), at_once)
             if not spans:
                 break
             start, at_once = spans[-1][1], min(PREVIEW_ROWS, 2 * at_once)
             read = pa.concat_tables(view.rows([(end.ledger, *span) for span in spans], _READ))
-            rows = _wanted(read, rows_of(spans), place, through, only).slice(0, limit)
+            rows = _wanted(read, rows_of(spans), position, through, only).slice(0, limit)
             if rows.num_rows:
                 last = rows.slice(rows.num_rows - 1).to_pylist()[0]
-                place = PreviewPlace(last["lsn"], last["txn_index"], end.ledger, last["row"] + 1)
+                position = PreviewPosition(
+                    last["lsn"], last["txn_index"], end.ledger, last["row"] + 1
+                )
                 limit -= rows.num_rows
                 size += rows.nbytes
-                yield rows, place
+                yield rows, position
             if limit <= 0 or size > RECEIVE_BYTES_MAX:
                 return
             newest = pc.max(read.column("lsn")).as_py() or 0
             if newest > through[0]:
-                return  # what follows was written later still
+                return  # later rows have a higher LSN
 
 
 def _spans(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
-    """The first of these rows, about so many."""
+    """The first of these rows, about `count` of them."""
     spans: list[Stretch] = []
     for low, high in stretches:
         spans.append((low, min(high, low + count)))
@@ -270,22 +275,22 @@ def _spans(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
 def _wanted(
     rows: pa.Table,
     numbers: pa.Array,
-    place: PreviewPlace,
+    position: PreviewPosition,
     through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:
     """Data rows after the place up to an LSN and index, with their row numbers."""
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")
-    here = pa.scalar(place.lsn, pa.int64())
-    after = pc.or_(
+    here = pa.scalar(position.lsn, pa.int64())
+    is_after = pc.or_(
         pc.greater(lsn, here),
         pc.and_(
             pc.equal(lsn, here),
-            pc.greater(rows.column("txn_index"), pa.scalar(place.txn_index, pa.int32())),
+            pc.greater(rows.column("txn_index"), pa.scalar(position.txn_index, pa.int32())),
         ),
     )
-    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), after)
+    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), is_after)
     if through != _END:
         last = pa.scalar(through[0], pa.int64())
         within = pc.or_(
@@ -305,7 +310,9 @@ def _wanted(
 def _received(
     state: Buffer, rows: pa.Table, topic: str, partition_number: int, late: list[Marker]
 ) -> pa.Table:
-    since = {(one.coordinator, one.sequence) for one in late}  # committed later, so it was open
+    since = {
+        (marker.coordinator, marker.sequence) for marker in late
+    }  # committed later, so it was open
     pairs = zip(
         rows.column("txn_most").to_pylist(), rows.column("txn_least").to_pylist(), strict=True
     )
@@ -314,20 +321,20 @@ def _received(
     for pair in pairs:
         if pair not in names:
             txn = TxnId.from_halves(*pair)
-            held = buffer.find_held(state, txn.coordinator, txn.sequence)
-            was_open = held is not None or (txn.coordinator, txn.sequence) in since
+            messages = buffer.find_held(state, txn.coordinator, txn.sequence)
+            was_open = messages is not None or (txn.coordinator, txn.sequence) in since
             names[pair] = "open" if was_open else "aborted"
         states.append(names[pair])
     total = rows.num_rows
-    made = {
+    extra = {
         "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
         "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
         "index": rows.column("txn_index"),
         "txn_state": pa.array(states, pa.string()),
     }
     columns = [
-        made[field.name]
-        if field.name in made
+        extra[field.name]
+        if field.name in extra
         else rows.column(field.name)
         if field.name in _READ
         else pa.nulls(total, field.type)

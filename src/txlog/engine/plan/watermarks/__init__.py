@@ -1,16 +1,16 @@
 """Watermarks: how far a partition is in event time.
 
-To add up sales by the hour, you must know when an hour is complete. Messages arrive late and out
-of order, so the arrival of a message from 10:03 says nothing about 9:59. Only producers know what
-they are still going to send. A watermark is their word: "nothing older than T will come from me".
-The watermark of a partition is the least of these words, over all producers that count.
+To add up sales by the hour, you must know when an hour is complete. Messages arrive late and out of
+order, so the arrival of a message from 10:03 says nothing about 9:59. Only producers know what they
+are still going to send. A watermark is their word: "nothing older than T will come from me". The
+watermark of a partition is the least of these times over all active producers.
 
     a producer asserts T      a row W_SET in every partition of the topic, in one frame
-    a producer goes away      a row W_IDLE: nobody waits for it any more
+    a producer goes away      a row W_IDLE: it holds nothing back any more
 
 The rows are in the log, between the messages, and that is the whole point. A consumer is somewhere
-in the log; the producers are ahead of it. What counts for the consumer is what had been asserted
-*up to its own position*:
+in the log; the producers are ahead of it. For the consumer, only assertions *up to its own
+position* count:
 
     position      1     2            3     4            5     6            7            8
     partition     m1    W(A,10:00)   m2    W(B,09:58)   m3    W(A,10:05)   W(B,10:04)   m4
@@ -24,8 +24,8 @@ in the log; the producers are ahead of it. What counts for the consumer is what 
 Using the producers' newest word instead would be the obvious mistake. The newest is 10:04; m3 may
 be from 10:01, and a window that ends at 10:03 would be closed before m3 has been read.
 
-The position that counts is the greatest one up to which *everything* is acknowledged. A message in
-some consumer's hand, or negatively acknowledged and waiting, holds the watermark back: it may be
+The position that counts is the greatest one up to which *everything* is acknowledged. A message
+that is leased, or negatively acknowledged and waiting, holds the watermark back: it may be
 processed late, but it must not find its window closed. An acknowledgement in a transaction that is
 still open does not count either.
 
@@ -41,29 +41,30 @@ a snapshot of all producers:
               │                                     │        ▲
               └─ trimmed one day                    └────────┘ from the snapshot to the position
 
-A look starts at the nearest snapshot at or before the position, or where it stood the last time if
-that is nearer, and folds the few rows that move the watermark. Which rows those are is known from
+A look starts at the nearest snapshot at or before the position, or at its last position if that is
+nearer. It folds the few rows that move the watermark. Which rows those are is known from
 the fold: messages are not read at all. Since each ledger has its snapshot, trimming the log needs
 no care, and a seek in either direction costs no more than the way between two snapshots.
 
-Rules, and what goes wrong without each:
+The rules, and what goes wrong without each:
 
- 1. A producer that has asserted once is waited for until it is idle. Otherwise a producer that
-    restarts would let the others run ahead, and its messages would all be late. If it dies without
-    a word, the watermark stands still; that is why a policy can declare it idle after a silence
-    (`engine/decide/sending/silence`), by a row like any other, so that all see the same.
- 2. The greatest time of a producer wins. An assertion below its own last one is counted as having
-    fallen and changes nothing but when it was last heard of.
- 3. A partition with no active producer says nothing. If it has never had one it is *unknown*, and
+ 1. A producer that has asserted once holds the watermark back until it is idle. Otherwise a
+    producer that restarts would let the others run ahead, and its messages would all be late. If it
+    dies without a word, the watermark stands still; that is why a policy can declare it idle after
+    a silence (`engine/decide/sending/watermark`), by an ordinary row, so that all processes see the
+    same.
+ 2. The greatest time of a producer wins. An assertion below its last one counts as fallen, and
+    changes only the time of its last assertion.
+ 3. A partition with no active producer has no value. If it has never had one it is *unknown*, and
     holds back every consumer that reads it: perhaps the producers have not started yet. If all of
     them went idle it is *idle*, and the other partitions decide.
- 4. What was handed out never falls. A new producer may lower the value at a position, but an
-    application that has closed a window cannot open it again. So what a subscription was handed is
-    kept as a clamp, in a frame that is durable before the application sees the value
-    (`engine/decide/consuming/watermark_offer`). The clamp holds until a seek begins a new epoch:
-    a seek means to count again.
- 5. A consumer of several partitions has the least of them. One that is unavailable cannot be read,
-    so nothing can be said while it is away.
+ 4. A delivered value never falls. A new producer may lower the value at a position, but an
+    application that has closed a window cannot open it again. So the value that a subscription
+    received is kept as a clamp, in a frame that is durable before the application sees the value
+    (`engine/decide/consuming/watermark_offer`). The clamp holds until a seek begins a new epoch: a
+    seek means to count again.
+ 5. A consumer of several partitions has the least of their values. An unavailable partition cannot
+    be read, so there is no value while it is away.
 
 Because the value is never stored for a reader, it needs no upkeep and cannot go stale: the same
 rows give the same value in every process, after every crash, and in a copy of the store.

@@ -1,11 +1,11 @@
 """The rows of a partition that move its watermark, one by one, and the messages that came late.
 
-    read_rows   watermark rows and markers as they are stored, to fold or to list
+    read_rows   watermark rows and markers as stored, to fold or to list
     Lateness    the greatest event time, and how many messages were older than the watermark that
                 their own partition had just before them: a function of its rows up to a place
 
-Messages are read as columns: a plan says between which moves they lie, so one value is compared
-with a whole run of them. None of it is stored. Source: spec/watermarks 2, 5.
+Messages are read as columns. A plan tells between which moves they are, so one value is compared
+with a whole run of messages. None of it is stored. Source: spec/watermarks 2, 5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.watermark import START, Position, State
+from txlog.engine.folds.watermark import START, Position, WatermarkState
 from txlog.engine.model.ops import Effect, Mark, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.tail import repeat_runs
@@ -29,8 +29,10 @@ ROWS_AT_ONCE = 100_000
 _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "txn_least")
 
 
-class Row(NamedTuple):
-    """A watermark row, or a marker; by: who said it; effects: those of a marker; times in ms."""
+class StoredWatermark(NamedTuple):
+    """A watermark row, or a marker; by: producer or timeout; effects: those in a marker; times in
+    ms.
+    """
 
     where: Position
     kind: int
@@ -42,8 +44,8 @@ class Row(NamedTuple):
     by: str | None
     effects: list[Effect]
 
-    def take(self, state: State) -> None:
-        """Fold it onto the state of the place before."""
+    def take(self, state: WatermarkState) -> None:
+        """Fold it into the state before it."""
         if self.kind == W_SET:
             assert self.producer is not None and self.event_time is not None
             state.raise_to(self.producer, self.event_time, self.where, self.time_ms)
@@ -54,28 +56,30 @@ class Row(NamedTuple):
             state.take_marker(self.effects, self.where, self.time_ms)
 
 
-def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
+def read_rows(view: View, requests: Sequence[Request]) -> Iterator[StoredWatermark]:
     """The rows of some ledgers, in order; their values are read unless they are a message's."""
     if not requests:
         return
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
     tables = view.rows(requests, _COLUMNS)
     columns = [[cell for table in tables for cell in _cells(table, name)] for name in _COLUMNS]
-    told = [
-        place
-        for place, kind in zip(places, columns[0], strict=True)
+    with_value = [
+        position
+        for position, kind in zip(places, columns[0], strict=True)
         if kind in (TXN_COMMIT, W_IDLE)
     ]
-    asked = [(ledger, row, row + 1) for ledger, row in told]
-    found = [
-        cell for table in view.rows(asked, ("value",)) for cell in table.column("value").to_pylist()
+    requests_of_values = [(ledger, row, row + 1) for ledger, row in with_value]
+    cells = [
+        cell
+        for table in view.rows(requests_of_values, ("value",))
+        for cell in table.column("value").to_pylist()
     ]
-    values: dict[Position, bytes | None] = dict(zip(told, found, strict=True))
+    values: dict[Position, bytes | None] = dict(zip(with_value, cells, strict=True))
     for where, kind, producer, event_time, time_ms, lsn, most, least in zip(
         places, *columns, strict=True
     ):
         value = values.get(where)
-        yield Row(
+        yield StoredWatermark(
             where,
             kind,
             producer,
@@ -96,7 +100,7 @@ def _cells(table: pa.Table, name: str) -> list[object]:
 
 
 class Lateness:
-    """The event times of a partition's messages, up to a place.
+    """The event times of a partition's messages, up to a position.
 
     greatest: of the event times, None without one
     late:     messages that were older than the watermark just before them; one without an event
@@ -112,7 +116,7 @@ class Lateness:
         self._last = last
         self._after: Mark = (*START, 0)
         self._folded: Position = START  # the state has the rows of moves up to here
-        self._state = State()
+        self._state = WatermarkState()
 
     def step(self, view: View) -> bool:
         """Look at the next messages; returns whether there may be more.
@@ -121,21 +125,23 @@ class Lateness:
         cost: reads the event times of at most ROWS_AT_ONCE messages, and the moves between them
         """
         number, stop = self.partition, (self._last[0], self._last[1] + 1, 0)
-        found = plan(view, number, self._after, ROWS_AT_ONCE, (), stop, NO_MATTER)
-        if not found.pieces:
+        planned = plan(view, number, self._after, ROWS_AT_ONCE, (), stop, NO_MATTER)
+        if not planned.pieces:
             return False
-        values, state, folded = self._values(view, found.pieces)
-        tables = view.rows(requests_of(found.pieces), ("event_time",))
+        values, state, folded = self._values(view, planned.pieces)
+        tables = view.rows(requests_of(planned.pieces), ("event_time",))
         times = pa.concat_tables(tables).column("event_time").cast(pa.int64())
         greatest = pc.max(times).as_py()
         if greatest is not None and (self.greatest is None or greatest > self.greatest):
             self.greatest = greatest
-        self.late += _older(times, found.pieces, values)
-        self._after, self._state, self._folded = found.after, state, folded
+        self.late += _older(times, planned.pieces, values)
+        self._after, self._state, self._folded = planned.after, state, folded
         return True
 
-    def _values(self, view: View, pieces: list[Piece]) -> tuple[list[int | None], State, Position]:
-        """The watermark just before each piece; what a marker asserts takes effect after it."""
+    def _values(
+        self, view: View, pieces: list[Piece]
+    ) -> tuple[list[int | None], WatermarkState, Position]:
+        """The watermark just before each piece; the assertions of a marker take effect after it."""
         first = view.topic(self.partition).ledgers[0].ledger
         folded = self._folded
         if folded[0] < first:  # at the beginning, or that much was trimmed meanwhile
@@ -146,8 +152,8 @@ class Lateness:
         else:
             state = self._state.copy()
         last = (pieces[-1].ledger, pieces[-1].entry - 1)
-        known = view.watermark(self.partition)
-        moves = read_rows(view, [*moves_between(known, folded, last)])
+        watermark = view.watermark(self.partition)
+        moves = read_rows(view, [*moves_between(watermark, folded, last)])
         move, value = next(moves, None), state.value
         values: list[int | None] = []
         for piece in pieces:

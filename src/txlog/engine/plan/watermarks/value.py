@@ -1,4 +1,5 @@
-"""The watermark at a position: where a subscription is, and what producers had asserted there.
+"""The watermark at a position: where a subscription is, and the assertions of producers up to
+there.
 
     tracking_position   the greatest position up to which everything is acknowledged, or no data
     WatermarkGenerator  the state at a position, sought forwards and backwards; it reads only rows
@@ -12,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
+from txlog.engine.folds.watermark import START, Position, Watermark, WatermarkState, read_snapshot
 from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.plan.ack_sets import advanced
@@ -32,7 +33,7 @@ def tracking_position(view: View, subscription: int, partition: int) -> Position
 class WatermarkGenerator:
     """The value at a position of a partition, for one subscription in this process; never stored.
 
-    rows_folded: rows that were read for it so far
+    rows_folded: how many rows it has read so far
     """
 
     __slots__ = ("_state", "partition", "position", "rows_folded")
@@ -41,7 +42,7 @@ class WatermarkGenerator:
         self.partition = partition
         self.position: Position = START
         self.rows_folded = 0
-        self._state = State()
+        self._state = WatermarkState()
 
     @property
     def status(self) -> str:
@@ -49,7 +50,7 @@ class WatermarkGenerator:
         return self._state.status
 
     @property
-    def state(self) -> State:
+    def state(self) -> WatermarkState:
         """The producers at this position."""
         return self._state
 
@@ -62,50 +63,55 @@ class WatermarkGenerator:
         self._state = self._at(view, view.watermark(self.partition), position)
         self.position = position
 
-    def _at(self, view: View, known: Watermark, position: Position) -> State:
-        if not known.state.seen:
-            return State()
-        if not any(moves_between(known, position, None)):
-            return known.state.copy()  # nothing after it changes anything: as at the end
-        nearest = next(_snapshots(known, position), START)
+    def _at(self, view: View, watermark: Watermark, position: Position) -> WatermarkState:
+        if not watermark.state.seen:
+            return WatermarkState()
+        if not any(moves_between(watermark, position, None)):
+            # no later row changes the value, so it is the value at the end
+            return watermark.state.copy()
+        nearest = next(_snapshots(watermark, position), START)
         if nearest <= self.position <= position and self.position != START:
             start, state = self.position, self._state  # forwards, and nearer than any snapshot
         else:
-            start, state = self._read_last(view, _snapshots(known, position))
-            same = self._read_next(view, known, position) if start == START else None
+            start, state = self._read_last(view, _snapshots(watermark, position))
+            same = self._read_next(view, watermark, position) if start == START else None
             if same is not None:
                 return same.copy()
         state = state.copy()
-        self._fold(view, state, [*moves_between(known, start, position)])
+        self._fold(view, state, [*moves_between(watermark, start, position)])
         return state
 
-    def _read_last(self, view: View, before: Iterator[Position]) -> tuple[Position, State]:
+    def _read_last(
+        self, view: View, snapshots: Iterator[Position]
+    ) -> tuple[Position, WatermarkState]:
         """The first of these snapshots that can be read, and its state."""
-        for ledger, last in before:
+        for ledger, last in snapshots:
             (table,) = view.rows([(ledger, last + 1, last + 2)], ["value"])
             self._count(view, 1)
-            found = read_snapshot(table.column(0)[0].as_py())
-            if found is not None:
-                return (ledger, last), found.state
-        return START, State()
+            snapshot = read_snapshot(table.column(0)[0].as_py())
+            if snapshot is not None:
+                return (ledger, last), snapshot.state
+        return START, WatermarkState()
 
-    def _read_next(self, view: View, known: Watermark, position: Position) -> State | None:
+    def _read_next(
+        self, view: View, watermark: Watermark, position: Position
+    ) -> WatermarkState | None:
         """The state of the next snapshot if nothing moves up to it; None: there is none.
 
-        An adopted ledger begins with none, and nothing in it moves: if those before it were
-        trimmed, the state at any of its rows is that after it.
+        An adopted ledger has no snapshot, and none of its rows moves the value. If the ledgers
+        before it were trimmed, its state is that of the next snapshot.
         """
-        after = _next_snapshot(known, position)
-        if after is None or any(moves_between(known, position, after)):
+        next_snapshot = _next_snapshot(watermark, position)
+        if next_snapshot is None or any(moves_between(watermark, position, next_snapshot)):
             return None
-        at, state = self._read_last(view, iter([after]))
+        at, state = self._read_last(view, iter([next_snapshot]))
         return None if at == START else state
 
     def _count(self, view: View, rows: int) -> None:
         self.rows_folded += rows
         view.files.tally.rows_folded[self.partition] += rows
 
-    def _fold(self, view: View, state: State, requests: list[Request]) -> None:
+    def _fold(self, view: View, state: WatermarkState, requests: list[Request]) -> None:
         """Fold rows of `moves`, in order."""
         if not requests:
             return
@@ -133,35 +139,38 @@ class WatermarkGenerator:
                 state.take_marker(read_effects(value), where, time_ms)
 
 
-def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
-    """What the snapshots that serve a position are as of: the place before their rows; last first.
+def _snapshots(watermark: Watermark, position: Position) -> Iterator[Position]:
+    """The positions of the snapshots usable for a position: each just before its row, the last
+    first.
 
     The row itself may be the next one after the position.
     """
-    for ledger in sorted(known.snapshots, reverse=True):
+    for ledger in sorted(watermark.snapshots, reverse=True):
         if ledger <= position[0]:
-            rows = known.snapshots[ledger]
+            rows = watermark.snapshots[ledger]
             most = rows.rank(position[1] + 1) if ledger == position[0] else len(rows)
             for at in range(most - 1, -1, -1):
                 yield (ledger, rows[at] - 1)
 
 
-def _next_snapshot(known: Watermark, position: Position) -> Position | None:
-    """What the first snapshot in a ledger after a position is as of."""
-    for ledger in sorted(known.snapshots):
+def _next_snapshot(watermark: Watermark, position: Position) -> Position | None:
+    """The position of the first snapshot in a later ledger than a position."""
+    for ledger in sorted(watermark.snapshots):
         if ledger > position[0]:
-            return (ledger, known.snapshots[ledger][0] - 1)
+            return (ledger, watermark.snapshots[ledger][0] - 1)
     return None
 
 
-def moves_between(known: Watermark, after: Position, last: Position | None) -> Iterator[Request]:
+def moves_between(
+    watermark: Watermark, start: Position, last: Position | None
+) -> Iterator[Request]:
     """The rows of `moves` after a position, up to and including another, as runs."""
-    ledgers = sorted(known.moves)
-    for ledger in ledgers[bisect_right(ledgers, after[0] - 1) :]:
+    ledgers = sorted(watermark.moves)
+    for ledger in ledgers[bisect_right(ledgers, start[0] - 1) :]:
         if last is not None and ledger > last[0]:
             return
-        entries = known.moves[ledger]
-        low = entries.rank(after[1]) if ledger == after[0] and after[1] >= 0 else 0
+        entries = watermark.moves[ledger]
+        low = entries.rank(start[1]) if ledger == start[0] and start[1] >= 0 else 0
         high = len(entries)
         if last is not None and ledger == last[0]:
             high = entries.rank(last[1]) if last[1] >= 0 else 0

@@ -13,10 +13,10 @@ from txlog.engine.decide.consuming import acknowledge
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.enter import Use
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.ops import Op, Run
 from txlog.engine.plan import runs as message_runs
-from txlog.engine.plan.standing import OUTSIDE, Standing
+from txlog.engine.plan.standing import OUTSIDE, ConsumerState
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.transactions.transaction import (
     DecideIn,
@@ -35,7 +35,7 @@ class Through(NamedTuple):
     """Where an acknowledgement goes, and the consumer it comes through."""
 
     find: acknowledge.Find
-    standing: Standing
+    standing: ConsumerState
 
 
 def runs_of(what: Acknowledgeable) -> list[Run]:
@@ -78,7 +78,7 @@ def acknowledge_runs(
     txn: Transaction | TxnId | None,
     *,
     cumulative: bool,
-    standing: Standing = OUTSIDE,
+    standing: ConsumerState = OUTSIDE,
 ) -> AckAnswer:
     """Acknowledge runs on a subscription, if need be without a consumer."""
     if not runs:
@@ -99,7 +99,7 @@ def acknowledge_runs(
 
 
 def acknowledge_later(
-    store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
+    store: Store, find: Find, runs: list[Run], txn: Transaction, standing: ConsumerState = OUTSIDE
 ) -> Later[AckAnswer]:
     """Acknowledge runs in a transaction with its next call that waits for an answer."""
     decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
@@ -107,8 +107,8 @@ def acknowledge_later(
 
 
 def _in_txn(
-    store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
-) -> tuple[DecideIn[AckAnswer], Uses]:
+    store: Store, find: Find, runs: list[Run], standing: ConsumerState, *, cumulative: bool
+) -> tuple[DecideIn[AckAnswer], CallScope]:
     """The decision that acknowledges in a transaction, and what it uses."""
     uid = store.disk.owner()[0]
 
@@ -128,8 +128,8 @@ def _in_txn(
     return decide, _uses(find, runs)
 
 
-def _uses(find: Find, runs: list[Run]) -> Uses:
-    return Uses(acks=(find, tuple({run[0] for run in runs})))
+def _uses(find: Find, runs: list[Run]) -> CallScope:
+    return CallScope(acks=(find, tuple({run[0] for run in runs})))
 
 
 def acknowledge_together(

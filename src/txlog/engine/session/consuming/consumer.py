@@ -16,7 +16,7 @@ from txlog.base.ids import MessageId, TopicName, TxnId, check_name
 from txlog.base.settings import QUEUE_SIZE
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import MoveResult, Postponed
+from txlog.engine.decide.consuming.dead_letters import MoveResult, RetryOptions
 from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -377,7 +377,7 @@ class ConsumerSession:
         """Move a message to the retry topic; see Consumer.reconsume_later."""
         self.receiving.check_open()
         [message_id] = ids_of([message])
-        postponed = Postponed(delay_ms, properties or {}, self.member.number)
+        postponed = RetryOptions(delay_ms, properties or {}, self.member.number)
         return reconsume_later(self.store, self.receiving.target, message_id, postponed)
 
     def redeliver(self) -> ReturnResult:

@@ -17,7 +17,7 @@ from txlog.base.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB,
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
 from txlog.engine.decide.consuming.acknowledge import by_partition
-from txlog.engine.decide.consuming.dead_letters import Find, MoveResult, Postponed
+from txlog.engine.decide.consuming.dead_letters import Find, MoveResult, RetryOptions
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.deliver_at import AFTER
 from txlog.engine.decide.transactions.enter import NewTxn
@@ -26,7 +26,7 @@ from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.reading.batch_bytes import BatchBytes
+from txlog.engine.plan.reading.dispatch import BatchBytes
 from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
 from txlog.engine.session.consuming.acknowledge import acknowledge_runs
@@ -156,7 +156,7 @@ def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
     return out
 
 
-def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> MoveResult:
+def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions) -> MoveResult:
     """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
 
     returns: to which topic; moved 0: it is acknowledged, held by a transaction, or leased to
@@ -187,7 +187,7 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -
 
 
 def _moved(
-    store: Store, find: Find, rows: dict[int, pa.Table], how: Postponed | None
+    store: Store, find: Find, rows: dict[int, pa.Table], how: RetryOptions | None
 ) -> MoveResult:
     """Move messages in one frame, or one that is too large for that in a transaction."""
     [(number, table)] = rows.items()
@@ -205,7 +205,7 @@ def _moved(
 
 
 def _moved_large(
-    store: Store, find: Find, number: int, table: pa.Table, how: Postponed | None
+    store: Store, find: Find, number: int, table: pa.Table, how: RetryOptions | None
 ) -> MoveResult:
     """Send a large message on in chunks and acknowledge it, in one transaction: both or neither.
 

@@ -19,15 +19,15 @@ from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
-    Part,
-    Wants,
+    PartitionDelivery,
+    ReceiveRequest,
     active_consumer,
     give_back_parts,
     give_back_runs,
     receive,
 )
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -37,13 +37,13 @@ from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import CATALOG, Component, Due, Mark, Op, Run, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
-from txlog.engine.plan.delayed.due import Unindexed
-from txlog.engine.plan.delayed.timetable_parts import BucketLost
+from txlog.engine.plan.delayed.due import IndexMissing
+from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
-from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
+from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, preview
 from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.plan.standing import Place, Standing
+from txlog.engine.plan.standing import ConsumerState, ReadPosition
 from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.reading.message import Message
@@ -93,14 +93,14 @@ def read_handed(
     return found, runs
 
 
-def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
+def _give_back(store: Store, member: Membership, parts: list[PartitionDelivery]) -> None:
     store.write(
         lambda view, now: give_back_parts(view, member.subscription, member.number, parts),
         tells=True,
     )
 
 
-def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Table:
+def _rows(view: View, *, topic: Topic, subscription: int, part: PartitionDelivery) -> pa.Table:
     number = part.partition
     counts = view.cursor(subscription, number).redelivered
     pieces = _current(view, number, part.pieces)
@@ -137,7 +137,7 @@ def _current(view: View, number: int, pieces: list[Piece]) -> list[Piece]:
     return out
 
 
-def _record(store: Store, part: Part) -> None:
+def _record(store: Store, part: PartitionDelivery) -> None:
     def look(view: View) -> tuple[int, int] | None:
         return find_damage(view, requests_of(_current(view, part.partition, part.pieces)))
 
@@ -151,7 +151,7 @@ def _record(store: Store, part: Part) -> None:
 WAIT_MS_MIN = 1
 STILL_MS = 1000
 Guard: TypeAlias = Callable[[View], bool]
-Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
+Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of ReceiveRequest
 INDEX_TRIES_MAX = 3  # how often an index is asked for before rows are read instead
 
 
@@ -310,13 +310,13 @@ class Receiving:
         self._reaped = -1  # of so many departures it has asked whether a peer died
         self.is_refused = False
         self.due_ms: int | None = None
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ReadPosition] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
         self._seen: dict[int, Mark] = {}  # where its application is, if that is not its own place
         self.batches: dict[int, int] = {}
         self.first: set[int] = set()
         self.timeout_ms = 0
-        self._previews: dict[int, PreviewPlace] = {}
+        self._previews: dict[int, PreviewPosition] = {}
         self._turn = 0
         self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
         self._dead = DeadLetters(store, self.target)
@@ -373,7 +373,7 @@ class Receiving:
 
         guard: asked under the lock before any is handed out
         ahead: None: the application gets the table; else `handed_over` says what it gets. ahead,
-               most, seen: as of Wants
+               most, seen: as in ReceiveRequest
         """
         self.check_open()
         self.is_refused = False
@@ -470,7 +470,7 @@ class Receiving:
             order.sort(key=lambda number: number not in self.first)
             self.first.clear()
         subscription = self.subscription.number
-        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
+        uses = CallScope(cursors=tuple((subscription, number) for number in numbers))
         wants = self._wants(order, limit, ahead)
 
         looked = 0  # the LSN of the last look
@@ -503,7 +503,7 @@ class Receiving:
             self._member.reap(now=False)
         return self._leased(wants, uses, guard)
 
-    def _leased(self, wants: Wants, uses: Uses, guard: Guard | None) -> Delivery:
+    def _leased(self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None) -> Delivery:
         """Lease messages, those of dead peers too; note where to begin next, or how long not to."""
         store, order = self._store, wants.partitions
         handed, looked = self._lease(wants, uses, guard)
@@ -579,9 +579,9 @@ class Receiving:
             return active_consumer(view, me.subscription, index) == me.number
         return me.kind == "key-shared"
 
-    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
+    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> ReceiveRequest:
         numbers = catalogs.numbers(self.topic)
-        return Wants(
+        return ReceiveRequest(
             self.subscription.number,
             self._member.number,
             order,
@@ -593,11 +593,13 @@ class Receiving:
             limits={numbers[index]: most for index, most in self.limits.items()},
         )
 
-    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> tuple[Delivery, int]:
+    def _lease(
+        self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None
+    ) -> tuple[Delivery, int]:
         """What a turn under the lock hands out, and the LSN that it decided on."""
         store, tries, looked = self._store, 0, 0
 
-        def decide(view: View, now: Instant) -> Decision[Delivery | Wants | None]:
+        def decide(view: View, now: Instant) -> Decision[Delivery | ReceiveRequest | None]:
             nonlocal looked
             looked = view.lsn
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
@@ -629,10 +631,10 @@ class Receiving:
                 return answer, looked
             self._stand(answer)
 
-    def _mend(self, wanting: Unindexed | BucketLost) -> bool:
+    def _mend(self, wanting: IndexMissing | BucketLost) -> bool:
         """Build a missing index; False: it must do without."""
         store = self._store
-        if isinstance(wanting, Unindexed):
+        if isinstance(wanting, IndexMissing):
             return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
         drop_lost(store, wanting.partition, wanting.gen, wanting.error)
         return True  # it is dropped, or has been
@@ -645,7 +647,7 @@ class Receiving:
     def _preview(self, limit: int) -> list[pa.Table]:
         """READ_UNCOMMITTED: what comes after everything committed, at most limit rows."""
 
-        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
+        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPosition]]:
             left, places, out = limit, dict(self._previews), []
             for number in self.numbers():
                 if left <= 0:
@@ -672,7 +674,7 @@ class Receiving:
         self.topic, self.subscription = self.target(view)
         places, now = dict(self._places), self._store.clock.now()
         while True:
-            wants = Wants(
+            wants = ReceiveRequest(
                 self.subscription.number,
                 self._member.number,
                 self.numbers(),
@@ -709,9 +711,9 @@ class Receiving:
     # --- where it stands ---------------------------------------------------------------------
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ConsumerState:
         """The consumer that an acknowledgement comes through, and where that is."""
-        return Standing(self._member.number, self._places, self._highest, self._seen)
+        return ConsumerState(self._member.number, self._places, self._highest, self._seen)
 
     @property
     def strays(self) -> int:
@@ -719,7 +721,7 @@ class Receiving:
         places = [*self._places.values()] if self._member.is_open else ()
         return sum(len(place.strays) for place in places)
 
-    def place(self, partition: int) -> Place | None:
+    def place(self, partition: int) -> ReadPosition | None:
         """Its place in a partition, by store-wide number; None: it was never there."""
         return self._places.get(partition)
 

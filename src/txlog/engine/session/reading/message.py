@@ -14,7 +14,7 @@ from txlog.base.schemas.values import decode_one
 from txlog.engine.folds.catalog import record_schemas
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.dispatch import Place, Rows, place_of
+from txlog.engine.plan.reading.dispatch import PiecePlace, Rows, place_of
 from txlog.engine.plan.records import schema_in
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidArgument
@@ -253,7 +253,7 @@ def _renew(decoder: Decoder | None, versions: pa.ChunkedArray) -> None:
         decoder.renew()
 
 
-def _ids_at(count: int, place: Place) -> Iterable[MessageId]:
+def _ids_at(count: int, place: PiecePlace) -> Iterable[MessageId]:
     """The ids of the messages of a piece."""
     ledger, entry, first, _, _ = place
     if first is None:
@@ -261,7 +261,7 @@ def _ids_at(count: int, place: Place) -> Iterable[MessageId]:
     return map(MessageId, repeat(ledger, count), repeat(entry), range(first, first + count))
 
 
-def _visible(places: list[tuple[int, Place]], published: Iterable[Any]) -> list[int | None]:
+def _visible(places: list[tuple[int, PiecePlace]], published: Iterable[Any]) -> list[int | None]:
     """When the messages of pieces became visible."""
     times = list(islice(published, sum(count for count, _ in places)))
     at = 0
@@ -272,7 +272,7 @@ def _visible(places: list[tuple[int, Place]], published: Iterable[Any]) -> list[
     return times
 
 
-def _states(places: list[tuple[int, Place]]) -> Iterable[str | None]:
+def _states(places: list[tuple[int, PiecePlace]]) -> Iterable[str | None]:
     return chain.from_iterable(repeat(place.txn_state, count) for count, place in places)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from txlog.clock import Instant
-from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, clamp_of, emit
+from txlog.engine.decide.consuming.watermark_offer import Pair, WatermarkOffer, clamp_of, emit
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.watermark import Position
 from txlog.engine.model.idset import Id, before
@@ -53,7 +53,7 @@ class Ground(Protocol):
         """The greatest value that was handed out in this epoch."""
         ...
 
-    def emit(self, offered: Offer) -> bool:
+    def emit(self, offered: WatermarkOffer) -> bool:
         """Make a value binding; False: what it rests on has changed."""
         ...
 
@@ -91,7 +91,7 @@ class Subscribed:
         """As Ground."""
         return clamp_of(view.watermark(pair[1]).clamps, pair[0], view.cursor(*pair).epoch)
 
-    def emit(self, offered: Offer) -> bool:
+    def emit(self, offered: WatermarkOffer) -> bool:
         """As Ground: durable, and whatever it rests on."""
 
         def decide(view: View, now: Instant) -> Decision[bool]:
@@ -166,7 +166,7 @@ class HandedOut:
         del view
         return self._clamps.get(self._indexes[pair[1]])
 
-    def emit(self, offered: Offer) -> bool:
+    def emit(self, offered: WatermarkOffer) -> bool:
         """As Ground: nothing is written."""
         for _, number in offered.standings:
             index = self._indexes[number]

@@ -18,7 +18,12 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, Standing, offer
+from txlog.engine.decide.consuming.watermark_offer import (
+    Pair,
+    PartitionWatermark,
+    WatermarkOffer,
+    offer,
+)
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
@@ -98,7 +103,7 @@ class WatermarkSession:
         self.notify = notify
         self._view: View | None = None
         self._generators: dict[Pair, WatermarkGenerator] = {}
-        self._standings: dict[Pair, Standing] = {}
+        self._standings: dict[Pair, PartitionWatermark] = {}
         self._epochs: dict[Pair, int] = {}  # of every pair that it ever had
         self._at = (-1, -1)  # LSN, moves of the ground: at its last look
         self._seen: dict[Pair, Version] | None = None  # as it last looked; None: look again
@@ -159,7 +164,7 @@ class WatermarkSession:
                 return True
         return False
 
-    def _offered(self) -> Offer | None:
+    def _offered(self) -> WatermarkOffer | None:
         try:
             return self._store.read(self._look, fresh=False)
         except MissingFile:  # also for the newest view: damage, like any other
@@ -172,7 +177,7 @@ class WatermarkSession:
             pair in known and known[pair].epoch == self._ground.epoch(view, pair) for pair in pairs
         )
 
-    def _look(self, view: View, *, is_gone: bool = False) -> Offer | None:
+    def _look(self, view: View, *, is_gone: bool = False) -> WatermarkOffer | None:
         """What to hand out; it may run again, so it changes nothing before all rows are read.
 
         is_gone: a file that is missing is damage, it was not replaced
@@ -215,12 +220,12 @@ class WatermarkSession:
 
     def _standing(
         self, view: View, pair: Pair, versions: dict[Pair, Version], is_gone: bool
-    ) -> Standing:
+    ) -> PartitionWatermark:
         if self._seen is not None and self._seen.get(pair) == versions[pair]:
             return self._standings[pair]
         return self._stand(view, pair, is_gone)
 
-    def _stand(self, view: View, pair: Pair, is_gone: bool) -> Standing:
+    def _stand(self, view: View, pair: Pair, is_gone: bool) -> PartitionWatermark:
         partition = pair[1]
         epoch, clamp = self._ground.epoch(view, pair), self._ground.clamp(view, pair)
         generator = self._generators.get(pair)
@@ -228,15 +233,17 @@ class WatermarkSession:
             generator = self._generators[pair] = WatermarkGenerator(partition)
         try:
             if partition in view.catalog.unavailable:
-                return Standing("unavailable", None, START, epoch, clamp)
+                return PartitionWatermark("unavailable", None, START, epoch, clamp)
             position = self._ground.position(view, pair)
             if position != generator.position:
                 generator.seek(view, position)
         except Corruption as error:
             if isinstance(error, MissingFile) and not is_gone:
                 raise  # it may have been replaced since (R21)
-            return Standing("unavailable", None, START, epoch, clamp)
-        return Standing(generator.status, generator.get_watermark(), position, epoch, clamp)
+            return PartitionWatermark("unavailable", None, START, epoch, clamp)
+        return PartitionWatermark(
+            generator.status, generator.get_watermark(), position, epoch, clamp
+        )
 
     def _is_spaced(self, view: View) -> bool:
         """True when the last event is long enough ago; the first of an epoch waits for nothing."""

@@ -21,9 +21,9 @@ from txlog.base.ids import SEQUENCE_STOP, TxnId
 from txlog.base.settings import KEY_BYTES_MAX, MIB, TXN_MESSAGES_MAX, Settings
 from txlog.engine.decide.sending import large
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
-from txlog.engine.decide.sending.large import Address, LargeOutcome, PublishedChunks
-from txlog.engine.decide.sending.producers import Named
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.sending.large import LargeOutcome, LargeTarget, PublishedChunks
+from txlog.engine.decide.sending.producers import NamedProducer
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.route import (
@@ -115,7 +115,7 @@ def body_of(
 def send(
     store: Store,
     topic: Target,
-    to: Address,
+    to: LargeTarget,
     head: Mapping[str, object],
     body: Body,
     txn: Transaction | TxnId | None,
@@ -129,7 +129,7 @@ def send(
     if store.dry_run:
         raise ReadOnlyStore("a dry run stores no messages", path=store.disk.description)
     columns, delivery = _head(head)
-    to = Address(to.partition, to.named, to.sequence, delivery.get(AT), delivery.get(AFTER))
+    to = LargeTarget(to.partition, to.named, to.sequence, delivery.get(AT), delivery.get(AFTER))
     placed = _reserve(store, topic, to, txn)
     if not placed.ledger:
         return LargeReceipt(to.partition, placed, 0)
@@ -157,14 +157,14 @@ def send(
     return LargeReceipt(to.partition, done, made.payload_bytes)
 
 
-def _path(view: View, topic: Target, to: Address, ledger: int) -> str:
+def _path(view: View, topic: Target, to: LargeTarget, ledger: int) -> str:
     number = numbers(live_topic(view, topic.number, "of this producer"))[to.partition]
     directory = ledger_dir(view.catalog, number, "s")
     return sealed_path(directory, ledger, view.manifest.generation)
 
 
 def _reserve(
-    store: Store, topic: Target, to: Address, txn: Transaction | TxnId | None
+    store: Store, topic: Target, to: LargeTarget, txn: Transaction | TxnId | None
 ) -> LargeOutcome:
     if txn is None:
         answer = store.write(
@@ -184,7 +184,11 @@ def _reserve(
 
 
 def _append(
-    store: Store, topic: Target, to: Address, made: PublishedChunks, txn: Transaction | TxnId | None
+    store: Store,
+    topic: Target,
+    to: LargeTarget,
+    made: PublishedChunks,
+    txn: Transaction | TxnId | None,
 ) -> LargeOutcome:
     owner = store.disk.owner()
     if txn is None:
@@ -205,8 +209,8 @@ def _append(
     return answer
 
 
-def _uses(topic: int, to: Address) -> Uses:
-    return Uses(sends=(topic, [PartitionSlice(to.partition, 0, 1, 0)]))
+def _uses(topic: int, to: LargeTarget) -> CallScope:
+    return CallScope(sends=(topic, [PartitionSlice(to.partition, 0, 1, 0)]))
 
 
 def address(
@@ -214,9 +218,9 @@ def address(
     turn: int,
     key: bytes | None,
     partition: int | None,
-    named: Named | None,
+    named: NamedProducer | None,
     sequence: int | None,
-) -> Address:
+) -> LargeTarget:
     """Where a message goes: the partition that it names, that of its key, or the next in turn.
 
     raises: InvalidArgument (no such partition, a sequence above 63 bits), InvalidMessage (a
@@ -231,7 +235,7 @@ def address(
         raise InvalidArgument(
             f"partition {partition} is not one of 0 to {partitions - 1}", code=203
         )
-    return Address(partition, named, sequence)
+    return LargeTarget(partition, named, sequence)
 
 
 def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:

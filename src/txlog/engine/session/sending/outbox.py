@@ -64,7 +64,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.clock import Instant
-    from txlog.engine.decide.sending.send import Outgoing, SliceReceipt
+    from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt
     from txlog.engine.session.sending.future import SendFuture
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
@@ -310,9 +310,9 @@ class _Part:
     def __init__(self, lane: Lane, items: list[Item]) -> None:
         self.lane, self.items = lane, items
         self.look: produce.Batch | None = None
-        self.outgoing: Outgoing | None = None
+        self.outgoing: OutgoingBatch | None = None
 
-    def __call__(self, view: View) -> Outgoing:
+    def __call__(self, view: View) -> OutgoingBatch:
         assert self.look is not None
         self.outgoing = self.look(view)
         return self.outgoing

@@ -6,8 +6,8 @@ from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.end import EndAnswer
-from txlog.engine.decide.transactions.keys import Connected, Opened
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
@@ -23,7 +23,7 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
     try:
         answer = store.write(
             lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commit),
-            uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
+            uses=CallScope(txn=(txn_id.coordinator, txn_id.sequence)),
         )
     except OutcomeUnknown as error:
         raise unknown_end(txn_id, error) from error
@@ -60,7 +60,7 @@ def has_ended(store: Store, txn_id: TxnId) -> bool | None:
 # --- by key ----------------------------------------------------------------------------------
 
 
-def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Connected:
+def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyConnection:
     """Take a key. Raises NotAllowed, InvalidArgument."""
     caller = store.disk.owner()
     answer = store.write(
@@ -71,7 +71,7 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Conn
 
 def begin(
     store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
-) -> Opened:
+) -> KeyedTxn:
     """Begin under a key at once: what another holder left open must not wait for a first send.
 
     raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded

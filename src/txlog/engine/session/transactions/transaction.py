@@ -20,7 +20,7 @@ from txlog.engine.decide.sending.send import REFUSALS
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.enter import NewTxn, Use
-from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.session.transactions import end
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
@@ -47,7 +47,7 @@ class Together(NamedTuple):
     """Messages of one producer as one batch: its decision, and what makes its answer theirs."""
 
     decide: DecideIn[Any]
-    uses: Uses
+    uses: CallScope
     answered: Callable[[Any], object]
 
 
@@ -278,7 +278,7 @@ class Transaction:
 
     # --- operations in it --------------------------------------------------------------------
 
-    def run(self, decide: DecideIn[T], uses: Uses) -> T:
+    def run(self, decide: DecideIn[T], uses: CallScope) -> T:
         """Run a decision in it, after what was deferred; returns its answer."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
@@ -286,7 +286,7 @@ class Transaction:
         answer: T = _answered(call)
         return answer
 
-    def _leave(self, decide: DecideIn[A], uses: Uses, finish: Callable[[A], T]) -> Later[T]:
+    def _leave(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
         """Defer a decision; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
         self._queue[call] = None
@@ -343,7 +343,7 @@ class Transaction:
         if self._failed is call:
             self._failed = None
 
-    def _call(self, decide: DecideIn[Any], uses: Uses) -> Call:
+    def _call(self, decide: DecideIn[Any], uses: CallScope) -> Call:
         return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
 
     def _opening(self) -> Call:
@@ -566,7 +566,7 @@ class TransactionBuilder:
 
 
 def in_transaction(
-    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: Uses = NOTHING
+    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: CallScope = NOTHING
 ) -> T:
     """Run a decision in a transaction, which it may open; returns what it answers.
 

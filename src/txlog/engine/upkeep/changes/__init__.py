@@ -1,6 +1,6 @@
-"""Logs of changes: what happened to keys, cursors and the catalog.
+"""Logs of the changes of keys, cursors and the catalog.
 
-They are segment files, and stay after the journal they came from is gone.
+They are segment files, and stay after their journal is deleted.
 
 Contents:
 

@@ -1,12 +1,12 @@
-"""The logs of changes: segment files of what happened to keys, cursors and the catalog.
+"""The logs of changes: segment files with the changes of keys, cursors and the catalog.
 
-They lie below system/ in `__transaction_key`, `cursors` and `catalog`, and for a subscription in
+They are below system/ in `__transaction_key`, `cursors` and `catalog`, and for a subscription in
 `_cursors/<subscription>` in the directory of a partition. A checkpoint adds an Arrow file to each
-log that gained rows. All cursors share one file: a file each for a thousand would take a thousand
-flushes. When there are many files, or enough bytes, they are merged into one; a large one is sealed
-as Parquet, and cursors with many rows then get their own files. Past the retention only the newest
-row of each key is kept, so a log by itself always holds the whole state. Nothing is ever recovered
-from them, and anything that reads Arrow or Parquet can read them.
+log that gained rows. All cursors share one file, because a file each for a thousand cursors would
+take a thousand flushes. When there are many files, or enough bytes, they are merged into one; a
+large one is sealed as Parquet, and cursors with many rows then get their own files. Past the
+retention only the newest row of each key is kept, so a log by itself always holds the whole state.
+Nothing is ever recovered from them, and anything that reads Arrow or Parquet can read them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
 from txlog.engine.storage.segment import GROUP_ROWS, arrow_module
-from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, Cell, Collected, Named, snapshot, tables
+from txlog.engine.upkeep.changes.rows import (
+    KEYS,
+    SCHEMAS,
+    Cell,
+    CollectedChanges,
+    CursorName,
+    snapshot,
+    tables,
+)
 from txlog.engine.view.paths import topic_dir
 from txlog.errors import IntegrityError
 
@@ -52,8 +60,8 @@ _SHARED: Final[Cell] = (0, 0)
 def publish(
     disk: Disk,
     manifest: Manifest,
-    found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     dumps: Sequence[DumpRef],
     cut_lsn: int,
     generation: int,
@@ -61,30 +69,32 @@ def publish(
     now_ms: int,
     note: Callable[[str], None],
 ) -> Changes:
-    """Keep what changed after a manifest, and the logs that are not too old; the files to name.
+    """Store the changes after a manifest, and keep logs that are not too old.
+
+    Returns the files to name.
 
     A file or an older dump that cannot be read does not stop the checkpoint: the log continues
     without that file, from rows of the state as it is now.
     cursors: those with changes, with their dumps at the cut
-    dumps:   all those of the new checkpoint
-    note:    is told what was left out
+    dumps: all dumps of the new checkpoint
+    note: called with a message about omitted files
     """
     if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
         return Changes()
     old = changes_of(manifest)
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     try:
-        told = _told(work, manifest, found, cursors, dumps, cut_lsn, settings, now_ms)
-        return work.publish(told)
+        changes = _told(work, manifest, collected, cursors, dumps, cut_lsn, settings, now_ms)
+        return work.publish(changes)
     except IntegrityError as error:
         note(f"the logs of changes start anew: {error}")
-    kept = [ref for ref in old.refs if _is_readable(disk, ref)]
+    readable = [ref for ref in old.refs if _is_readable(disk, ref)]
     try:
         rows = snapshot(disk, dumps, cut_lsn, now_ms)
     except IntegrityError:
-        return Changes(False, kept)  # the next checkpoint tries
+        return Changes(False, readable)  # the next checkpoint tries again
     fresh = [work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if len(table)]
-    return work.publish(Changes(True, kept + fresh))
+    return work.publish(Changes(True, readable + fresh))
 
 
 def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
@@ -96,10 +106,10 @@ def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
 
 
 def _told(
-    work: _Work,
+    work: _NewFiles,
     manifest: Manifest,
-    found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     dumps: Sequence[DumpRef],
     cut_lsn: int,
     settings: Settings,
@@ -107,7 +117,7 @@ def _told(
 ) -> Changes:
     old, disk = changes_of(manifest), work.disk
     if old.begun:
-        rows = tables(disk, manifest, found, cursors)
+        rows = tables(disk, manifest, collected, cursors)
     else:
         rows = snapshot(disk, dumps, cut_lsn, now_ms)
     live = {(ref.a, ref.b) for ref in dumps if ref.kind == "cursor"}
@@ -118,8 +128,8 @@ def _told(
             if tuple(cell) in live:
                 out += _retained(work, group, refs, settings, now_ms)
             continue
-        if kind == "cursor" and found.deleted:
-            refs = [kept for ref in refs for kept in work.without(ref, live)]
+        if kind == "cursor" and collected.deleted:
+            refs = [live_ref for ref in refs for live_ref in work.without(ref, live)]
         refs = _retained(work, group, refs, settings, now_ms)
         out += work.append(kind, refs, rows[kind])
     return Changes(True, out)
@@ -140,18 +150,18 @@ def again(
     raises: Corruption (a dump), MissingFile
     """
     lost = {ref.path for ref in bad}
-    kept = [ref for ref in old.refs if ref.path not in lost]
+    intact = [ref for ref in old.refs if ref.path not in lost]
     if not old.begun:
-        return Changes(False, kept)
-    kinds = {ref.kind for ref in bad} if kept else {*SCHEMAS}
-    own = {(ref.subscription, ref.partition) for ref in bad if ref.kind == "cursor"}
-    cells = None if not kept or _SHARED in own else own
+        return Changes(False, intact)
+    kinds = {ref.kind for ref in bad} if intact else {*SCHEMAS}
+    bad_cells = {(ref.subscription, ref.partition) for ref in bad if ref.kind == "cursor"}
+    cells = None if not intact or _SHARED in bad_cells else bad_cells
     rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     return work.publish(
         Changes(
             True,
-            kept
+            intact
             + [
                 work.write(table, (kind, *_SHARED))
                 for kind, table in rows.items()
@@ -163,7 +173,7 @@ def again(
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
     """Every log reduced to the newest row of each key; each cursor in its own file."""
-    work = _Work(disk, generation)
+    work = _NewFiles(disk, generation)
     out: list[ChangeRef] = []
     for kind in SCHEMAS:
         refs = [ref for ref in old.refs if ref.kind == kind]
@@ -172,8 +182,8 @@ def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
         table = newest(kind, _joined(kind, [read(disk, ref) for ref in refs]))
         if kind == "cursor":
             out += [
-                work.write(own, ("cursor", *cell), sealed=True, newest=True)
-                for cell, own in _by_cursor(table)
+                work.write(rows_of_cell, ("cursor", *cell), sealed=True, newest=True)
+                for cell, rows_of_cell in _by_cursor(table)
             ]
         elif table.num_rows:
             out.append(work.write(table, (kind, *_SHARED), sealed=True, newest=True))
@@ -200,8 +210,8 @@ def _groups(
     return out
 
 
-class _Work:
-    """Files being made for one generation; they are on disk once `publish` returns."""
+class _NewFiles:
+    """The new files of one generation; they are on disk once `publish` returns."""
 
     __slots__ = ("_generation", "_made", "disk")
 
@@ -211,19 +221,19 @@ class _Work:
         self._made: dict[str, memoryview] = {}
 
     def publish(self, changes: Changes) -> Changes:
-        """Write the new files that are named, with few flushes; returns what names them.
+        """Write the new files that `changes` names, with few flushes; returns `changes`.
 
-        A file that was merged into another meanwhile is never written.
+        A new file that was merged into another one is never written.
         """
-        named = {ref.path for ref in changes.refs}
-        self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in named)
+        paths = {ref.path for ref in changes.refs}
+        self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in paths)
         self._made.clear()
         return changes
 
     def read(self, ref: ChangeRef) -> pa.Table:
-        """The rows of a file, also of one just made; raises Corruption, MissingFile."""
-        made = self._made.get(ref.path)
-        return read(self.disk, ref) if made is None else decoded(ref, made)
+        """The rows of a file, also of a new one; raises Corruption, MissingFile."""
+        data = self._made.get(ref.path)
+        return read(self.disk, ref) if data is None else decoded(ref, data)
 
     def append(self, kind: str, refs: list[ChangeRef], rows: pa.Table) -> list[ChangeRef]:
         """The files of a log with more rows."""
@@ -239,8 +249,11 @@ class _Work:
             return [*sealed, self.write(table, (kind, *_SHARED))]
         out = sealed
         if kind == "cursor":
-            table, own = _split(table)
-            out = sealed + [self.write(mine, ("cursor", *cell), sealed=True) for cell, mine in own]
+            table, owned = _split(table)
+            out = sealed + [
+                self.write(rows_of_cell, ("cursor", *cell), sealed=True)
+                for cell, rows_of_cell in owned
+            ]
         if table.num_rows:
             out.append(self.write(table, (kind, *_SHARED), sealed=True))
         return out
@@ -248,21 +261,21 @@ class _Work:
     def without(self, ref: ChangeRef, live: set[Cell]) -> list[ChangeRef]:
         """The file without rows of deleted cursors; nothing if no row is left."""
         table = self.read(ref)
-        kept = of_living(table, live.__contains__)
-        if kept.num_rows == table.num_rows:
+        living = of_living(table, live.__contains__)
+        if living.num_rows == table.num_rows:
             return [ref]
-        if not kept.num_rows:
+        if not living.num_rows:
             return []
         is_sealed = ref.path.endswith(".parquet")
-        return [self.write(kept, ("cursor", *_SHARED), sealed=is_sealed, newest=ref.newest)]
+        return [self.write(living, ("cursor", *_SHARED), sealed=is_sealed, newest=ref.newest)]
 
     def write(
         self, rows: pa.Table, group: Group, *, sealed: bool = False, newest: bool = False
     ) -> ChangeRef:
-        """Make a file of a log, under a name of this generation that is free."""
+        """Make a file of a log, under a free name of this generation."""
         kind, subscription, partition = group
         directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
-        # Spark skips names that begin with _, as those of ledger parts do
+        # Spark skips names that begin with _, such as those of ledger parts
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
         while path in self._made or self.disk.exists(path):
@@ -289,7 +302,7 @@ class _Work:
 
 
 def _own_dir(rows: pa.Table) -> str:
-    """The directory of the cursor whose rows these are."""
+    """The directory of the cursor that the rows belong to."""
     topic, index, name = (
         rows.column(column)[0].as_py() for column in ("topic", "partition", "subscription")
     )
@@ -298,7 +311,7 @@ def _own_dir(rows: pa.Table) -> str:
 
 
 def _retained(
-    work: _Work, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
+    work: _NewFiles, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
 ) -> list[ChangeRef]:
     """The files of a log; those past the retention hold the newest row of each of their keys."""
     age, size = settings.change_retention_ms, settings.change_retention_bytes
@@ -315,17 +328,17 @@ def _retained(
         return refs
     kind = group[0]
     table = newest(kind, _joined(kind, [work.read(ref) for ref in past]))
-    made = [work.write(table, group, sealed=True, newest=True)] if table.num_rows else []
-    return made + refs[len(past) :]
+    merged = [work.write(table, group, sealed=True, newest=True)] if table.num_rows else []
+    return merged + refs[len(past) :]
 
 
 # --- rows ------------------------------------------------------------------------------------
 
 
 def newest(kind: str, rows: pa.Table) -> pa.Table:
-    """The newest row of each key, by LSN; for the catalog without what was deleted.
+    """The newest row of each key, by LSN; for the catalog without deleted things.
 
-    rows: of files in any order; those of one frame and key are in order
+    rows: of files in any order; rows of one frame and key are in order
     """
     if kind == "cursor":
         rows = rows.filter(rows.column("complete"))
@@ -337,16 +350,16 @@ def newest(kind: str, rows: pa.Table) -> pa.Table:
         .group_by(KEYS[kind])
         .aggregate([("at", "max")])
     )
-    kept = last.column("at_max").combine_chunks()
-    found = rows.take(kept.take(pc.sort_indices(kept)))
+    positions = last.column("at_max").combine_chunks()
+    latest = rows.take(positions.take(pc.sort_indices(positions)))
     if kind == "catalog":
-        found = found.filter(pc.invert(found.column("deleted")))
-    return found
+        latest = latest.filter(pc.invert(latest.column("deleted")))
+    return latest
 
 
-def _joined(kind: str, found: Sequence[pa.Table]) -> pa.Table:
+def _joined(kind: str, parts: Sequence[pa.Table]) -> pa.Table:
     """Tables of a log as one, oldest first for each key."""
-    return pa.concat_tables([SCHEMAS[kind].empty_table(), *found])
+    return pa.concat_tables([SCHEMAS[kind].empty_table(), *parts])
 
 
 def _cells(rows: pa.Table) -> list[Cell]:
@@ -413,9 +426,9 @@ def read(disk: Disk, ref: ChangeRef) -> pa.Table:
 
 def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
     """The rows in the bytes of a file; raises Corruption."""
-    found = crc32c(data)
-    if len(data) != ref.bytes or found != ref.crc:
-        raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{found:08x}", HINT)
+    crc = crc32c(data)
+    if len(data) != ref.bytes or crc != ref.crc:
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{crc:08x}", HINT)
     if ref.path.endswith(".parquet"):
         table = arrow_module("pyarrow.parquet").read_table(pa.BufferReader(data))
     else:

@@ -1,10 +1,10 @@
-"""Changes of keys, cursors and the catalog as rows: what ops of the journal did, op by op.
+"""Changes of keys, cursors and the catalog as rows: the effects of ops of the journal, op by op.
 
-The schemas of the three logs are here. A row about a key, or about a thing in the catalog, has its
-whole state after the change. For a cursor only the last row of each checkpoint has that, marked
-`complete`; the others say what changed. Acknowledgements that follow each other on a cursor within
-a second are one row, since a busy subscription writes one for each frame. Leases are not changes:
-they end with their holder.
+The schemas of the three logs are here. The row of a key, or of a thing in the catalog, has the
+whole state after the change. For a cursor only the last row of each checkpoint has the state,
+marked `complete`; the others have the change only. Acknowledgements that follow each other on a
+cursor within a second are one row, since a busy subscription writes one for each frame. Leases are
+not changes, because they end with their holder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.catalog import Catalog
-from txlog.engine.folds.cursor import Dumped, Pending, read_dump
+from txlog.engine.folds.cursor import Dumped, PendingAcks, read_dump
 from txlog.engine.folds.transaction_key import Key, Keys
 from txlog.engine.model.idset import covers, runs_of_inner
 from txlog.engine.model.ops import (
@@ -163,7 +163,7 @@ CATALOG_CHANGES: Final = pa.schema(
     ]
 )
 SCHEMAS: Final = {"key": KEY_CHANGES, "cursor": CURSOR_CHANGES, "catalog": CATALOG_CHANGES}
-# Two rows that agree in these are about the same thing.
+# Rows with equal values here are about the same thing.
 KEYS: Final = {
     "key": ["coordinator", "owner_uid", "transaction_key"],
     "cursor": ["subscription_number", "partition_number"],
@@ -174,7 +174,7 @@ Item = tuple[int, int, Any]  # LSN, time, op
 Cell = tuple[int, int]  # numbers of a subscription and of a partition
 
 
-class Named(NamedTuple):
+class CursorName(NamedTuple):
     """The name of a cursor: topic (its short name), partition in it, and subscription."""
 
     topic: str
@@ -183,7 +183,7 @@ class Named(NamedTuple):
 
 
 class Entity(NamedTuple):
-    """What the catalog says of one thing; value is JSON."""
+    """One thing in the catalog; value is JSON."""
 
     topic: str | None
     partition: int | None
@@ -192,8 +192,8 @@ class Entity(NamedTuple):
     value: str
 
 
-class _Change:
-    """A row of a cursor in the making."""
+class _CursorChange:
+    """A row of a cursor that later changes may extend."""
 
     __slots__ = (
         "change",
@@ -228,7 +228,7 @@ class _Change:
         self.txn = txn
 
 
-class Collected:
+class CollectedChanges:
     """Changes in journal order, taken op by op: `take` is for ops whose type is in TAKES."""
 
     __slots__ = ("catalog", "cursors", "deleted", "keys")
@@ -236,11 +236,11 @@ class Collected:
     def __init__(self) -> None:
         self.keys: list[Item] = []
         self.catalog: list[Item] = []
-        self.cursors: dict[Cell, list[_Change]] = {}
+        self.cursors: dict[Cell, list[_CursorChange]] = {}
         self.deleted: set[int] = set()  # subscriptions
 
     def take(self, lsn: int, time_ms: int, op: Op) -> None:
-        """Record what an op does, if it does anything here."""
+        """Record the effect of an op, if it has one here."""
         take = TAKES.get(type(op))
         if take is not None:
             take(self, lsn, time_ms, op)
@@ -258,7 +258,7 @@ class Collected:
                 self.cursors.pop((op.subscription, partition), None)
 
     def acked(self, lsn: int, time_ms: int, op: Acked) -> None:
-        """A plain acknowledgement: these mostly follow one another."""
+        """A plain acknowledgement; most follow the last one, and then extend its row."""
         rows = self.cursors.get((op.subscription, op.partition))
         if rows is None:
             rows = self.cursors[(op.subscription, op.partition)] = []
@@ -272,18 +272,18 @@ class Collected:
             last.messages += op.count
             join(last.runs, op.runs)
             return
-        rows.append(_Change("acknowledged", lsn, time_ms, op.mark_delete, op.runs, op.count))
+        rows.append(_CursorChange("acknowledged", lsn, time_ms, op.mark_delete, op.runs, op.count))
 
     def of_cursor(self, lsn: int, time_ms: int, op: Op) -> None:
         """Any other op of a cursor."""
         change, mark, runs, messages, txn = _described(op)
         cell: Cell = (op.subscription, op.partition)  # type: ignore[union-attr]
         rows = self.cursors.setdefault(cell, [])
-        rows.append(_Change(change, lsn, time_ms, mark, runs, messages, txn))
+        rows.append(_CursorChange(change, lsn, time_ms, mark, runs, messages, txn))
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Append runs; one that starts where the last ends extends it."""
+    """Append runs; a run that starts where the last one ends extends it."""
     for run in more:
         if runs and not run[3]:
             last = runs[-1]
@@ -319,23 +319,23 @@ def _described(
     return "promoted", None, op.runs, 0, None
 
 
-Take = Callable[[Collected, int, int, Any], None]
+Take = Callable[[CollectedChanges, int, int, Any], None]
 TAKES: Final[Mapping[type, Take]] = {
-    Acked: Collected.acked,
+    Acked: CollectedChanges.acked,
     **dict.fromkeys(
-        (KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded), Collected.key
+        (KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded), CollectedChanges.key
     ),
     **dict.fromkeys(
         (PendingAcked, PendingCommitted, PendingAborted, Returned, Sought, CursorTrimmed,
          CursorOpened, DeadLettered, Promoted),
-        Collected.of_cursor,
+        CollectedChanges.of_cursor,
     ),
     **dict.fromkeys(
         (SettingSet, TopicCreated, PartitionsAdded, TopicDeleted, PolicySet, SubscriptionCreated,
          SubscriptionDeleted, SubscriptionPolicySet, SubscriptionTypeSet, IsolationSet,
          PartitionOffline, PartitionAvailable, NamespacePolicySet, PlaceAdded, LossAccepted,
          SchemaAdded, SchemasDeleted),
-        Collected.of_catalog,
+        CollectedChanges.of_catalog,
     ),
 }  # fmt: skip
 
@@ -346,21 +346,21 @@ TAKES: Final[Mapping[type, Take]] = {
 def tables(
     disk: Disk,
     manifest: Manifest,
-    found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]],
+    collected: CollectedChanges,
+    cursors: Iterable[tuple[Cell, CursorName, bytes]],
     kinds: Iterable[str] = SCHEMAS,
 ) -> dict[str, pa.Table]:
-    """The rows of what happened after a manifest, by kind.
+    """The rows of the changes after a manifest, by kind.
 
     cursors: every cursor with changes, with its dump after them
     raises:  Corruption (a dump), MissingFile
     """
     refs = {(ref.kind, ref.a, ref.b): ref for ref in manifest.dumps}
-    of = ((cell, named, found.cursors.get(cell) or [], blob) for cell, named, blob in cursors)
+    of = ((cell, name, collected.cursors.get(cell) or [], blob) for cell, name, blob in cursors)
     make = {
-        "key": lambda: _key_table(disk, refs, found.keys),
+        "key": lambda: _key_table(disk, refs, collected.keys),
         "cursor": lambda: _cursor_table(of),
-        "catalog": lambda: _catalog_table(disk, refs, found.catalog),
+        "catalog": lambda: _catalog_table(disk, refs, collected.catalog),
     }
     return {kind: make[kind]() for kind in kinds}
 
@@ -373,49 +373,49 @@ def snapshot(
     kinds: Iterable[str] = SCHEMAS,
     cells: set[Cell] | None = None,
 ) -> dict[str, pa.Table]:
-    """A row with the state of each thing, from its dump at an LSN.
+    """One row with the state of each thing, from its dump at an LSN.
 
-    cells: only of these cursors
+    cells: only these cursors
     raises: Corruption, MissingFile
     """
     out: dict[str, pa.Table] = {}
-    wanted = set(kinds)
+    selected = set(kinds)
     state = _loaded(disk, {(ref.kind, ref.a, ref.b): ref for ref in dumps}, CATALOG)
-    if "key" in wanted:
+    if "key" in selected:
         rows = _Rows(KEY_CHANGES)
         for ref in dumps:
             if ref.kind == "key":
                 keys: Keys = load_dump(disk, FOLDS["key"], ref)  # type: ignore[assignment]
                 for uid, of_owner in sorted(keys.of.items()):
-                    for key, known in sorted(of_owner.items()):
-                        rows.add(_key_row(lsn, time_ms, SNAPSHOT, ref.a, uid, key, known, None))
+                    for key, key_state in sorted(of_owner.items()):
+                        rows.add(_key_row(lsn, time_ms, SNAPSHOT, ref.a, uid, key, key_state, None))
         out["key"] = rows.table()
-    if "cursor" in wanted:
+    if "cursor" in selected:
         out["cursor"] = _cursor_table(
-            (cell, named, [_Change(SNAPSHOT, lsn, time_ms, None, (), 0)], blob)
+            (cell, named, [_CursorChange(SNAPSHOT, lsn, time_ms, None, (), 0)], blob)
             for ref in dumps
             if ref.kind == "cursor"
             and (cells is None or (ref.a, ref.b) in cells)
             and (named := name_of(state, cell := (ref.a, ref.b))) is not None
             and (blob := bytes_of(disk, ref)) is not None
         )
-    if "catalog" in wanted:
+    if "catalog" in selected:
         rows = _Rows(CATALOG_CHANGES)
-        for entity, said in entities(state).items():
-            rows.add((lsn, time_ms, SNAPSHOT, entity, *said, False))
+        for entity, thing in entities(state).items():
+            rows.add((lsn, time_ms, SNAPSHOT, entity, *thing, False))
         out["catalog"] = rows.table()
     return out
 
 
-def name_of(state: Catalog, cell: Cell) -> Named | None:
-    """The name of a cursor; None: its subscription or topic is gone."""
+def name_of(state: Catalog, cell: Cell) -> CursorName | None:
+    """The name of a cursor; None: its subscription or topic was deleted."""
     subscription, partition = cell
-    held = state.subscriptions.get(subscription)
-    topic = None if held is None else state.topics.get(held.topic)
-    if held is None or topic is None:
+    record = state.subscriptions.get(subscription)
+    topic = None if record is None else state.topics.get(record.topic)
+    if record is None or topic is None:
         return None
     index = catalogs.index_of(topic, partition)
-    return None if index < 0 else Named(_short(topic.name), index, held.name)
+    return None if index < 0 else CursorName(_short(topic.name), index, record.name)
 
 
 def _short(name: str) -> str:
@@ -445,7 +445,7 @@ class _Rows:
 
 
 def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Values as a column; a number of an op that does not fit becomes the nearest that does.
+    """Values as a column; a number that does not fit becomes the nearest one that does.
 
     Ops hold unsigned 64-bit numbers, and an odd value must not stop every checkpoint.
     """
@@ -454,7 +454,8 @@ def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     except (OverflowError, pa.ArrowInvalid):
         most = (1 << (kind.bit_width - 1)) - 1
         return pa.array(
-            [min(max(one, -most), most) if isinstance(one, int) else one for one in values], kind
+            [min(max(value, -most), most) if isinstance(value, int) else value for value in values],
+            kind,
         )
 
 
@@ -488,14 +489,16 @@ def _key_table(disk: Disk, refs: Mapping[Component, DumpRef], items: Sequence[It
         if state is None:
             state = states[number] = _loaded(disk, refs, ("key", number, 0))
         transaction_keys.apply(state, lsn, time_ms, op)
-        known = transaction_keys.find(state, op.uid, op.key)
-        assert known is not None  # the op was about it
-        rows.add(_key_row(lsn, time_ms, _KEY_WORDS[type(op)], number, op.uid, op.key, known, op))
+        key_state = transaction_keys.find(state, op.uid, op.key)
+        assert key_state is not None  # the op changed this key
+        rows.add(
+            _key_row(lsn, time_ms, _KEY_WORDS[type(op)], number, op.uid, op.key, key_state, op)
+        )
     return rows.table()
 
 
 def _key_row(
-    lsn: int, time_ms: int, change: str, number: int, uid: int, key: str, known: Key, op: Any
+    lsn: int, time_ms: int, change: str, number: int, uid: int, key: str, key_state: Key, op: Any
 ) -> tuple[object, ...]:
     sequence = getattr(op, "sequence", op.answer.sequence if type(op) is BatchRecorded else None)
     return (
@@ -504,51 +507,53 @@ def _key_row(
         change,
         number,
         uid,
-        known.owner,
+        key_state.owner,
         key,
-        known.epoch,
+        key_state.epoch,
         None if sequence is None else str(TxnId(number, sequence)),
-        None if known.sequence < 0 else str(TxnId(number, known.sequence)),
-        known.deleted,
+        None if key_state.sequence < 0 else str(TxnId(number, key_state.sequence)),
+        key_state.deleted,
         str(op.batch) if type(op) is BatchRecorded else None,
-        None if known.batch < 0 else known.batch,
-        len(known.names),
-        known.ended_count,
+        None if key_state.batch < 0 else key_state.batch,
+        len(key_state.names),
+        key_state.ended_count,
     )
 
 
 # --- cursors ---------------------------------------------------------------------------------
 
 
-def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -> pa.Table:
+def _cursor_table(
+    cursors: Iterable[tuple[Cell, CursorName, list[_CursorChange], bytes]],
+) -> pa.Table:
     """Rows by cursor, then LSN; the last row of each cursor has its state."""
     columns: dict[str, list[Any]] = {field.name: [] for field in CURSOR_CHANGES}
     add = {name: values.append for name, values in columns.items()}
     ranges = _Lists()
     acknowledged = _Lists()
-    for cell, named, changes, blob in cursors:
+    for cell, cursor_name, changes, blob in cursors:
         if not changes:
             continue
         dumped = read_dump(blob)
         mark: Mark | None = None
         last = changes[-1]
-        for one in changes:
-            is_last = one is last
-            mark = dumped.mark_delete if is_last else one.mark or mark
-            add["lsn"](one.lsn)
-            add["time"](one.time_ms)
-            add["change"](one.change)
-            add["topic"](named.topic)
-            add["partition"](named.partition)
-            add["subscription"](named.subscription)
-            add["first_lsn"](one.first_lsn)
-            add["changes"](one.changes)
-            add["messages"](one.messages)
+        for change in changes:
+            is_last = change is last
+            mark = dumped.mark_delete if is_last else change.mark or mark
+            add["lsn"](change.lsn)
+            add["time"](change.time_ms)
+            add["change"](change.change)
+            add["topic"](cursor_name.topic)
+            add["partition"](cursor_name.partition)
+            add["subscription"](cursor_name.subscription)
+            add["first_lsn"](change.first_lsn)
+            add["changes"](change.changes)
+            add["messages"](change.messages)
             add["mark_ledger"](None if mark is None else mark[0])
             add["mark_entry"](None if mark is None else mark[1])
             add["mark_index"](None if mark is None else mark[2])
-            ranges.add(_beyond(one) if one.change in _WITH_RANGES else None)
-            add["txn"](None if one.txn is None else str(TxnId(*one.txn)))
+            ranges.add(_beyond(change) if change.change in _WITH_RANGES else None)
+            add["txn"](None if change.txn is None else str(TxnId(*change.txn)))
             add["complete"](is_last)
             state = _state_of(dumped) if is_last else _NO_STATE
             acknowledged.add(state[0])
@@ -568,12 +573,12 @@ def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -
     return pa.Table.from_arrays(arrays, schema=CURSOR_CHANGES)
 
 
-def _beyond(one: _Change) -> list[Run]:
-    """The part of a change above mark-delete, as far as a row says where that is."""
-    mark = one.mark
+def _beyond(change: _CursorChange) -> list[Run]:
+    """The part of a change above mark-delete, if the row has that position."""
+    mark = change.mark
     if mark is None:
-        return one.runs
-    return [run for run in one.runs if not covers(mark, (run[0], run[2], run[4]))]
+        return change.runs
+    return [run for run in change.runs if not covers(mark, (run[0], run[2], run[4]))]
 
 
 _WITH_RANGES: Final = ("acknowledged", "held", "committed", "returned", "promoted")
@@ -603,18 +608,18 @@ def _state_of(dumped: Dumped) -> tuple[Any, ...]:
         acknowledged,
         bitmaps,
         [_pending_of(TxnId(a, b), pending) for a, b, pending in sorted(dumped.pending, key=_ids)],
-        [dict(zip(_COUNT.names, one, strict=True)) for one in counts] if few else None,
+        [dict(zip(_COUNT.names, row, strict=True)) for row in counts] if few else None,
         dumped.acked_count,
         len(counts),
         dumped.epoch,
     )
 
 
-def _ids(one: tuple[int, int, Pending]) -> tuple[int, int]:
-    return one[:2]
+def _ids(row: tuple[int, int, PendingAcks]) -> tuple[int, int]:
+    return row[:2]
 
 
-def _pending_of(txn: TxnId, pending: Pending) -> dict[str, Any]:
+def _pending_of(txn: TxnId, pending: PendingAcks) -> dict[str, Any]:
     through = pending.cumulative
     return {
         "txn": str(txn),
@@ -638,7 +643,7 @@ def _as_dict(run: Run) -> dict[str, int | None]:
 
 
 def ranges_of(dumped: Dumped) -> list[Run] | None:
-    """What is acknowledged above mark-delete; None: in more ranges than RANGES_MAX."""
+    """The ids acknowledged above mark-delete; None: more ranges than RANGES_MAX."""
     out: list[Run] = []
     for ledger, raw in sorted(dumped.acked.items()):
         firsts, lasts = _bounds(BitMap64.deserialize(raw))
@@ -661,9 +666,12 @@ def _bounds(entries: BitMap64) -> tuple[list[int], list[int]]:
     if entries[count - 1] - entries[0] + 1 == count:
         return [entries[0]], [entries[count - 1]]
     if count <= _FEW:
-        every = list(entries)
-        gaps = [n for n in range(1, count) if every[n] != every[n - 1] + 1]
-        return [every[0], *(every[n] for n in gaps)], [*(every[n - 1] for n in gaps), every[-1]]
+        numbers = list(entries)
+        gaps = [n for n in range(1, count) if numbers[n] != numbers[n - 1] + 1]
+        return [numbers[0], *(numbers[n] for n in gaps)], [
+            *(numbers[n - 1] for n in gaps),
+            numbers[-1],
+        ]
     values = pa.Array.from_buffers(
         pa.uint64(), count, [None, pa.py_buffer(entries.to_array())]
     ).cast(pa.int64())
@@ -709,7 +717,7 @@ class _Lists:
 
 
 def entities(state: Catalog) -> dict[str, Entity]:
-    """Everything the catalog says, by the thing it is about."""
+    """The contents of the catalog by thing."""
     out: dict[str, Entity] = {}
     for name in state.settings:
         out |= _setting(state, name)
@@ -733,16 +741,16 @@ def _catalog_table(
     state: Catalog = _loaded(disk, refs, CATALOG)
     for lsn, time_ms, op in items:
         look, of = _OBJECTS[type(op)](op)
-        before = look(state, of)
+        things_before = look(state, of)
         catalogs.apply(state, lsn, time_ms, op)
-        after = look(state, of)
+        things_after = look(state, of)
         word = _word(type(op))
-        for entity, known in after.items():
-            if before.get(entity) != known:
-                rows.add((lsn, time_ms, word, entity, *known, False))
-        for entity, known in before.items():
-            if entity not in after:
-                rows.add((lsn, time_ms, word, entity, *known[:4], None, True))
+        for entity, thing in things_after.items():
+            if things_before.get(entity) != thing:
+                rows.add((lsn, time_ms, word, entity, *thing, False))
+        for entity, thing in things_before.items():
+            if entity not in things_after:
+                rows.add((lsn, time_ms, word, entity, *thing[:4], None, True))
     return rows.table()
 
 
@@ -768,29 +776,33 @@ def _topic(state: Catalog, number: Any) -> dict[str, Entity]:
     if topic is None:
         return {}
     name = _short(topic.name)
-    said = _json({"number": number, "partitions": topic.partitions})
-    out = {f"topic/{number}": Entity(name, None, None, None, said)}
+    value_json = _json({"number": number, "partitions": topic.partitions})
+    out = {f"topic/{number}": Entity(name, None, None, None, value_json)}
     for policy, value in state.policies.get(number, {}).items():
         out[f"topic/{number}/{policy}"] = Entity(name, None, None, policy, _json(value))
-    for one in topic.schemas:
-        if not one.deleted:
-            said = _json({"type": one.kind, "definition": one.definition})
-            out[f"topic/{number}/schema/{one.version}"] = Entity(name, None, None, None, said)
-    for partition in state.unavailable:  # these go with it
+    for version in topic.schemas:
+        if not version.deleted:
+            value_json = _json({"type": version.kind, "definition": version.definition})
+            out[f"topic/{number}/schema/{version.version}"] = Entity(
+                name, None, None, None, value_json
+            )
+    for partition in state.unavailable:  # deleted with the topic
         if catalogs.index_of(topic, partition) >= 0:
             out |= _partition(state, partition)
     return out
 
 
 def _subscription(state: Catalog, number: Any) -> dict[str, Entity]:
-    held = state.subscriptions.get(number)
-    if held is None:
+    record = state.subscriptions.get(number)
+    if record is None:
         return {}
-    name = _short(state.topics[held.topic].name)
-    said = _json({"number": number, "type": held.type, "isolation": held.isolation})
-    out = {f"subscription/{number}": Entity(name, None, held.name, None, said)}
-    for policy, value in held.policies.items():
-        out[f"subscription/{number}/{policy}"] = Entity(name, None, held.name, policy, _json(value))
+    name = _short(state.topics[record.topic].name)
+    value_json = _json({"number": number, "type": record.type, "isolation": record.isolation})
+    out = {f"subscription/{number}": Entity(name, None, record.name, None, value_json)}
+    for policy, value in record.policies.items():
+        out[f"subscription/{number}/{policy}"] = Entity(
+            name, None, record.name, policy, _json(value)
+        )
     return out
 
 
@@ -799,9 +811,11 @@ def _partition(state: Catalog, number: Any) -> dict[str, Entity]:
     if why is None or not catalogs.has_partition(state, number):
         return {}
     topic = catalogs.topic_of(state, number)
-    said = _json({"available": False, "reason": why.reason, "ledger": why.ledger, "row": why.row})
+    value_json = _json(
+        {"available": False, "reason": why.reason, "ledger": why.ledger, "row": why.row}
+    )
     index = catalogs.index_of(topic, number)
-    return {f"partition/{number}": Entity(_short(topic.name), index, None, None, said)}
+    return {f"partition/{number}": Entity(_short(topic.name), index, None, None, value_json)}
 
 
 def _namespace(state: Catalog, name: Any) -> dict[str, Entity]:
@@ -812,13 +826,15 @@ def _namespace(state: Catalog, name: Any) -> dict[str, Entity]:
 
 
 def _places(state: Catalog, _: Any) -> dict[str, Entity]:
-    return {f"place/{one}": Entity(None, None, None, None, _json(one)) for one in state.places}
+    return {
+        f"place/{place}": Entity(None, None, None, None, _json(place)) for place in state.places
+    }
 
 
 def _losses(state: Catalog, _: Any) -> dict[str, Entity]:
     return {
-        f"loss/{n}": Entity(None, None, None, None, _json(msgspec.structs.asdict(one)))
-        for n, one in enumerate(state.losses)
+        f"loss/{n}": Entity(None, None, None, None, _json(msgspec.structs.asdict(loss)))
+        for n, loss in enumerate(state.losses)
     }
 
 

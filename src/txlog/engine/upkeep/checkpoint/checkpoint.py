@@ -1,7 +1,12 @@
-"""The checkpoint: moves what the journal holds into files, so that opening costs the live state.
+"""The checkpoint: moves the journal into files, so that opening a store costs the live state.
 
 The package draws its time line. Only the holder of the maintenance lock comes here. Another process
-waits only for the cut; a thread of this one also waits for the dumps of what it has loaded.
+waits only for the cut; a thread of this process also waits for the dumps of the loaded folds.
+
+It also removes files that no manifest names, in the store and outside it. Files that lead from the
+checkpoint before the newest to the newest are spared, because repair uses them; so are files pinned
+by a live reader. A file that cannot be removed now is reported and left to `txlog admin gc`; the
+others are removed.
 Source: spec/reliability 2.4.
 """
 
@@ -23,6 +28,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import Component, decode_ops
 from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.storage import remote
 from txlog.engine.storage.disk.protocol import Disk, Stream
 from txlog.engine.storage.journal.file import list_journals
 from txlog.engine.storage.manifest import (
@@ -35,6 +41,7 @@ from txlog.engine.storage.manifest import (
     generations,
     manifest_path,
     raw_changes,
+    read_manifest,
 )
 from txlog.engine.storage.remote import is_far
 from txlog.engine.storage.segment import (
@@ -45,18 +52,13 @@ from txlog.engine.storage.segment import (
     piece_rows,
 )
 from txlog.engine.store.appender import RESERVE_PATH
+from txlog.engine.store.confirmed import HINT, confirmed, place_in
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.pins import pinned
+from txlog.engine.store.pins import pinned, unpinned
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.checkpoint import history
-from txlog.engine.upkeep.checkpoint.unlinking import (
-    STATE_DIR,
-    needed_before,
-    removable,
-    unlink_free,
-)
 from txlog.engine.view.paths import FilePlace, part_path, place_dir, place_of
 from txlog.engine.view.view import (
     FOLDS,
@@ -67,19 +69,129 @@ from txlog.engine.view.view import (
     dump_bytes,
     made,
 )
-from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
+from txlog.errors import Corruption, DiskFailed, IntegrityError, MissingFile, StoreFull, TxlogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# --- files that no manifest names -----------------------------------------------------------------
+
+
+SIDECAR_DIR = "/_txnlog/"
+STATE_DIR = "state/"
+
+
+def unlink_free(store: Store, paths: Iterable[str]) -> int:
+    """Remove the files that no reader has pinned; returns their bytes.
+
+    Files outside the store are removed only from places that this user has confirmed
+    (store/confirmed).
+    """
+    disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
+    near, far = list[str](), list[str]()
+    for path in paths:
+        if remote.is_far(path):
+            far.append(path)
+        elif disk.exists(path):
+            near.append(path)
+    freed = sum(_remove_far(store, location, path) for location, path in removable(store, far))
+    if near:
+        with unpinned(disk, salt, timeout_ms) as is_free:
+            for path in filter(is_free, near):
+                try:
+                    size = disk.size(path)
+                    disk.unlink(path)
+                    freed += size
+                except MissingFile:
+                    pass
+                # no manifest names it, so the next sweep finds it again
+                except TxlogError as error:
+                    store.note(f"{error}; txlog admin gc --apply tries again")
+    return freed
+
+
+def removable(store: Store, far: list[str]) -> list[tuple[str, str]]:
+    """The files outside the store that may be removed, each with its place.
+
+    The others are reported, because this user has not confirmed their place.
+    """
+    if not far:
+        return []
+    places, uuid = confirmed(store), store.identity.uuid
+    located = [(place_in(places, uuid, path), path) for path in far]
+    stranded = [path for place, path in located if place is None]
+    if stranded:
+        more = "" if len(stranded) == 1 else f" and {len(stranded) - 1} more"
+        store.reports.append(
+            f"{remote.without_options(stranded[0])}{more} stay: this user has not offloaded from "
+            f"this store to there; {HINT}"
+        )
+    return [(location, path) for location, path in located if location is not None]
+
+
+def _remove_far(store: Store, location: str, path: str) -> int:
+    try:
+        size = remote.size_of(path)
+        with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
+            if is_free(path):
+                remote.delete(location, path)
+                return size
+    except MissingFile:
+        pass
+    except (DiskFailed, Corruption) as error:
+        store.reports.append(f"{error}; txlog admin gc --apply removes it later")
+    return 0
+
+
+def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
+    """The files that lead from the checkpoint before a manifest to it, and that only the
+    earlier one names.
+
+    If that checkpoint is unknown, all dropped files, because a repair may need them.
+    """
+    older = [generation for generation in generations(disk) if generation < newest.generation]
+    if not older:
+        return set()
+    try:
+        return leading(read_manifest(disk, older[-1], salt), newest)
+    except (IntegrityError, MissingFile):
+        return {path for path, since in newest.dropped if since >= newest.time_ms}
+
+
+def leading(previous: Manifest, newest: Manifest) -> set[str]:
+    """The files of a checkpoint from which repair can rebuild those of the next checkpoint.
+
+    Its state, its history, and rows that are now in other files. Rows of a trimmed or deleted
+    ledger are not needed, because frames record that they are dropped, and R18 deletes them then.
+    For a partition these ledgers are known; for a sidecar, only once the whole partition is
+    deleted.
+    """
+    out = {ref.path for ref in previous.dumps} | {ref.path for ref in previous.history}
+    live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}
+    for ledger, refs in previous.files.items():
+        for ref in refs:
+            in_sidecar = SIDECAR_DIR in ref.path and _partition_dir(ref.path) in live
+            if ledger in newest.files or in_sidecar:
+                out.add(ref.path)
+    return out
+
+
+def _partition_dir(path: str) -> str:
+    return path.partition(SIDECAR_DIR)[0] if SIDECAR_DIR in path else path.rpartition("/")[0]
+
+
+# --- checkpoint -----------------------------------------------------------------------------------
+
+
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
-# Rows kept from the one reading of the journal until they are in parts; those of frames
-# beyond this are read, and checked, a second time.
+# Rows kept from the one reading of the journal until they are in parts; rows of frames beyond this
+# are read, and checked, a second time.
 ROWS_KEPT_BYTES = 16 << 20
 PARTS_BYTES = 16 << 20  # parts that are flushed together are in memory together
-# A part with more of what was sent is written as it is made: whole, it takes five times as much.
+# A part with more bytes of messages is written in pieces: encoded whole, it takes five times as
+# much.
 WHOLE_BYTES = 4 << 20
 # A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
@@ -87,7 +199,7 @@ NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
 class CheckpointReport(msgspec.Struct, gc=False):
-    """What a checkpoint did."""
+    """The counts of a checkpoint."""
 
     generation: int = 0
     lsn: int = 0
@@ -101,12 +213,12 @@ class CheckpointReport(msgspec.Struct, gc=False):
 
 
 class Cut(msgspec.Struct):
-    """The state at a cut, as far as it must be written: after this no view is needed.
+    """The state to write at a cut; after this the checkpoint needs no view.
 
-    kept, changed: dumps that stay where they are, and those to be written
-    unmade:        what changed but is not loaded; `make_dumps` moves it to `changed`
-    runs:          the rows that are only in the journal; places: where their ledgers lie
-    lost:          files that frames named and dropped again before a manifest could name them
+    kept, changed: dumps that stay where they are, and dumps to write
+    unmade:        changed folds that are not loaded; `make_dumps` moves them to `changed`
+    runs:          the rows that are only in the journal; places: the directories of their ledgers
+    lost:          files that frames named and dropped again before a manifest named them
     named:         the names of the cursors whose dumps are written
     """
 
@@ -119,23 +231,25 @@ class Cut(msgspec.Struct):
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
-    named: dict[changes.Cell, changes.Named]
+    named: dict[changes.Cell, changes.CursorName]
 
 
 def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
     """Write a checkpoint; the caller holds the maintenance lock.
 
-    far:     also remove files outside the store that have lost their name: calls over a network
+    far:     also remove files outside the store that no manifest names: calls over a network
     returns: the new manifest, or the old one when there is no frame since
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
-             Corruption: dumps are missing, and what they could be made from would be removed
+             Corruption: dumps are missing, and the checkpoint would remove the files to rebuild
+                 them from
     """
     disk = store.disk
     store.read(lambda view: need_states(disk, view.dumped().values()))
     _encode_ahead(store)
     cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
-        store.reload()  # it did not know of the newest manifest; a damaged one stays so
+        # its view is older than the newest manifest; a damaged manifest stays damaged
+        store.reload()
         cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     now = store.clock.now()
     sure_ms = store.read(lambda view: trusted(view, store.settings, now), fresh=False).wall_ms
@@ -151,7 +265,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
     try:
         with _uncollected():
-            items, found = _read_frames(view, cut, cut_lsn)
+            items, collected = _read_frames(view, cut, cut_lsn)
         make_dumps(disk, cut)
         generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
@@ -159,10 +273,10 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         view.tail.drop_through(cut_lsn)  # sealing, at the end, takes as much again
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
-        told = changelog.publish(
+        change_logs = changelog.publish(
             disk,
             old,
-            found,
+            collected,
             cursors_of(cut),
             dumps,
             cut_lsn,
@@ -171,7 +285,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
             sure_ms,
             store.note,
         )
-        dropped = dropped_files(old, files, dumps, log, told, cut.lost, now.wall_ms)
+        dropped = dropped_files(old, files, dumps, log, change_logs, cut.lost, now.wall_ms)
         manifest = Manifest(
             generation,
             crc_of(disk, old.generation),
@@ -182,7 +296,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
             dumps,
             dropped,
             log,
-            raw_changes(told),
+            raw_changes(change_logs),
         )
         keep, expired = _expired(manifest, store, sure_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
@@ -195,7 +309,9 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
 
 
 def _encode_ahead(store: Store) -> None:
-    """Encode what the cut would take long for, a block at a time: others get in between."""
+    """Encode large folds ahead of the cut, a block at a time, so that other calls get in
+    between.
+    """
     for key in store.read(lambda view: view.changed()):
         if key[0] == "buffer":
             while store.read(partial(_encode_some, key), fresh=False):
@@ -207,14 +323,14 @@ def _encode_some(key: Component, view: View) -> bool:
 
 
 def state_at_cut(view: View) -> Cut:
-    """What a checkpoint needs from the live view; threads of this process wait for it."""
-    manifest, kept = view.manifest, view.dumped()
+    """The state that a checkpoint needs from the live view; threads of this process wait for it."""
+    manifest, dumped = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
     unmade: dict[Component, StateSources] = {}
     for key in view.changed():
-        was = kept.pop(key, None)
+        was = dumped.pop(key, None)
         if (origin := view.origin(key)) is not None:
             unmade[key] = origin
         elif (blob := view.dump(key)) != NOTHING[key[0]] or was is not None:
@@ -222,14 +338,14 @@ def state_at_cut(view: View) -> Cut:
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
-    named = {
+    names = {
         key[1:]: name
         for key in (*changed, *unmade)
         if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
     }
     return Cut(
         manifest,
-        list(kept.values()),
+        list(dumped.values()),
         changed,
         unmade,
         runs,
@@ -237,14 +353,14 @@ def state_at_cut(view: View) -> Cut:
         sealed,
         view.files.gone_since(),
         [*view.files.lost],
-        named,
+        names,
     )
 
 
 def make_dumps(disk: Disk, cut: Cut) -> None:
-    """Write the dumps of what was not loaded at the cut; no live state is used (Law 1).
+    """Write the dumps of the folds that were not loaded at the cut; no live state is used (Law 1).
 
-    What it reads stays as long as the maintenance lock is held.
+    The files that it reads stay as long as the maintenance lock is held.
     raises: Corruption
     """
     for key, origin in cut.unmade.items():
@@ -256,10 +372,10 @@ def make_dumps(disk: Disk, cut: Cut) -> None:
 
 def directories_of(cut: Cut) -> list[str]:
     """The directories of the ledgers that gained rows."""
-    return [place_dir(place) for place in cut.places.values()]
+    return [place_dir(location) for location in cut.places.values()]
 
 
-def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
+def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.CursorName, bytes]]:
     """The cursors whose dumps are written, with their names."""
     return (
         (cell, name, blob)
@@ -270,14 +386,15 @@ def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
 
 def _read_frames(
     view: View, cut: Cut, cut_lsn: int
-) -> tuple[list[history.Item], changes.Collected]:
+) -> tuple[list[history.Item], changes.CollectedChanges]:
     """Read the frames for their rows and the ops of components; nothing is replayed."""
     items: list[history.Item] = []
-    found = changes.Collected()
+    collected = changes.CollectedChanges()
     journal, tail = view.journal, view.tail
     journal.current.keep_rows(ROWS_KEPT_BYTES)
     tail.runs = cut.runs
-    while journal.last_lsn < cut_lsn:  # in steps: what a step has read is freed before the next
+    # in steps, so that the memory of a step is freed before the next
+    while journal.last_lsn < cut_lsn:
         for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
             tail.pack(raw)
             lsn, time_ms = raw.lsn, raw.time_ms
@@ -286,16 +403,17 @@ def _read_frames(
                 if kind in history.KINDS:
                     items.append((lsn, time_ms, op))
                 elif kind in changes.TAKES:
-                    changes.TAKES[kind](found, lsn, time_ms, op)
-    return items, found
+                    changes.TAKES[kind](collected, lsn, time_ms, op)
+    return items, collected
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector: what is read stays, and scanning it costs a quarter of the time.
+    """Pause the garbage collector: the rows read stay alive, and scanning them costs a quarter
+    of the time.
 
-    Nothing in it is a cycle, so nothing is kept that would have been freed. Beside a caller that
-    keeps running it is not paused, since that is not ours to stop.
+    They contain no cycles, so the collector would free nothing. With other threads running it is
+    not paused, because the pause would affect them.
     """
     if not (gc.isenabled() and current_thread() is main_thread()):
         yield
@@ -308,9 +426,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
-    """Raise Corruption unless the state files of dumps are there and long enough.
+    """Raise Corruption unless the state files of dumps exist and are long enough.
 
-    A manifest without them would push out the one from which they can be made again.
+    A manifest without them would push out the older manifest from which they can be rebuilt.
     """
     ends: dict[str, int] = {}
     for ref in dumps:
@@ -321,9 +439,9 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
         except MissingFile:
             size = -1
         if size < end:
-            what = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
+            problem = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
             raise Corruption(
-                f"{path} {what}, so no checkpoint is written",
+                f"{path} {problem}, so no checkpoint is written",
                 hint="txlog admin repair makes it again from the checkpoint before",
                 path=path,
             )
@@ -332,15 +450,15 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
     """1 + the highest number in any name, also of a pass that died or a lost manifest.
 
-    directories: of the ledgers that are to get a file. A pass uses up its number with its state
-                 file, but a sweep may have removed that and not yet the parts made with it (R16)
+    directories: of the ledgers that get a file. A pass uses up its number with its state file, but
+                 a sweep may have removed that and not yet the parts made with it (R16)
     """
     highest = max([old.generation, *generations(disk)])
     fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
     for directory in {*fixed, *directories}:
         for name in disk.listdir(directory):
-            if found := _NUMBERED.fullmatch(name):
-                highest = max(highest, int(found[1]))
+            if match := _NUMBERED.fullmatch(name):
+                highest = max(highest, int(match[1]))
     return highest + 1
 
 
@@ -359,12 +477,12 @@ def write_parts(
     sizes = _sizes(cut.runs)
     for ledger, runs in sorted(cut.runs.items()):
         path = part_path(place_dir(cut.places[ledger]), ledger, generation)
-        said = {"ledger": str(ledger), "generation": str(generation)}
+        metadata = {"ledger": str(ledger), "generation": str(generation)}
         if sizes[ledger] > WHOLE_BYTES:
-            ref = _publish_part(view, path, ledger, runs, sizes[ledger], said)
+            ref = _publish_part(view, path, ledger, runs, sizes[ledger], metadata)
         else:
             table = view.tail.message_table([(run, 0, run.rows) for run in runs])
-            data = encode_part(table, said)
+            data = encode_part(table, metadata)
             ref = make_ref(path, ledger, data, table, form="part")
             waiting.append((path, data))
             size += ref.bytes
@@ -392,19 +510,19 @@ def _sizes(runs: dict[int, list[TailRun]]) -> dict[int, int]:
 
 
 def _publish_part(
-    view: View, path: str, ledger: int, runs: list[TailRun], size: int, said: dict[str, str]
+    view: View, path: str, ledger: int, runs: list[TailRun], size: int, metadata: dict[str, str]
 ) -> FileRef:
-    """Publish a part that is too large to be in memory."""
-    made, rows = SegmentStream(), sum(run.rows for run in runs)
+    """Publish a part that is too large for memory."""
+    segment, rows = SegmentStream(), sum(run.rows for run in runs)
     pieces = _pieces(view.tail, runs, piece_rows(rows, size))
-    stream = Stream(made.part(pieces, view.tail.columns(runs), said))
+    stream = Stream(segment.part(pieces, view.tail.columns(runs), metadata))
     with view.disk.publishing(path, stream):
         pass
-    return made.ref(path, ledger)
+    return segment.ref(path, ledger)
 
 
 def _pieces(tail: Tail, runs: list[TailRun], step: int) -> Iterator[pa.Table]:
-    """The rows of runs, so many at a time."""
+    """The rows of runs, `step` at a time."""
     slices: list[Slice] = []
     total = 0
     for run in runs:
@@ -425,9 +543,12 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     """Publish the dumps of the folds that changed in one file; the others stay where they are."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
-    kept = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
-    moved = {key: dump_bytes(view.disk, kept.pop(key)) for key in _worth_moving(view.disk, kept)}
-    out = list(kept.values())
+    kept_dumps = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
+    moved = {
+        key: dump_bytes(view.disk, kept_dumps.pop(key))
+        for key in _worth_moving(view.disk, kept_dumps)
+    }
+    out = list(kept_dumps.values())
     at = STATE_HEAD.size
     for (kind, a, b), blob in sorted({**moved, **cut.changed}.items()):
         blobs.append(blob)
@@ -437,13 +558,13 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     return out
 
 
-def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]:
-    """Dumps in state files that are mostly garbage by now."""
+def _worth_moving(disk: Disk, kept_dumps: dict[Component, DumpRef]) -> list[Component]:
+    """Dumps in state files with mostly dead bytes."""
     live: dict[str, int] = {}
-    for ref in kept.values():
+    for ref in kept_dumps.values():
         live[ref.path] = live.get(ref.path, 0) + ref.length
     poor = {path for path, size in live.items() if size < STATE_LIVE_SHARE_MIN * disk.size(path)}
-    return [key for key, ref in kept.items() if ref.path in poor]
+    return [key for key, ref in kept_dumps.items() if ref.path in poor]
 
 
 def dropped_files(
@@ -451,17 +572,19 @@ def dropped_files(
     files: dict[int, list[FileRef]],
     dumps: list[DumpRef],
     log: list[HistoryRef],
-    told: Changes,
+    change_logs: Changes,
     lost: list[str],
     now_ms: int,
 ) -> list[tuple[str, int]]:
-    """Files that the old manifest names and the new one does not, and those still in grace."""
-    named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
-    named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
-    before = {ref.path for refs in old.files.values() for ref in refs}
-    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
-    before |= {ref.path for ref in changes_of(old).refs}
-    return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
+    """Files that only the old manifest names, and earlier dropped files still in their grace
+    period.
+    """
+    new_paths = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
+    new_paths |= {ref.path for ref in log} | {ref.path for ref in change_logs.refs}
+    old_paths = {ref.path for refs in old.files.values() for ref in refs}
+    old_paths |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
+    old_paths |= {ref.path for ref in changes_of(old).refs}
+    return [*old.dropped, *((path, now_ms) for path in sorted(old_paths - new_paths))]
 
 
 def _expired(
@@ -469,9 +592,9 @@ def _expired(
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
-    What a reader has pinned stays, even on a full disk: the reader would fail. What leads from the
-    previous manifest to this one is spared for one generation; on a full disk only its state is,
-    since frames say where rows are now.
+    A file that a reader has pinned stays even on a full disk, because the reader would fail. The
+    files that lead from the previous manifest to this one are spared for one generation. On a full
+    disk only its state is spared, because frames tell where rows are now.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
@@ -488,12 +611,12 @@ def _expired(
         or (is_far(path) and path not in removed_far)
         or (path in spared and (not full or path.startswith(STATE_DIR)))
     ]
-    kept = {path for path, _ in keep}
-    return keep, [path for path, _ in manifest.dropped if path not in kept]
+    kept_paths = {path for path, _ in keep}
+    return keep, [path for path, _ in manifest.dropped if path not in kept_paths]
 
 
 def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """After the manifest: the checkpoint is there, so what fails now is only a note."""
+    """After the manifest the checkpoint is complete, so later failures are only notes."""
     generation = report.generation
     try:
         store.locked(lambda live: live.journal.note_generation(generation))
@@ -507,7 +630,7 @@ def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointRe
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need.
 
-    What cannot be removed is reported and does not stop the rest.
+    It reports files that it cannot remove, and goes on.
     """
     disk = store.disk
     report.freed_bytes += unlink_free(store, expired)
@@ -515,8 +638,8 @@ def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointR
         if generation < old.generation:
             _unlink(store, manifest_path(generation))
     names = list_journals(disk)
-    for name, after in pairwise(names):
-        if after.first_lsn <= old.cut_lsn + 1:
+    for name, next_journal in pairwise(names):
+        if next_journal.first_lsn <= old.cut_lsn + 1:
             size = _unlink(store, name.path)
             report.journals_deleted += size is not None
             report.freed_bytes += size or 0
@@ -555,11 +678,11 @@ def restore_reserve(store: Store) -> None:
 def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
     """Hold the maintenance lock; False: another process has it, and wait is not set.
 
-    An interrupt may stop the acquire or the release anywhere. What releases the lock is in place
-    before it is acquired, twice, and a block that was never entered releases it on its way out.
+    An interrupt may stop the acquire or the release anywhere. So two nested blocks release the
+    lock, both set up before it is acquired.
     """
     if wait and store.upkeep is not None:
-        store.upkeep.finish()  # our own must not look like another process's
+        store.upkeep.finish()  # this process's own upkeep must not look like another process
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     try:
         try:

@@ -1,4 +1,4 @@
-"""What a file of a store holds, shown without the store: journal, manifest, state, segments."""
+"""The contents of a file of a store, without the store: journal, manifest, state, segments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _fields(op: object) -> dict[str, object]:
 
 
 def inspect_file(path: str) -> dict[str, Any]:
-    """What a file holds, judged by its first bytes.
+    """The contents of a file, by its first bytes.
 
     raises: NotFound, FormatMismatch (no file of a store), Corruption
     """
@@ -87,23 +87,23 @@ def inspect_file(path: str) -> dict[str, Any]:
         record = decode_record(data[:128], data[16:24])
         return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
     try:
-        found = _of_columns(data, path)
+        contents = _of_columns(data, path)
     except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as exc:
         raise Corruption(
             f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
         ) from exc
-    if found is not None:
-        return {**base, **found}
+    if contents is not None:
+        return {**base, **contents}
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
 
 
 def _of_columns(data: bytes, path: str) -> dict[str, Any] | None:
-    """What a Parquet or Arrow file is; None: it is neither."""
+    """The contents of a Parquet or Arrow file; None: it is neither."""
     if data.startswith(b"PAR1"):
         parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
-        said = (parquet.metadata.metadata or {}).get(FOOTER_KEY)
-        if said is not None:
-            return {"type": "bucket", **_bucket(decode_head(said, path))}
+        footer = (parquet.metadata.metadata or {}).get(FOOTER_KEY)
+        if footer is not None:
+            return {"type": "bucket", **_bucket(decode_head(footer, path))}
         names = parquet.schema_arrow.names
         if (log := _log_of(names)) is not None:
             return {"type": "changes", **_changes(log, parquet.read())}
@@ -128,7 +128,7 @@ def _log_of(names: list[str]) -> str | None:
 
 
 def _changes(log: str, rows: pa.Table) -> dict[str, Any]:
-    """What a file of a log of changes has: which changes, of when."""
+    """The changes in a file of a log of changes: their kinds, LSNs and times."""
     counted: dict[str, int] = {}
     for change in rows.column("change").to_pylist():
         counted[change] = counted.get(change, 0) + 1
@@ -141,7 +141,7 @@ def _changes(log: str, rows: pa.Table) -> dict[str, Any]:
         "last_lsn": max(lsns, default=None),
         "first_time": min(times, default=None),
         "last_time": max(times, default=None),
-        "change_list": [{"change": one, "rows": counted[one]} for one in sorted(counted)],
+        "change_list": [{"change": change, "rows": counted[change]} for change in sorted(counted)],
     }
 
 
@@ -155,25 +155,25 @@ def _bucket(head: Head) -> dict[str, Any]:
         "left_out_until_time": head.cutoff_ms,
         "step_ms": head.step_ms,
         "segment_list": [
-            {"ids": one.count, "min_time": one.min_at, "max_time": one.max_at}
-            for one in head.segments
+            {"ids": segment.count, "min_time": segment.min_at, "max_time": segment.max_at}
+            for segment in head.segments
         ],
     }
 
 
 def manifest_files(data: bytes) -> list[dict[str, Any]]:
-    """What a manifest knows of each file, but for its row groups. Raises ValueError.
+    """A manifest's entry of each file, without row groups. Raises ValueError.
 
-    log: whose changes it has, and then it is of no ledger; of a file of messages None
+    log: the kind of a file of changes, which belongs to no ledger; None for a file of messages
     """
     body = msgspec.msgpack.decode(data[32:], type=Manifest)
     names = [name for name in FileRef.__struct_fields__ if name != "groups"]
-    found = [
+    files = [
         {**{name: getattr(ref, name) for name in names}, "log": None}
         for refs in body.files.values()
         for ref in refs
     ]
-    return found + [
+    return files + [
         {**{name: getattr(ref, name, None) for name in names}, "form": "changes", "log": ref.kind}
         for ref in changes_of(body).refs
     ]

@@ -1,9 +1,9 @@
-"""The history of transactions: the ops of coordinators, kept after their journal is gone.
+"""The history of transactions: the ops of coordinators, kept after their journal is deleted.
 
-It lies in system/transaction_log/<generation>.arrow, one part a checkpoint for all coordinators: a
-row for each op, in columns built in bulk. Parts are merged when there are too many, and dropped by
-age and by count along with the records of their transactions. Nothing is ever recovered from them;
-they answer `txn log`.
+It is in system/transaction_log/<generation>.arrow, one part per checkpoint for all coordinators: a
+row for each op, in columns built in bulk. Too many parts are merged, and parts are dropped by age
+and by count along with the records of their transactions. Nothing is ever recovered from them; they
+answer `txn log`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HISTORY = pa.schema(
 )
 # More parts than this are merged into one.
 PARTS_MAX = 16
-# Rows a transaction may take: the history keeps this many for each remembered one.
+# The history keeps this many rows for each remembered transaction.
 ROWS_PER_TXN = 8
 READ_TRIES_MAX = 5
 # Ops that become columns together; 4,096 take 2 ms.
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ComponentLog:
-    """How much is kept of the ops of one component.
+    """How many ops of one component are kept.
 
     parts: history files with its rows in each; tail: rows after the checkpoint of cut_ms
     """
@@ -86,27 +86,29 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     cost: a few lists for each kind, and for each row only their items
     """
     kinds: dict[type, list[Item]] = {kind: [] for kind in _COLUMNS}
-    add = {kind: found.append for kind, found in kinds.items()}
+    add = {kind: ops_of_kind.append for kind, ops_of_kind in kinds.items()}
     for item in items:
         add[type(item[2])](item)
-    tables = [_rows(kind, some) for kind, found in kinds.items() for some in _pieces(found)]
+    tables = [
+        _rows(kind, piece) for kind, ops_of_kind in kinds.items() for piece in _pieces(ops_of_kind)
+    ]
     return pa.concat_tables(tables) if tables else HISTORY.empty_table()
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """So many that Arrow, which takes values with the interpreter's lock held, is soon done."""
+    """Small pieces, because Arrow holds the interpreter's lock while it converts one."""
     return (items[at : at + ITEMS_MAX] for at in range(0, len(items), ITEMS_MAX))
 
 
 def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
-    if kind is TxnsForgotten:  # a row for each transaction it forgets
+    if kind is TxnsForgotten:  # one row for each forgotten transaction
         items = [
             (lsn, time, _Forgotten(op.coordinator, number))
             for lsn, time, op in items
             for number in op.sequences
         ]
     lsns, times, ops = zip(*items, strict=True)
-    given: dict[str, Iterable[object]] = {
+    values: dict[str, Iterable[object]] = {
         "lsn": lsns,
         "time": times,
         "coordinator": map(_COORDINATOR, ops),
@@ -115,8 +117,8 @@ def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
     arrays = [
         pa.repeat(pa.scalar(kind.__name__, pa.string()), len(ops))
         if field.name == "op"
-        else pa.array(list(given[field.name]), field.type)
-        if field.name in given
+        else pa.array(list(values[field.name]), field.type)
+        if field.name in values
         else pa.nulls(len(ops), field.type)
         for field in HISTORY
     ]
@@ -134,14 +136,14 @@ def _attribute(name: str) -> Callable[[Ops], Iterable[object]]:
 
 
 def _opened(ops: Ops) -> list[object]:
-    known: dict[tuple[str, int, str | None], str] = {}
+    texts: dict[tuple[str, int, str | None], str] = {}
     out: list[object] = []
     for op in ops:
-        what = (op.owner, op.timeout_ms, op.key)
-        text = known.get(what)
+        details = (op.owner, op.timeout_ms, op.key)
+        text = texts.get(details)
         if text is None:
             key = "" if op.key is None else f", key {op.key}"
-            text = known[what] = f"owner {op.owner}, timeout_ms {op.timeout_ms}{key}"
+            text = texts[details] = f"owner {op.owner}, timeout_ms {op.timeout_ms}{key}"
         out.append(text)
     return out
 
@@ -189,20 +191,20 @@ def publish(
     """Keep the history that is not too old, with these rows; returns the parts to name."""
     if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
         return []
-    kept = _due(view.manifest.history, rows.num_rows, settings, now_ms)
-    if len(kept) + (rows.num_rows > 0) > PARTS_MAX:
+    parts = _due(view.manifest.history, rows.num_rows, settings, now_ms)
+    if len(parts) + (rows.num_rows > 0) > PARTS_MAX:
         try:
-            before = [_read(view.disk, ref) for ref in kept]
-        except (Corruption, MissingFile):  # no reason to skip the checkpoint: repair says
-            return [*kept, *([_write(view.disk, rows, generation)] if rows.num_rows else [])]
-        rows = pa.concat_tables([*before, rows])
+            tables = [_read(view.disk, ref) for ref in parts]
+        except (Corruption, MissingFile):  # the checkpoint goes on; repair reports the damage
+            return [*parts, *([_write(view.disk, rows, generation)] if rows.num_rows else [])]
+        rows = pa.concat_tables([*tables, rows])
         if settings.txn_ended_retention_ms > 0:
             horizon = pa.scalar(now_ms - settings.txn_ended_retention_ms, INSTANT)
             rows = rows.filter(pc.greater_equal(rows.column("time"), horizon))
-        kept = []
+        parts = []
     if rows.num_rows:
-        kept.append(_write(view.disk, rows, generation))
-    return kept
+        parts.append(_write(view.disk, rows, generation))
+    return parts
 
 
 def _due(
@@ -210,18 +212,18 @@ def _due(
 ) -> list[HistoryRef]:
     """The newest parts within the bounds on age and count; a negative bound is no bound.
 
-    Of the oldest parts those go that are too old; one whose rows have an old time because the
-    clock was set back takes none with it that comes before it.
+    It drops the oldest parts while they are too old. A part with old times after a clock was set
+    back drops no earlier part.
     """
     age, count = settings.txn_ended_retention_ms, settings.txn_ended_retention_count
     young = dropwhile(lambda ref: age > 0 and now_ms - ref.time_last > age, parts)
     out: list[HistoryRef] = []
-    behind = new_rows
+    newer_rows = new_rows
     for ref in reversed([*young]):
-        if count > 0 and behind >= count * ROWS_PER_TXN:
+        if count > 0 and newer_rows >= count * ROWS_PER_TXN:
             break
         out.append(ref)
-        behind += ref.rows
+        newer_rows += ref.rows
     return out[::-1]
 
 
@@ -271,19 +273,19 @@ def transaction_rows(store: Store, coordinator: int, sequence: int) -> list[dict
 
     def question(view: View) -> list[pa.Table]:
         tables = [_read(view.disk, ref) for ref in view.manifest.history]
-        own = [
+        ops_of_coordinator = [
             item
             for key, items in view.waiting("coordinator")
             if key[1] == coordinator
             for item in items
         ]
-        tables.append(table_of(own))
-        wanted = (pa.scalar(coordinator, pa.int32()), pa.scalar(sequence, pa.int64()))
+        tables.append(table_of(ops_of_coordinator))
+        pair = (pa.scalar(coordinator, pa.int32()), pa.scalar(sequence, pa.int64()))
         return [
             table.filter(
                 pc.and_(
-                    pc.equal(table.column("coordinator"), wanted[0]),
-                    pc.equal(table.column("sequence"), wanted[1]),
+                    pc.equal(table.column("coordinator"), pair[0]),
+                    pc.equal(table.column("sequence"), pair[1]),
                 )
             )
             for table in tables
@@ -298,29 +300,29 @@ def transaction_rows(store: Store, coordinator: int, sequence: int) -> list[dict
 
 
 def component_log(store: Store, key: Component) -> ComponentLog:
-    """How much is kept of the ops of one component; only coordinators have history files."""
+    """How many ops of one component are kept; only coordinators have history files."""
 
     def question(view: View) -> ComponentLog:
-        items = next((items for found, items in view.waiting(key[0]) if found == key), [])
+        items = next((items for component, items in view.waiting(key[0]) if component == key), [])
         parts: list[tuple[HistoryRef, int]] = []
         for ref in view.manifest.history if key[0] == "coordinator" else ():
             numbers = _read(view.disk, ref).column("coordinator")
             rows = pc.sum(pc.equal(numbers, pa.scalar(key[1], pa.int32()))).as_py() or 0
             parts.append((ref, rows))
-        kept = [ref.lsn_last for ref, rows in parts if rows]
+        last_lsns = [ref.lsn_last for ref, rows in parts if rows]
         return ComponentLog(
             parts,
             len(items),
             len(encode_ops([op for _, _, op in items])) if items else 0,
             view.manifest.time_ms,
-            items[-1][0] if items else max(kept, default=0),
+            items[-1][0] if items else max(last_lsns, default=0),
         )
 
     return _replayed(store, question)
 
 
 def _replayed(store: Store, question: Callable[[View], T]) -> T:
-    """Ask a fresh view; ask again when a checkpoint removed a part meanwhile (R21)."""
+    """Query a fresh view; retry when a checkpoint removed a part meanwhile (R21)."""
     for _ in range(READ_TRIES_MAX):
         try:
             return store.replayed(question)

@@ -1,7 +1,7 @@
-"""Recording that a file is damaged, when a process finds out, and checking it before its return.
+"""Recording a damaged file that a process found, and checking it before the partition's return.
 
 A damaged file makes its partition unavailable; the rest of the store works on. A process that may
-not write, or not now, only raises, and the next one finds the same damage.
+not write, or not now, only raises. The next process finds the same damage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DIRECTORY = "quarantine"
 
 
 def record_damage(store: Store, partition: int, ledger: int, row: int) -> None:
-    """Quarantine a partition; a failure is only reported, for the caller has its own error.
+    """Quarantine a partition; a failure is only reported, because the caller raises its own error.
 
-    Not for a file outside the store: what is missing there may be back after the next mount.
+    Files outside the store are not quarantined: a missing file may be back after the next mount.
     """
     if store.disk.read_only:
         return

@@ -1,8 +1,8 @@
 """Sealing: a closed ledger whose rows are all in parts becomes one Parquet file.
 
-A partition's ledger is sealed as it is. A sidecar's ledger waits until no open transaction has rows
-in it; its file is then *clean*: committed rows only, in the order (marker, index), with the marker
-and the visible time stored in each row. The frame LedgerSealed makes the file real (R17).
+A partition's ledger is sealed unchanged. A sidecar's ledger waits until no open transaction has
+rows in it; its file is then *clean*: committed rows only, in the order (marker, index), with the
+marker and the visible time stored in each row. The frame LedgerSealed makes the file real (R17).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.topics import sidecar
+from txlog.engine.decide.topics import files
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import LedgerSealed
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def sealable(manifest: Manifest, view: View) -> list[tuple[int, str, int, int]]:
     """(partition, role, ledger, entries) of closed ledgers whose rows are all in parts.
 
-    cost: a look at each ledger's number, and the folds of partitions with a closed ledger
+    cost: a check of each ledger's number, and the folds of partitions with a closed ledger
     """
     out: list[tuple[int, str, int, int]] = []
     owners = view.catalog.owners
@@ -55,7 +55,7 @@ def sealable(manifest: Manifest, view: View) -> list[tuple[int, str, int, int]]:
     for ledger in sorted(parts):
         partition, role = owners[ledger]
         if partition in view.catalog.unavailable:
-            continue  # it is away
+            continue  # it is offline or quarantined
         state = view.topic(partition) if role == "p" else view.buffer(partition)
         for end in state.ledgers[:-1]:
             if end.ledger != ledger or end.sealed:
@@ -70,7 +70,7 @@ def sealable(manifest: Manifest, view: View) -> list[tuple[int, str, int, int]]:
 def seal_ledgers(store: Store, manifest: Manifest) -> int:
     """Seal what can be sealed; returns how many ledgers. The caller holds the maintenance lock."""
     if not store.read(partial(sealable, manifest)):
-        return 0  # a view of its own reads the journal
+        return 0  # skip opening a second view, which reads the journal
     view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         view.take(view.journal.read_durable())
@@ -80,7 +80,7 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
         for partition, role, ledger, entries in work:
             try:
                 sealed += _seal(store, view, number, partition, role, ledger, entries)
-                view.files.close()  # what is kept of open parts is as large as they are
+                view.files.close()  # the cache of open parts is as large as the parts
             except Corruption as error:
                 row = first_bad_row(view, ledger)
                 if row is None:
@@ -103,19 +103,19 @@ def _seal(
     in_rows = ledger if role == "p" else None
     directory = ledger_dir(view.catalog, partition, role)
     path = sealed_path(directory, ledger, number)
-    while store.disk.exists(path):  # left by a pass that died before its frame
+    while store.disk.exists(path):  # left by a process that died before its frame
         number += 1
         path = sealed_path(directory, ledger, number)
     records = records_for(topic_of(view.catalog, partition))
-    made = SegmentStream(records)
+    segment = SegmentStream(records)
     with store.disk.publishing(
-        path, Stream(made.sealed(pieces(), _distinct_keys(pieces()), ledger=in_rows))
+        path, Stream(segment.sealed(pieces(), _distinct_keys(pieces()), ledger=in_rows))
     ):
         pass
-    ref = made.ref(path, ledger, clean=role == "s")
+    ref = segment.ref(path, ledger, clean=role == "s")
     compare_rows(store, ref, pieces(), in_rows, records)
     op = LedgerSealed(partition, role, ref)
-    if store.write(lambda live, now: sidecar.seal(live, op)):
+    if store.write(lambda live, now: files.seal(live, op)):
         return True
     store.disk.unlink(path)
     return False
@@ -124,7 +124,7 @@ def _seal(
 def rows_in_pieces(
     view: View, partition: int, role: str, ledger: int, entries: int
 ) -> Iterator[pa.Table]:
-    """The rows of a ledger as its sealed file has them, about GROUP_BYTES at a time."""
+    """The rows of a ledger in the form of its sealed file, about GROUP_BYTES at a time."""
     step = piece_rows(entries, sum(ref.bytes for ref in view.files.of(ledger)))
     if role == "s":
         yield from _clean_pieces(view, partition, ledger, step)
@@ -134,16 +134,16 @@ def rows_in_pieces(
 
 
 def _distinct_keys(pieces: Iterable[pa.Table]) -> int:
-    """How many keys there are, as far as a bloom filter asks."""
-    known: pa.Array | None = None
+    """The number of distinct keys, up to the limit that a bloom filter needs."""
+    keys: pa.Array | None = None
     for piece in pieces:
-        found = pc.unique(piece.column("key")).drop_null()
-        if known is not None:
-            found = pc.unique(pa.chunked_array([known, found], found.type))
-        known = found
-        if len(known) >= GROUP_ROWS:
+        keys_of_piece = pc.unique(piece.column("key")).drop_null()
+        if keys is not None:
+            keys_of_piece = pc.unique(pa.chunked_array([keys, keys_of_piece], keys_of_piece.type))
+        keys = keys_of_piece
+        if len(keys) >= GROUP_ROWS:
             break
-    return 0 if known is None else min(len(known), GROUP_ROWS)
+    return 0 if keys is None else min(len(keys), GROUP_ROWS)
 
 
 def clean_rows(view: View, partition: int, ledger: int) -> pa.Table:
@@ -218,11 +218,11 @@ def compare_rows(
 ) -> None:
     """Read the sealed file back and compare every row with its source (R17).
 
-    pieces:  of the source, each of whole row groups
-    ledger:  what every row says of it
-    records: what a file of a typed topic has beside the values
+    pieces:  of the source, each in whole row groups
+    ledger: the value of this column in every row
+    records: the column of a typed topic beyond the values
     """
-    said = None if ledger is None else (ledger, ledger)
+    bounds = None if ledger is None else (ledger, ledger)
     file = store.disk.open(ref.path)
     try:
         reader = SegmentReader(file, ref)
@@ -231,12 +231,12 @@ def compare_rows(
             at = 0
             while is_same and at < piece.num_rows and number < len(ref.groups):
                 rows = ref.groups[number][0]  # one by one: not twice the ledger
-                found = reader.rows(total + at, total + at + rows)
-                is_same &= found.equals(piece.slice(at, rows))
-                is_same &= reader.statistics(number, "ledger") == said
+                read_rows = reader.rows(total + at, total + at + rows)
+                is_same &= read_rows.equals(piece.slice(at, rows))
+                is_same &= reader.statistics(number, "ledger") == bounds
                 if is_same and records is not None:
-                    made = reader.records(total + at, total + at + rows)
-                    is_same = _are_same(made, records.of(piece.slice(at, rows)))
+                    read_records = reader.records(total + at, total + at + rows)
+                    is_same = _are_same(read_records, records.of(piece.slice(at, rows)))
                 at += rows
                 number += 1
             total += piece.num_rows
@@ -247,6 +247,6 @@ def compare_rows(
         file.close()
 
 
-def _are_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """True for equal records; what is no number is not equal to itself."""
-    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
+def _are_same(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
+    """True for equal records; repr, because NaN is not equal to itself."""
+    return first.equals(second) or repr(first.to_pylist()) == repr(second.to_pylist())

@@ -1,7 +1,7 @@
-"""Upkeep of delayed indexes: when it is due, doing it, and what commands and delivery need of it.
+"""Upkeep of delayed indexes: when it is due, running it, and the calls for commands and delivery.
 
-Nothing runs by itself. A process that has sent or committed, or is closing, checks whether its
-partitions need upkeep, and does it if no other holds the maintenance lock; a checkpoint checks all
+Nothing runs by itself. A process that has sent or committed, or is closing, checks its partitions.
+It does the upkeep unless another process holds the maintenance lock. A checkpoint checks all
 partitions. None of it is necessary: without upkeep, delivery costs more time and memory, but never
 a message. The steps are in `builder`. Source: spec/delayed 6.
 """
@@ -20,7 +20,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import checkpoint
-from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, TendReport, lose
+from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, IndexUpkeepReport, lose
 from txlog.engine.upkeep.delayed.builder import is_lost as is_lost
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, TxlogError
@@ -39,17 +39,17 @@ def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> 
     return flow.upkeep_due(view, settings, partition, now)
 
 
-def tend_due(store: Store, *, closing: bool = False) -> TendReport:
+def tend_due(store: Store, *, closing: bool = False) -> IndexUpkeepReport:
     """After a call: tend the partitions that gained delayed messages since last time.
 
     It gives way to the holder of the maintenance lock, unless a mutable bucket has twice its
-    bound: then it waits, so that the one who adds to it is the one held up.
-    closing: also look at those that are due only because time has passed
+    bound: then it waits, so that the process that adds to the bucket is the one that waits.
+    closing: also check partitions that are due only because time has passed
     """
     if store.disk.read_only or store.dry_run:
-        return TendReport()
-    if not closing and not store.has_delays_to_look_at:  # as most of the time
-        return TendReport()
+        return IndexUpkeepReport()
+    if not closing and not store.has_delays_to_look_at:  # the usual case
+        return IndexUpkeepReport()
     now, settings = store.clock.now(), store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
@@ -61,32 +61,36 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     try:
         touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
         if not touched:
-            return TendReport()
+            return IndexUpkeepReport()
         if store.bucket_ops.is_resting(now.wall_ms):
-            return TendReport()
+            return IndexUpkeepReport()
         due, is_overfull = store.read(look, fresh=False)
-        return tend(store, due, wait=is_overfull) if due else TendReport()
+        return tend(store, due, wait=is_overfull) if due else IndexUpkeepReport()
     except AlreadyClosed:
-        return TendReport()
-    except TxlogError as error:  # the call itself succeeded and must say so
+        return IndexUpkeepReport()
+    except TxlogError as error:  # the caller's own call succeeded, so it must not fail
         store.bucket_ops.fail("tend", now.wall_ms)
         store.note(f"upkeep of delayed indexes failed: {error}")
-        return TendReport()
+        return IndexUpkeepReport()
 
 
-def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) -> TendReport:
-    """Do what the indexes of partitions (None: all) need; failures are reported, not raised.
+def tend(
+    store: Store, partitions: Iterable[int] | None, *, wait: bool = False
+) -> IndexUpkeepReport:
+    """Run the upkeep that the indexes of partitions (None: all) need.
+
+    Failures are reported, not raised.
 
     wait: for the maintenance lock; otherwise nothing happens while another process has it
     raises: StoreLocked
     """
     with checkpoint.maintenance(store, wait=wait) as is_held:
-        return tend_held(store, partitions) if is_held else TendReport()
+        return tend_held(store, partitions) if is_held else IndexUpkeepReport()
 
 
-def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
+def tend_held(store: Store, partitions: Iterable[int] | None = None) -> IndexUpkeepReport:
     """Like tend, for a caller that holds the maintenance lock."""
-    report = TendReport()
+    report = IndexUpkeepReport()
     now = store.clock.now()
 
     def look(view: View) -> list[int]:
@@ -107,13 +111,13 @@ def delayed_partitions(view: View) -> list[int]:
 # --- by command, and from delivery -----------------------------------------------------------
 
 
-def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
-    """Delete buckets that nobody needs, then merge until at most this many are left.
+def merge_now(store: Store, partition: int, to: int = 1) -> IndexUpkeepReport:
+    """Delete obsolete buckets, then merge until at most this many are left.
 
     raises: StoreLocked, ReadOnlyStore
     """
     store.need_writable()
-    report = TendReport()
+    report = IndexUpkeepReport()
     with checkpoint.maintenance(store, wait=True):
         builder = Builder(store, partition, report)
         report.deleted += builder.repeat("delete", builder.delete)
@@ -122,10 +126,10 @@ def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
 
 
 def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
-    """Index again what the index lacks of a range that is about to be read.
+    """Rebuild the missing index of a range that a caller is about to read.
 
-    returns: False when another process has the maintenance lock, or it failed: then the rows
-             themselves must be read
+    returns: False when another process has the maintenance lock, or it failed; the caller then
+             reads the rows themselves
     """
     if store.disk.read_only or store.dry_run:
         return False
@@ -134,17 +138,17 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
     with checkpoint.maintenance(store, wait=False) as is_held:
         if not is_held:
             return False
-        report = TendReport()
+        report = IndexUpkeepReport()
         builder = Builder(store, partition, report)
         builder.repeat("rebuild", lambda: builder.rebuild(first, last))
         return not report.failed
 
 
 def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
-    """Record that a bucket cannot be read; False when it is not in the index any more.
+    """Record that a bucket cannot be read; False when it is no longer in the index.
 
-    From then on its range has no index: its rows are read until it is rebuilt. Only for errors
-    that is_lost accepts.
+    From then on its range has no index, and readers read its rows until it is rebuilt. Only for
+    errors that is_lost accepts.
     """
     if store.disk.read_only or store.dry_run:
         return False
@@ -158,7 +162,7 @@ def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
 
 
 class RebuildReport(msgspec.Struct, gc=False):
-    """What a rebuild by command did and found, for ids that are not due.
+    """The steps and findings of a rebuild by command, for ids that are not due.
 
     missing: in the log, not in the index; extra: the reverse; a wrong time counts as both
     """
@@ -181,32 +185,34 @@ def rebuild_now(
 
     first, last: None: from the beginning, to the end. Buckets are replaced whole. The mutable
                  bucket is not touched: it comes from the frames that make up the log
-    search:      what finds the delayed ids of a range; None: the log
-    raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
+    search:      finds the delayed ids of a range; None: the log
+    raises: StoreLocked, ReadOnlyStore, and the errors of reading a damaged log
     """
     store.need_writable()
     low, high = first or ID_MIN, last or ID_MAX
     report = RebuildReport()
     with checkpoint.maintenance(store, wait=True):
-        builder = Builder(store, partition, TendReport(), search)
-        old = [one for one in builder.buckets() if not (one.last < low or high < one.first)]
-        before = builder.indexed(old)
+        builder = Builder(store, partition, IndexUpkeepReport(), search)
+        old = [
+            bucket for bucket in builder.buckets() if not (bucket.last < low or high < bucket.first)
+        ]
+        ids_before = builder.indexed(old)
         gens = [bucket.gen for bucket in old]
         answer = store.write(lambda view, now: flow.lose(view, partition, gens))
         report.buckets_dropped = answer
         low = min([low, *(bucket.first for bucket in old)])
         high = max([high, *(bucket.last for bucket in old)])
-        known = {bucket.gen for bucket in builder.buckets()}
+        old_gens = {bucket.gen for bucket in builder.buckets()}
         for _ in range(STEPS_MAX):
             if not builder.rebuild(low, high):
                 break
-        made = [bucket for bucket in builder.buckets() if bucket.gen not in known]
-        report.buckets_made = len(made)
-        after, cutoff = builder.indexed(made), builder.cutoff()
+        new_buckets = [bucket for bucket in builder.buckets() if bucket.gen not in old_gens]
+        report.buckets_made = len(new_buckets)
+        ids_after, cutoff = builder.indexed(new_buckets), builder.cutoff()
         oldest = builder.look(lambda view, state: view.topic(partition).ledgers[0].ledger)
-    before, after = _wanted(before, cutoff, oldest), _wanted(after, cutoff, oldest)
-    report.ids = after.num_rows
-    names = before.column_names
-    report.extra = before.join(after, names, join_type="left anti").num_rows
-    report.missing = after.join(before, names, join_type="left anti").num_rows
+    ids_before, ids_after = _wanted(ids_before, cutoff, oldest), _wanted(ids_after, cutoff, oldest)
+    report.ids = ids_after.num_rows
+    names = ids_before.column_names
+    report.extra = ids_before.join(ids_after, names, join_type="left anti").num_rows
+    report.missing = ids_after.join(ids_before, names, join_type="left anti").num_rows
     return report

@@ -1,12 +1,13 @@
 """Builds the buckets of one partition's delayed index, one step at a time.
 
-    1 read      the index at an LSN, and what a new bucket is made of
+    1 read      the index at an LSN, and the ids of a new bucket
     2 publish   its file, under a name never used before
-    3 switch    one frame, checked again under the write lock; the files it replaces lose theirs
+    3 switch    one frame, checked again under the write lock; nothing names the replaced files then
 
 A crash before the frame leaves a file that nothing names, a crash after it files that nothing
-needs; both are swept. The caller holds the maintenance lock, so there are never two builders in one
-directory. A step that fails is retried, then given up: the log has everything, and delivery goes
+needs. The sweep removes both. The caller holds the maintenance lock, so there are never two
+builders in one directory. A step that fails is retried, then given up: the log has everything, and
+delivery goes
 on. Source: spec/delayed 6, 11; R17, R18.
 """
 
@@ -55,7 +56,7 @@ T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
-class TendReport(msgspec.Struct, gc=False):
+class IndexUpkeepReport(msgspec.Struct, gc=False):
     """How many steps were done; failed: given up; lost: buckets found unreadable."""
 
     deleted: int = 0
@@ -87,12 +88,12 @@ def lose(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
 
 
 class Builder:
-    """Steps of upkeep of one partition; each says whether it did something."""
+    """Steps of upkeep of one partition; each returns whether it changed something."""
 
     __slots__ = ("_partition", "_report", "_search", "_store")
 
     def __init__(
-        self, store: Store, partition: int, report: TendReport, search: Search | None = None
+        self, store: Store, partition: int, report: IndexUpkeepReport, search: Search | None = None
     ) -> None:
         self._search = search or bucket_source.logged
         self._store = store
@@ -100,7 +101,7 @@ class Builder:
         self._report = report
 
     def tend(self) -> None:
-        """Everything that is due, in this order: what is dropped need not be merged."""
+        """Run all due steps in this order, because a dropped bucket need not be merged."""
         report = self._report
         report.deleted += self._attempt("delete", self.delete)
         report.pruned += self.repeat("prune", self.prune)
@@ -111,14 +112,14 @@ class Builder:
         report.rebuilt += self.repeat("rebuild", self.rebuild_wanted)
 
     def repeat(self, kind: str, step: Callable[[], bool]) -> int:
-        """Do a step until nothing is left to do, or it fails; returns how often it was done."""
+        """Repeat a step until it has nothing to do, or fails; returns how often it succeeded."""
         for done in range(STEPS_MAX):
             if not self._attempt(kind, step):
                 return done
         return STEPS_MAX
 
     def _attempt(self, kind: str, step: Callable[[], bool]) -> bool:
-        """Do a step, retrying after a failure; what fails for good is counted and left."""
+        """Run a step and retry it after failures; a lasting failure is counted and noted."""
         store = self._store
         tries = 0
         while True:
@@ -127,11 +128,11 @@ class Builder:
                 done = step()
             except AlreadyClosed:
                 raise
-            except PartitionUnavailable:  # it or its topic went away meanwhile
+            except PartitionUnavailable:  # it was taken away or deleted meanwhile
                 return False
             except TxlogError as error:
                 if self._is_source_lost(error):
-                    continue  # each time there is one bucket less
+                    continue  # each retry has one bucket less
                 tries += 1
                 if tries < TRIES and not isinstance(error, StoreLocked):
                     continue
@@ -144,7 +145,7 @@ class Builder:
             return done
 
     def _is_source_lost(self, error: TxlogError) -> bool:
-        """True when the error is about a bucket, which is then dropped."""
+        """Drop the bucket that an error is about; True when there is one."""
         if not is_lost(error):
             return False
         path = error.fields.get("path")
@@ -153,11 +154,11 @@ class Builder:
             if gens:
                 self._report.lost += lose(self._store, self._partition, gens[0], error)
         except TxlogError:
-            return False  # a failure like any other
+            return False  # count it as an ordinary failure
         return bool(gens)
 
     def look(self, question: Callable[[View, Delayed], T]) -> T:
-        """Ask about the index; raises PartitionUnavailable where there is nothing to tend."""
+        """Query the index; raises PartitionUnavailable if the partition needs no upkeep."""
         partition = self._partition
 
         def asked(view: View) -> T:
@@ -172,7 +173,7 @@ class Builder:
         return self.look(lambda view, state: list(state.buckets))
 
     def cutoff(self) -> int:
-        """What is due now."""
+        """The cutoff of now."""
         store, partition = self._store, self._partition
         now = store.clock.now()
         return self.look(lambda view, state: flow.cutoff_of(view, store.settings, partition, now))
@@ -180,7 +181,7 @@ class Builder:
     # --- steps -------------------------------------------------------------------------------
 
     def delete(self) -> bool:
-        """Drop buckets that nobody needs."""
+        """Drop obsolete buckets."""
         store, partition = self._store, self._partition
         cutoff = self.cutoff()
         if not self.look(lambda view, state: flow.doomed(view, partition, cutoff)):
@@ -190,10 +191,10 @@ class Builder:
         )
 
     def prune(self) -> bool:
-        """Rewrite a bucket without what is due."""
+        """Rewrite a bucket without its due ids."""
         cutoff = self.cutoff()
-        found = self.look(lambda view, state: flow.to_prune(state, cutoff))
-        return bool(found) and self._merge(found[:1], cutoff)
+        prunable = self.look(lambda view, state: flow.to_prune(state, cutoff))
+        return bool(prunable) and self._merge(prunable[:1], cutoff)
 
     def merge(self, most: int) -> bool:
         """Merge two neighbours into one bucket, if there are more than this many."""
@@ -223,10 +224,10 @@ class Builder:
                 through,
             )
 
-        found = self.look(full)
-        if found is None:
+        sealed = self.look(full)
+        if sealed is None:
             return False
-        ids, first, through = found
+        ids, first, through = sealed
         cutoff = self.cutoff()
         bucket = self._publish_table(bucket_source.by_key(ids, cutoff), first, through, cutoff)
         op = ops.BucketSealed(partition, "seal", first, through, cutoff, bucket)
@@ -234,13 +235,13 @@ class Builder:
         return self._switch(bucket, lambda view: flow.seal(view, op, first, rows))
 
     def rebuild_wanted(self) -> bool:
-        """Index again a part of what a subscription still waits for."""
+        """Rebuild a part of the index that a subscription waits for."""
         partition = self._partition
-        found = self.look(lambda view, state: flow.to_rebuild(view, partition))
-        return bool(found) and self.rebuild(*found[0])
+        ranges = self.look(lambda view, state: flow.to_rebuild(view, partition))
+        return bool(ranges) and self.rebuild(*ranges[0])
 
     def rebuild(self, first: Id, last: Id) -> bool:
-        """Index again a part of the first unindexed range that touches this one."""
+        """Rebuild a part of the first unindexed range that overlaps this one."""
         store, partition = self._store, self._partition
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         try:
@@ -248,15 +249,15 @@ class Builder:
             if not flow.is_tended(view, partition):
                 return False
             ranges = view.delayed(partition).unindexed
-            found = next((r for r in ranges if not (r[1] < first or last < r[0])), None)
-            if found is None:
+            unindexed = next((r for r in ranges if not (r[1] < first or last < r[0])), None)
+            if unindexed is None:
                 return False
             cutoff = self.cutoff()
             most = store.settings.mutable_ids_max
-            rows = self._search(view, partition, *found, cutoff, most)
+            rows = self._search(view, partition, *unindexed, cutoff, most)
         finally:
             view.close()
-        low, through = found[0], rows.through
+        low, through = unindexed[0], rows.through
         bucket = self._publish_table(bucket_source.by_key(rows.ids, cutoff), low, through, cutoff)
         op = ops.BucketSealed(partition, "rebuild", low, through, cutoff, bucket)
         return self._switch(bucket, lambda view: flow.rebuild(view, op))
@@ -277,22 +278,22 @@ class Builder:
     # --- parts -------------------------------------------------------------------------------
 
     def _merge(self, sources: Sequence[Bucket], cutoff: int) -> bool:
-        """Replace a bucket, or two neighbours, with one without what is due."""
+        """Replace a bucket, or two neighbours, with one bucket without due ids."""
         first, last = sources[0].first, sources[-1].last
-        span = (min(one.min_at for one in sources), max(one.max_at for one in sources))
+        span = (min(bucket.min_at for bucket in sources), max(bucket.max_at for bucket in sources))
         with ExitStack() as stack:
             files = [self._open(stack, bucket) for bucket in sources]
             source: Source = lambda: bucket_source.merged(files, cutoff)  # noqa: E731
-            if sum(one.count for one in sources) <= KEPT_IDS:
-                kept = list(source())
-                source = lambda: kept  # noqa: E731
+            if sum(bucket.count for bucket in sources) <= KEPT_IDS:
+                tables = list(source())
+                source = lambda: tables  # noqa: E731
             bucket = self._publish(source, span, first, last, cutoff)
         op = ops.BucketsMerged(
             self._partition,
-            [one.gen for one in sources],
+            [bucket.gen for bucket in sources],
             cutoff,
             bucket,
-            [one.file.path for one in sources],
+            [bucket.file.path for bucket in sources],
         )
         return self._switch(bucket, lambda view: flow.merge(view, op))
 
@@ -321,7 +322,7 @@ class Builder:
             settings.segments_max,
         )
         path = f"{directory}/{storage_bucket.bucket_name(first[0], last[0], gen)}"
-        made = storage_bucket.encode_bucket(
+        encoded = storage_bucket.encode_bucket(
             path,
             storage_bucket.BucketName(partition, gen, first, last, cutoff),
             source,
@@ -329,19 +330,19 @@ class Builder:
             cutting,
             bucket_source.MarkerTables(store, partition),
         )
-        if made is None:
+        if encoded is None:
             return None
-        store.disk.publish(path, made.buffers)
+        store.disk.publish(path, encoded.buffers)
         return ops.Bucket(
             gen,
-            made.file,
+            encoded.file,
             first,
             last,
-            made.head.count,
-            made.min_at,
-            made.max_at,
+            encoded.head.count,
+            encoded.min_at,
+            encoded.max_at,
             cutoff,
-            made.half_at,
+            encoded.half_at,
         )
 
     def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision[Any]]) -> bool:

@@ -1,6 +1,6 @@
-"""Where the ids of a new bucket come from: the mutable bucket, other buckets or the log.
+"""The sources of the ids of a new bucket: the mutable bucket, other buckets or the log.
 
-Each source yields tables of IDS in key order, without what is due; a merge holds two segments.
+Each source yields tables of IDS in key order, without due ids; a merge holds two segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 
-# A ledger with more entries than this gets no table of its markers: none then counts as whole.
+# A ledger with more entries than this gets no table of its markers: its markers then never count as
+# whole.
 MARKED_ENTRIES_MAX = 1 << 25
 # Rows of the log, or of a bucket, that are read together; at least one segment.
 ROWS_READ = 1 << 16
@@ -49,12 +50,12 @@ def by_key(ids: pa.Table, cutoff: int) -> pa.Table:
 
 def span_of(ids: pa.Table) -> tuple[int, int]:
     """The earliest and the latest time."""
-    found = pc.min_max(ids.column("deliver_at")).as_py()
-    return int(found["min"] or 0), int(found["max"] or 0)
+    bounds = pc.min_max(ids.column("deliver_at")).as_py()
+    return int(bounds["min"] or 0), int(bounds["max"] or 0)
 
 
 class MarkerTables:
-    """How many messages the markers of each ledger have; looked up when first asked for."""
+    """How many messages the markers of each ledger have; looked up on first use."""
 
     __slots__ = ("_known", "_partition", "_store")
 
@@ -88,10 +89,10 @@ def marker_table(view: View, partition: int, ledger: int) -> pa.Array | None:
 
 
 def merged(files: Sequence[BucketFile], cutoff: int) -> Iterator[pa.Table]:
-    """The ids of one bucket, or of two neighbours, the lower one first; what is due is left out.
+    """The ids of one bucket, or of two neighbours, the lower one first; without due ids.
 
-    Whatever is at or below the last loaded key of both sides can be emitted: of equal times, all
-    those of the lower bucket come first.
+    It may emit all keys up to the lower of the two last loaded keys. For equal times, those of the
+    lower bucket come first.
     """
     sides = [_live(file, cutoff) for file in files]
     if len(sides) == 1:
@@ -109,14 +110,14 @@ def merged(files: Sequence[BucketFile], cutoff: int) -> Iterator[pa.Table]:
             split = bisect_right(ends_a, ends_b[-1])
             yield _united(a.slice(0, split), b)
             a, b = a.slice(split), next(high, None)
-    for rest, side in ((a, low), (b, high)):
-        if rest is not None:
-            yield rest
+    for remaining, side in ((a, low), (b, high)):
+        if remaining is not None:
+            yield remaining
             yield from side
 
 
 def _live(file: BucketFile, cutoff: int) -> Iterator[pa.Table]:
-    """What is not due, a few segments at a time."""
+    """The ids that are not due, a few segments at a time."""
     segments = file.segments
     start = bisect_right(segments, cutoff, key=lambda segment: segment.max_at)
     while start < len(segments):
@@ -142,7 +143,7 @@ def _united(low: pa.Table, high: pa.Table) -> pa.Table:
 
 
 @dataclass(slots=True)
-class Found:
+class LoggedIds:
     """Ids of the log in order of position; through: the last position that was read."""
 
     ids: pa.Table
@@ -150,16 +151,16 @@ class Found:
 
 
 # (view, partition, first, last, cutoff, ids_max) -> ids of a range of the log, from its beginning
-Search = Callable[[View, int, Id, Id, int, int], Found]
+Search = Callable[[View, int, Id, Id, int, int], LoggedIds]
 
 
-def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
+def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> LoggedIds:
     """The delayed ids of a range of the log that are not due, from its beginning.
 
-    It ends between two entries once there are about ids_max: the rest is for another bucket.
-    Only deliver_at is read: from ledgers and, for markers, from the sidecar.
+    It ends between two entries once there are about ids_max; another bucket gets the others.
+    It reads only deliver_at: from ledgers and, for markers, from the sidecar.
     """
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     count = 0
     markers = view.buffer(partition).markers
     for end in view.topic(partition).ledgers:
@@ -168,33 +169,35 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
             continue
         low = first[1] + (first[2] > INDEX_MAX) if ledger == first[0] else 0
         high = min(end.entries, last[1] + 1) if ledger == last[0] else end.entries
-        known = markers.get(ledger, [])
-        at = bisect_left(known, low, key=_entry_of)
+        markers_there = markers.get(ledger, [])
+        at = bisect_left(markers_there, low, key=_entry_of)
         while low < high:
             stop = min(high, low + ROWS_READ)
-            until = bisect_left(known, stop, at, key=_entry_of)
+            until = bisect_left(markers_there, stop, at, key=_entry_of)
             plain = _plain(view, (ledger, low, stop), cutoff)
-            inside = _inside(view, ledger, known[at:until], cutoff)
+            inside = _inside(view, ledger, markers_there[at:until], cutoff)
             both = [table for table in (plain, inside) if table.num_rows]
             if len(both) == 2:
                 order = [("entry", "ascending"), ("index", "ascending")]
                 both = [pa.concat_tables(both).sort_by(order)]
-            found += both
+            tables += both
             count += sum(table.num_rows for table in both)
             at, low = until, stop
             through = (ledger, stop - 1, INDEX_MAX)
             if count >= ids_max and through < last:
-                return Found(_within(found, first, through), through)
-    return Found(_within(found, first, last), last)
+                return LoggedIds(_within(tables, first, through), through)
+    return LoggedIds(_within(tables, first, last), last)
 
 
 def looked_up(ids: pa.Table, end: Id) -> Search:
     """A search in ids found elsewhere: all of a partition up to a position, in order.
 
-    After the position the log itself is read.
+    After the position it reads the log itself.
     """
 
-    def search(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
+    def search(
+        view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int
+    ) -> LoggedIds:
         if last > end:
             return logged(view, partition, first, last, cutoff, ids_max)
         ledger = ids.column("ledger")
@@ -208,8 +211,8 @@ def looked_up(ids: pa.Table, end: Id) -> Search:
             stop = tuple(rows.column(name)[ids_max].as_py() for name in ("ledger", "entry"))
             through = (stop[0], stop[1], INDEX_MAX)
             if through < last:
-                return Found(_through(rows, stop), through)
-        return Found(rows, last)
+                return LoggedIds(_through(rows, stop), through)
+        return LoggedIds(rows, last)
 
     return search
 
@@ -225,12 +228,12 @@ def _entry_of(marker: buffers.Marker) -> int:
     return marker.entry
 
 
-def _within(found: list[pa.Table], first: Id, last: Id) -> pa.Table:
-    """All of it in one table, without what a marker at either end has beyond it."""
-    ids = pa.concat_tables([IDS.empty_table(), *found]).combine_chunks()
-    for one, is_beyond in ((first, pc.less), (last, pc.greater)):
-        is_there = pc.and_(pc.equal(ids["ledger"], one[0]), pc.equal(ids["entry"], one[1]))
-        beyond = pc.and_(is_there, is_beyond(ids["index"].cast(pa.int64()), one[2]))
+def _within(tables: list[pa.Table], first: Id, last: Id) -> pa.Table:
+    """The tables as one, without messages beyond the ends, which a marker at an end may have."""
+    ids = pa.concat_tables([IDS.empty_table(), *tables]).combine_chunks()
+    for bound, is_beyond in ((first, pc.less), (last, pc.greater)):
+        is_there = pc.and_(pc.equal(ids["ledger"], bound[0]), pc.equal(ids["entry"], bound[1]))
+        beyond = pc.and_(is_there, is_beyond(ids["index"].cast(pa.int64()), bound[2]))
         ids = ids.filter(pc.invert(beyond))
     return ids
 
@@ -250,7 +253,7 @@ def _plain(view: View, request: Request, cutoff: int) -> pa.Table:
 
 def _inside(view: View, ledger: int, markers: Sequence[buffers.Marker], cutoff: int) -> pa.Table:
     """The ids of messages of markers, by entry and index."""
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     start = 0
     while start < len(markers):
         stop, rows = start, 0
@@ -269,9 +272,9 @@ def _inside(view: View, ledger: int, markers: Sequence[buffers.Marker], cutoff: 
             ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), len(places))
             columns = [times.take(places), ledgers, entry.take(places)]
             columns.append(index.take(places).cast(pa.int32()))
-            found.append(pa.Table.from_arrays(columns, schema=IDS))
+            tables.append(pa.Table.from_arrays(columns, schema=IDS))
         start = stop
-    return pa.concat_tables([IDS.empty_table(), *found])
+    return pa.concat_tables([IDS.empty_table(), *tables])
 
 
 def _times(tables: list[pa.Table]) -> pa.Array | None:

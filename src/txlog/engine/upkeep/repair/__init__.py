@@ -1,12 +1,12 @@
-"""Repair: what a damaged store can be made to be again.
+"""Repair: the state that a damaged store can be brought back to.
 
-New files come first, then one manifest or frame that names them, so a death anywhere leaves a store
-that the next repair continues with.
+New files come first, then one manifest or frame that names them, so after a crash anywhere the next
+repair continues.
 
 Contents:
 
     apply     one group of a plan, under the locks it needs
     files     published files, from the journal, from older files, or salvaged
-    journal   going on without frames that were durable and cannot be read
-    plan      what is damaged, what each step costs, and the order of the steps
+    journal   continuing without durable frames that cannot be read
+    plan      the damage, the cost of each step, and the order of the steps
 """

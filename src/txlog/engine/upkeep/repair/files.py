@@ -1,13 +1,13 @@
-"""Mending published files, from the journal, from older files, or by salvaging what can be read.
+"""Repairing published files, from the journal, from older files, or by salvaging readable rows.
 
     a dump        replay from the checkpoint before the newest, or from LSN 1
     a part        the same replay: the rows are in frames that still exist
-    a sealed file replay up to the frame that sealed or compacted it: its parts, the files it was
-                  made of, or the frames they came from
+    a sealed file replay up to the frame that sealed or compacted it: its parts, its
+                  source files, or the frames that they came from
     nothing left  the row groups that are good; every other message is *lost*: it keeps its id, has
-                  no key and value, and says why in the property `txlog.lost`. A large message is
-                  never half there. Of compacted rows nobody knows the ids: they are gone, until
-                  the next compaction finds in the log what is left of it
+                  no key and value, and the reason in the property `txlog.lost`. A large message is
+                  never half there. The ids of lost compacted rows are unknown: these rows are
+                  missing until the next compaction finds the surviving messages in the log
 
 A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """
@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.buffer import Held, Marker, live_rows
+from txlog.engine.folds.buffer import Marker, OpenTxn, live_rows
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted, Component, LedgerSealed, decode_ops
 from txlog.engine.model.schema import (
@@ -55,25 +55,25 @@ FRAMES_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a replay begins: 0 is LSN 1, else a generation; it reads frames up to `until`."""
+class ReplayStart:
+    """The start of a replay: generation 0 is LSN 1; it reads frames up to `until`."""
 
     generation: int
     until: int | None
 
 
-def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[Source]:
-    """Where a replay to the state at the newest cut can begin, nearest first."""
+def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[ReplayStart]:
+    """The possible starts of a replay to the newest cut, nearest first."""
     if not manifests:
         return []
     newest = manifests[-1]
-    out = [Source(one.generation, newest.cut_lsn) for one in manifests[:-1]]
+    out = [ReplayStart(manifest.generation, newest.cut_lsn) for manifest in manifests[:-1]]
     if any(name.first_lsn == 1 for name in list_journals(disk)):
-        out.append(Source(0, newest.cut_lsn))
+        out.append(ReplayStart(0, newest.cut_lsn))
     return out
 
 
-def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
+def _replayed(disk: Disk, salt: bytes, boot_id: str, source: ReplayStart) -> View:
     """A view at the end of a source. Raises Corruption, JournalMoved; the caller closes it."""
     view = View.open(disk, salt, boot_id, generation=source.generation)
     try:
@@ -83,7 +83,7 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
             while view.lsn < source.until:
                 last = min(view.lsn + FRAMES_AT_ONCE, source.until)
                 view.take(view.journal.read_until(last))
-    except BaseException:  # nobody else can close it yet
+    except BaseException:  # no caller has the view yet, so close it here
         view.close()
         raise
     return view
@@ -94,21 +94,21 @@ def led_to(
 ) -> dict[Component, bytes]:
     """The dumps of components at the newest cut that a replay yields; the others are lost."""
     out: dict[Component, bytes] = {}
-    wanted = [(ref.kind, ref.a, ref.b) for ref in bad]
+    requested = [(ref.kind, ref.a, ref.b) for ref in bad]
     for source in sources(disk, manifests):
-        left = [key for key in wanted if key not in out]
-        if not left:
+        missing = [key for key in requested if key not in out]
+        if not missing:
             break
         try:
             view = _replayed(disk, salt, boot_id, source)
         except (TxlogError, JournalMoved):
             continue
         try:
-            for key in left:
+            for key in missing:
                 try:
                     out[key] = view.dump(key)
                 except TxlogError:
-                    continue  # its dump there is the same bytes
+                    continue  # the older dump has the same bad bytes
         finally:
             view.close()
     return out
@@ -132,7 +132,7 @@ def rows_led_to(
             if table.num_rows == ref.rows:
                 return table
         except TxlogError:
-            continue  # they come from the same file
+            continue  # the rows come from the same file
         finally:
             view.close()
     return None
@@ -172,47 +172,47 @@ def _sealed_rows(view: View, op: LedgerSealed) -> pa.Table:
 
 
 def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generation: int) -> FileRef:
-    """Publish rows in the form that a file had, under a new name, which the caller must record."""
+    """Publish rows in the form of a file under a new name, which the caller must record."""
     partition, role = view.catalog.owners[ref.ledger]
     directory = ledger_dir(view.catalog, partition, role)
     if ref.form == "part":
         path = part_path(directory, ref.ledger, generation)
         buffers = encode_part(table, {"ledger": str(ref.ledger), "generation": str(generation)})
-        made = make_ref(path, ref.ledger, buffers, table, form="part")
+        new_ref = make_ref(path, ref.ledger, buffers, table, form="part")
     else:
         path = sealed_path(directory, ref.ledger, generation)
         has_keys = table.column("key").null_count < table.num_rows
         in_rows = ref.ledger if role == "p" and ref.form == "sealed" else None
-        found = records_for(topic_of(view.catalog, partition)) if ref.record else None
-        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows, records=found)
-        made = make_ref(
-            path, ref.ledger, buffers, table, form="sealed", clean=ref.clean, records=found
+        records = records_for(topic_of(view.catalog, partition)) if ref.record else None
+        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows, records=records)
+        new_ref = make_ref(
+            path, ref.ledger, buffers, table, form="sealed", clean=ref.clean, records=records
         )
         if ref.form == "chunks":  # one chunk now, however many there were
-            made = msgspec.structs.replace(made, form="chunks", messages=-1)
+            new_ref = msgspec.structs.replace(new_ref, form="chunks", messages=-1)
         else:
-            made = msgspec.structs.replace(
-                made,
+            new_ref = msgspec.structs.replace(
+                new_ref,
                 form=ref.form,
                 first=ref.first,
                 last=ref.last,
                 lsn_first=ref.lsn_first,
                 lsn_last=ref.lsn_last,
-                messages=made.messages if ref.form == "sealed" else -1,
+                messages=new_ref.messages if ref.form == "sealed" else -1,
             )
     disk.publish(path, buffers)
-    return made
+    return new_ref
 
 
-# --- what is left of a file ------------------------------------------------------------------
+# --- salvaging a file ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
-    """The rows of a damaged file: the good ones, and in place of the others what is known.
+class SalvagedRows:
+    """The rows of a damaged file, with stand-ins for the unreadable ones.
 
-    lost: entries that are not what they were, as runs; messages: how many of them are messages
-          what: what the rows belong to
+    lost: the replaced entries, as runs; messages: how many of these are messages
+          what: a description of the rows
     """
 
     table: pa.Table
@@ -221,8 +221,8 @@ class Salvaged:
     what: str
 
 
-def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | None:
-    """What can be read of a file, row group by row group; None for a form that has no rows left."""
+def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows | None:
+    """Salvage the readable rows of a file, row group by row group; None for a form without rows."""
     if is_far(ref.path):
         return None
     if ref.form == "chunks":
@@ -246,35 +246,36 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
             messages += int(pc.sum(is_lost).as_py() or 0)
         pieces.append(table)
     table = pa.concat_tables(pieces) if pieces else MESSAGE.empty_table()
-    what = f"{ref.rows} rows, {messages} messages of them without key and value"
+    summary = f"{ref.rows} rows, {messages} messages of them without key and value"
     if is_compacted:
-        what = f"{table.num_rows} compacted messages, {messages} are lost"
-    return Salvaged(table, lost, messages, what)
+        summary = f"{table.num_rows} compacted messages, {messages} are lost"
+    return SalvagedRows(table, lost, messages, summary)
 
 
-def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
-    """In place of a large message: one chunk that is null, as part of a value is not a message.
+def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows:
+    """Replace a large message with one chunk that is null, because a part of a value is not a
+    message.
 
-    The answer says which bytes can be read; they stay in the quarantined file.
+    The answer has the number of readable bytes; they stay in the quarantined file.
     """
     starts = [0, *accumulate(group[0] for group in ref.groups)]
     sizes = [_value_bytes(_readable(disk, ref, *piece)) for piece in pairwise(starts)]
     gap = sizes.index(None) if None in sizes else len(sizes)
     good = sum(size or 0 for size in sizes)
     state = view.buffer(view.catalog.owners[ref.ledger][0])
-    what = (
+    summary = (
         f"a large message of {state.chunked[ref.ledger].value_bytes} bytes stays without key and "
         f"value; {good} bytes can be read, the first {sum(size or 0 for size in sizes[:gap])} "
         "without a gap"
     )
-    made: dict[str, object] = {
+    stand_in: dict[str, object] = {
         "kind": CHUNK_KIND,
         "entry": 0,
         "properties": [(LOST_PROPERTY, reason)],
     }
-    arrays = [pa.array([made.get(field.name)], field.type) for field in MESSAGE]
+    arrays = [pa.array([stand_in.get(field.name)], field.type) for field in MESSAGE]
     table = pa.Table.from_arrays(arrays, schema=MESSAGE)
-    return Salvaged(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), what)
+    return SalvagedRows(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), summary)
 
 
 def _value_bytes(table: pa.Table | None) -> int | None:
@@ -298,68 +299,75 @@ def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | Non
 
 
 def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> pa.Table:
-    """Rows in place of lost ones: what the folds know of them, and why they are empty."""
+    """Stand-ins for lost rows: their fields as far as the folds have them, and the reason of
+    the loss.
+    """
     partition, role = view.catalog.owners[ref.ledger]
     base = 0 if ref.form == "sealed" and role == "s" else ref.first
     count = stop - start
     rows = [base + number for number in range(start, stop)]
     ends = view.topic(partition).ledgers if role == "p" else []
-    end = next((one for one in ends if one.ledger == ref.ledger), None)
+    end = next((ledger_end for ledger_end in ends if ledger_end.ledger == ref.ledger), None)
     time_ms = view.manifest.time_ms if end is None else end.first_ms
     later = _known_delays(view, partition)
-    made: dict[str, list[object]] = {name: [None] * count for name in MESSAGE.names}
-    made["kind"] = [KIND_DATA] * count
-    made["entry"] = [*rows]
-    made["publish_time"] = [time_ms] * count
-    made["properties"] = [[(LOST_PROPERTY, reason)]] * count
+    stand_ins: dict[str, list[object]] = {name: [None] * count for name in MESSAGE.names}
+    stand_ins["kind"] = [KIND_DATA] * count
+    stand_ins["entry"] = [*rows]
+    stand_ins["publish_time"] = [time_ms] * count
+    stand_ins["properties"] = [[(LOST_PROPERTY, reason)]] * count
     if role == "p":
-        _known_markers(view, partition, ref.ledger, rows, made)
+        _known_markers(view, partition, ref.ledger, rows, stand_ins)
         for at, row in enumerate(rows):
-            made["deliver_at"][at] = later.get((ref.ledger, row, 0))
+            stand_ins["deliver_at"][at] = later.get((ref.ledger, row, 0))
     else:
-        _known_messages(view, partition, ref, rows, made, later)
+        _known_messages(view, partition, ref, rows, stand_ins, later)
     arrays = [
-        pa.array(made[field.name], pa.int64()).cast(INSTANT)
+        pa.array(stand_ins[field.name], pa.int64()).cast(INSTANT)
         if field.type == INSTANT
-        else pa.array(made[field.name], PROPERTY_MAP if field.name == "properties" else field.type)
+        else pa.array(
+            stand_ins[field.name], PROPERTY_MAP if field.name == "properties" else field.type
+        )
         for field in MESSAGE
     ]
     return pa.Table.from_arrays(arrays, schema=MESSAGE)
 
 
 def _known_markers(
-    view: View, partition: int, ledger: int, rows: list[int], made: dict[str, list[object]]
+    view: View, partition: int, ledger: int, rows: list[int], stand_ins: dict[str, list[object]]
 ) -> None:
-    """Markers are in the sidecar's fold; rows of watermarks are not data, and say nothing now."""
-    known = {one.entry: one for one in view.buffer(partition).markers.get(ledger, [])}
+    """Markers are in the sidecar's fold; rows of watermarks are not data, and lose their effect."""
+    markers = {marker_.entry: marker_ for marker_ in view.buffer(partition).markers.get(ledger, [])}
     state = view.watermark(partition)
     silent, moves = state.silent.get(ledger, ()), state.moves.get(ledger, ())
     for at, row in enumerate(rows):
-        marker = known.get(row)
+        marker = markers.get(row)
         if marker is not None:
-            made["kind"][at], made["count"][at] = TXN_COMMIT, marker.count
-            made["txn_most"][at] = marker.coordinator << 48
-            made["txn_least"][at] = marker.sequence
-            made["publish_time"][at], made["lsn"][at] = marker.time_ms, marker.lsn
+            stand_ins["kind"][at], stand_ins["count"][at] = TXN_COMMIT, marker.count
+            stand_ins["txn_most"][at] = marker.coordinator << 48
+            stand_ins["txn_least"][at] = marker.sequence
+            stand_ins["publish_time"][at], stand_ins["lsn"][at] = marker.time_ms, marker.lsn
         elif row in silent:
-            # what may be folded is read as a marker without effects, a snapshot as unreadable
-            made["kind"][at] = TXN_COMMIT if row in moves else W_SNAPSHOT
-            made["count"][at] = 0 if row in moves else None
+            # a row that a fold may read becomes a marker without effects, a snapshot becomes
+            # unreadable
+            stand_ins["kind"][at] = TXN_COMMIT if row in moves else W_SNAPSHOT
+            stand_ins["count"][at] = 0 if row in moves else None
         if marker is not None or row in silent:
-            made["properties"][at] = None
+            stand_ins["properties"][at] = None
             if row in moves:
-                made["value"][at] = msgspec.msgpack.encode([])
+                stand_ins["value"][at] = msgspec.msgpack.encode([])
 
 
 def _known_delays(view: View, partition: int) -> dict[tuple[int, int, int], int]:
-    """When the index says that messages are due, by (ledger, entry, index); of the damaged none."""
+    """The due times of messages in the index, by (ledger, entry, index), without damaged
+    buckets.
+    """
     state = view.delayed(partition)
     tables = [columns_of(state.mutable)]
     for bucket in state.buckets:
         try:
             tables.append(later_in(view, bucket, state.passed_ms))
         except IntegrityError:
-            continue  # it is dropped, and rebuilt from what is there then
+            continue  # the bucket is dropped, and rebuilt from the rows that exist then
     return {
         (row["ledger"], row["entry"], row["index"]): row["deliver_at"]
         for table in tables
@@ -372,49 +380,57 @@ def _known_messages(
     partition: int,
     ref: FileRef,
     rows: list[int],
-    made: dict[str, list[object]],
+    stand_ins: dict[str, list[object]],
     later: dict[tuple[int, int, int], int],
 ) -> None:
-    """Which transaction and index a row of a sidecar had; a row of none was dead or an end."""
+    """Fill in the transaction and index of sidecar rows.
+
+    A row without one was dead or the end of a transaction.
+    """
     places = {row: at for at, row in enumerate(rows)}
-    for one in _in_ledger(view, partition, ref.ledger):
-        held, pair, row, index = one
+    for live in _in_ledger(view, partition, ref.ledger):
+        owner, pair, row, index = live
         at = places.get(row)
         if at is None:
             continue
-        made["txn_most"][at], made["txn_least"][at] = pair[0] << 48, pair[1]
-        made["txn_index"][at] = index
-        if isinstance(held[1], Marker):
-            made["publish_time"][at] = held[1].time_ms
-            made["deliver_at"][at] = later.get((held[0], held[1].entry, index))
+        stand_ins["txn_most"][at], stand_ins["txn_least"][at] = pair[0] << 48, pair[1]
+        stand_ins["txn_index"][at] = index
+        if isinstance(owner[1], Marker):
+            stand_ins["publish_time"][at] = owner[1].time_ms
+            stand_ins["deliver_at"][at] = later.get((owner[0], owner[1].entry, index))
             if ref.clean:
-                made["marker_ledger"][at], made["marker_entry"][at] = held[0], held[1].entry
-                made["visible_time"][at], made["lsn"][at] = held[1].time_ms, held[1].lsn
+                stand_ins["marker_ledger"][at], stand_ins["marker_entry"][at] = (
+                    owner[0],
+                    owner[1].entry,
+                )
+                stand_ins["visible_time"][at], stand_ins["lsn"][at] = owner[1].time_ms, owner[1].lsn
         else:
-            made["publish_time"][at] = held[1].first_ms
+            stand_ins["publish_time"][at] = owner[1].first_ms
         places.pop(row)
     for at in places.values():
-        made["properties"][at] = None
-        if ref.clean:  # of a trimmed marker: engines leave it out by that, and look at no kind
-            made["marker_ledger"][at] = made["marker_entry"][at] = 0
+        stand_ins["properties"][at] = None
+        # as if of a trimmed marker: query engines then leave it out, because they do not read the
+        # kind
+        if ref.clean:
+            stand_ins["marker_ledger"][at] = stand_ins["marker_entry"][at] = 0
         else:
-            made["kind"][at] = W_SNAPSHOT
+            stand_ins["kind"][at] = W_SNAPSHOT
 
 
 def _in_ledger(
     view: View, partition: int, ledger: int
-) -> Iterator[tuple[tuple[int, Marker | Held], tuple[int, int], int, int]]:
+) -> Iterator[tuple[tuple[int, Marker | OpenTxn], tuple[int, int], int, int]]:
     """((ledger of the marker, marker), transaction, row, index) of each live row of a ledger."""
     state = view.buffer(partition)
-    found: list[tuple[tuple[int, Marker | Held], tuple[int, int]]] = [
+    owners: list[tuple[tuple[int, Marker | OpenTxn], tuple[int, int]]] = [
         ((number, marker), (marker.coordinator, marker.sequence))
         for number, markers in state.markers.items()
         for marker in markers
     ]
     for coordinator, by_sequence in state.held.items():
-        found += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
-    for one, pair in found:
-        for where, row, rows, index in one[1].ranges:
+        owners += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
+    for owner, pair in owners:
+        for where, row, rows, index in owner[1].ranges:
             if where == ledger:
                 for step in range(rows):
-                    yield one, pair, row + step, index + step
+                    yield owner, pair, row + step, index + step

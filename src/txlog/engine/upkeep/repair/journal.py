@@ -1,12 +1,12 @@
-"""Going on without frames of the journal that were durable and cannot be read.
+"""Continuing without durable frames of the journal that cannot be read.
 
-What stands before the damage becomes a checkpoint, whose cut is the last LSN that anybody may have
+The frames before the damage become a checkpoint. Its cut is the last LSN that any reader may have
 seen, so that no LSN is used twice. The journal continues there. No id that a lost frame may have
 given out is used again: every open ledger is closed and the next ones are far above it, sequences
 of transactions are skipped, every key gets a newer epoch, open transactions are aborted (R9).
 
     journal K+1 published   with one frame: the loss, rolls, aborts, epochs (Law 4); void so far
-    manifest published      now it is real, all of it (Law 5)
+    manifest published      this makes all of it valid (Law 5)
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
     write_parts,
     write_state,
 )
-from txlog.engine.upkeep.verify.journal import Chain
-from txlog.engine.upkeep.verify.verify import Known
+from txlog.engine.upkeep.verify.journal import JournalChain
+from txlog.engine.upkeep.verify.verify import StoreEvidence
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, TxlogError
 
-# A frame that cannot be read may have taken some ledgers; far more than any frame takes.
+# An unreadable frame may have used ledger ids; this is far more than any frame uses.
 LEDGERS_SKIPPED: Final = 1_000_000
 REASON: Final = "frames of the journal were damaged"
 _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """What comes after the damage: LSNs, and the messages of frames that can still be read.
+class LostFrames:
+    """The frames after the damage: their LSNs, and the messages of those that can still be read.
 
-    unread: frames that cannot; nobody knows what was in them
+    unread: frames with unknown contents
     """
 
     first: int
@@ -97,42 +97,44 @@ class Lost:
     @property
     def words(self) -> str:
         """How many messages are lost, as far as known."""
-        known = "1 message" if self.messages == 1 else f"{self.messages} messages"
+        lost = "1 message" if self.messages == 1 else f"{self.messages} messages"
         if not self.unread:
-            return f"{known} lost"
+            return f"{lost} lost"
         frames = "1 frame" if self.unread == 1 else f"{self.unread} frames"
-        return f"{known} known to be lost; what was in {frames} that cannot be read is unknown"
+        return f"{lost} known to be lost; what was in {frames} that cannot be read is unknown"
 
 
-def headless(disk: Disk, known: Known) -> JournalName | None:
+def headless(disk: Disk, evidence: StoreEvidence) -> JournalName | None:
     """The journal after the newest checkpoint, if it exists and its header is bad."""
-    cut = known.newest.cut_lsn if known.newest else 0
-    mine = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
+    cut = evidence.newest.cut_lsn if evidence.newest else 0
+    candidates = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
     if (
-        not mine
-        or disk.kind(mine[-1].path) != "file"
-        or disk.size(mine[-1].path) <= FILE_HEADER_BYTES
+        not candidates
+        or disk.kind(candidates[-1].path) != "file"
+        or disk.size(candidates[-1].path) <= FILE_HEADER_BYTES
     ):
         return None
-    return mine[-1]
+    return candidates[-1]
 
 
-def rewrite_header(disk: Disk, known: Known) -> JournalName:
-    """Publish the same frames at the same places, after the header that belongs there.
+def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
+    """Publish the same frames at the same offsets, after a correct header.
 
-    If no file has any: an empty one.
+    Without frames it publishes an empty file.
     """
-    cut, chain_crc = (known.newest.cut_lsn, known.newest.chain_crc) if known.newest else (0, 0)
-    old = headless(disk, known)
+    cut, chain_crc = (
+        (evidence.newest.cut_lsn, evidence.newest.chain_crc) if evidence.newest else (0, 0)
+    )
+    old = headless(disk, evidence)
     frames: list[Buffer] = [] if old is None else [disk.read(old.path)[FILE_HEADER_BYTES:]]
-    mine = [name.rewrite for name in list_journals(disk) if name.first_lsn == cut + 1]
-    name = JournalName(cut + 1, max(mine) + 1 if mine else 0)
-    publish_journal(disk, name, known.identity.salt, chain_crc, frames)
+    rewrites = [name.rewrite for name in list_journals(disk) if name.first_lsn == cut + 1]
+    name = JournalName(cut + 1, max(rewrites) + 1 if rewrites else 0)
+    publish_journal(disk, name, evidence.identity.salt, chain_crc, frames)
     return name
 
 
-def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
-    """Look at every genuine frame after the last valid one, in all files."""
+def lost_frames(disk: Disk, salt: bytes, chain: JournalChain) -> LostFrames:
+    """Count the genuine frames after the last valid one, in all files."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
     for name in list_journals(disk):
@@ -143,8 +145,8 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
         except TxlogError:
             continue
         view = memoryview(data)
-        for found in re.finditer(re.escape(MAGIC), data):
-            at = found.start()
+        for match in re.finditer(re.escape(MAGIC), data):
+            at = match.start()
             header = decode_header(view[at : at + HEADER_BYTES]) if at % 8 == 0 else None
             if header is None or header.lsn <= chain.last_lsn or header.lsn in seen:
                 continue
@@ -163,18 +165,18 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
                         getattr(op, "rows", 1) if not isinstance(op, Adopted) else (op.file.rows)
                     )
     first, last = chain.last_lsn + 1, max(highest, chain.last_lsn + 1)
-    return Lost(first, last, messages, last - first + 1 - len(seen))
+    return LostFrames(first, last, messages, last - first + 1 - len(seen))
 
 
-def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
-    """Write a checkpoint of what can be read, on its own; returns its generation.
+def cut_off(disk: Disk, clock: Clock, evidence: StoreEvidence, lost: LostFrames | None) -> int:
+    """Write a checkpoint of the readable frames without opening the store; returns its generation.
 
-    The caller holds both locks. lost: what is after the damage; None: nothing is
+    The caller holds both locks. lost: the frames after the damage; None: there are none
     raises: Corruption (a file that it needs or would name), StoreFull, DiskFailed: nothing was
             changed
     """
-    now, salt = clock.now(), known.identity.salt
-    base = known.newest.generation if known.newest else 0
+    now, salt = clock.now(), evidence.identity.salt
+    base = evidence.newest.generation if evidence.newest else 0
     view = View.open(disk, salt, now.boot_id, generation=base)
     try:
         need_states(disk, view.manifest.dumps)
@@ -184,15 +186,15 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         cut_lsn = view.lsn if lost is None else lost.last
         cut = state_at_cut(view)
         make_dumps(disk, cut)
-        need_files(disk, old, gone={*cut.sealed, *cut.gone})
+        need_files(disk, old, removed={*cut.sealed, *cut.gone})
         generation = next_generation(disk, old, directories_of(cut))
         has_frames = view.lsn > old.cut_lsn
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
         files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files
-        told = changes_of(old)
-        if has_frames:  # what they say is not read here: the next checkpoint says how it is then
-            told = Changes(False, told.refs)
-        dropped = dropped_files(old, files, dumps, old.history, told, cut.lost, now.wall_ms)
+        change_logs = changes_of(old)
+        if has_frames:  # their changes are unread: the next checkpoint starts from the state
+            change_logs = Changes(False, change_logs.refs)
+        dropped = dropped_files(old, files, dumps, old.history, change_logs, cut.lost, now.wall_ms)
         frames: list[Buffer] = []
         if lost is not None:
             settings = Settings.from_mapping(view.catalog.settings)
@@ -219,7 +221,7 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
             dumps,
             dropped,
             old.history,
-            raw_changes(told),
+            raw_changes(change_logs),
         )
         disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
         forget_before(disk, old.generation)
@@ -228,15 +230,15 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         view.close()
 
 
-def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> None:
+def need_files(disk: Disk, manifest: Manifest, removed: Collection[int] = ()) -> None:
     """Raise Corruption unless the files that a manifest names exist, with their lengths.
 
-    gone: ledgers whose files a newer one no longer names. Files outside the store are not checked:
-          what is missing there may be back with the next mount.
+    removed: ledgers whose files a newer manifest no longer names. Files outside the store are not
+          checked: a missing file may be back after the next mount.
     """
     sizes = {ref.path: ref.bytes for ref in manifest.history}
     for ledger, refs in manifest.files.items():
-        if ledger not in gone:
+        if ledger not in removed:
             sizes |= {ref.path: ref.bytes for ref in refs if not is_far(ref.path)}
     for path, size in sorted(sizes.items()):
         if disk.size(path) != size:
@@ -244,32 +246,34 @@ def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> No
 
 
 def forget_before(disk: Disk, generation: int) -> None:
-    """Unlink manifests older than the one kept besides the newest."""
-    for one in generations(disk):
-        if one < generation:
-            disk.unlink(manifest_path(one))
+    """Unlink manifests older than a generation."""
+    for generation_ in generations(disk):
+        if generation_ < generation:
+            disk.unlink(manifest_path(generation_))
 
 
 def _publish_journal(
     disk: Disk, salt: bytes, first_lsn: int, chain_crc: int, frames: list[Buffer]
 ) -> None:
-    """The file after the cut; if there are no frames, an existing file that continues will do."""
+    """Publish the file after the cut, unless there are no frames and a file that continues
+    exists.
+    """
     name = JournalName(first_lsn)
     if not frames:
-        mine = [one for one in list_journals(disk) if one.first_lsn == first_lsn]
-        if mine:
-            file = JournalFile(disk, mine[-1], salt)
+        journals = [journal for journal in list_journals(disk) if journal.first_lsn == first_lsn]
+        if journals:
+            file = JournalFile(disk, journals[-1], salt)
             is_same = file.chain_crc == chain_crc
             file.close()
             if is_same:
                 return
-            name = JournalName(first_lsn, mine[-1].rewrite + 1)
+            name = JournalName(first_lsn, journals[-1].rewrite + 1)
     publish_journal(disk, name, salt, chain_crc, frames)
 
 
 def accept(
-    view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: Lost
-) -> Decision[Lost]:
+    view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: LostFrames
+) -> Decision[LostFrames]:
     """Decide to give up the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(
@@ -278,27 +282,29 @@ def accept(
         )
     )
     recover_lossy(view, draft)
-    every = [n for topic in view.catalog.topics.values() for n in numbers(topic)]
-    if every:
+    partitions = [n for topic in view.catalog.topics.values() for n in numbers(topic)]
+    if partitions:
         rolled = [op.new for op in draft.ops if isinstance(op, LedgerRolled)]
         base = max([view.catalog.next_ledger, *(new + 1 for new in rolled)]) + LEDGERS_SKIPPED
-        draft.ops.append(LedgerReserved(every[0], "p", base))
-        for number in every:
+        draft.ops.append(LedgerReserved(partitions[0], "p", base))
+        for number in partitions:
             for role in ("p", "s"):
                 base = _roll(draft, number, role, base)
     for key in sorted(view.known()):
         if key[0] == "key":
-            for uid, named in view.keys(key[1]).of.items():
-                for name, one in named.items():
-                    if not one.deleted:
-                        draft.ops.append(KeyConnected(key[1], uid, one.owner, name, one.epoch + 1))
+            for uid, keys_of_user in view.keys(key[1]).of.items():
+                for name, key_record in keys_of_user.items():
+                    if not key_record.deleted:
+                        draft.ops.append(
+                            KeyConnected(key[1], uid, key_record.owner, name, key_record.epoch + 1)
+                        )
     return draft.decision(lost, sync=True)
 
 
 def _roll(draft: Draft, number: int, role: str, base: int) -> int:
-    """Close the open ledger, whatever it holds: a lost frame may have used its next entries.
+    """Close the open ledger in any case, because a lost frame may have used its next entries.
 
-    A partition whose watermark is used begins its next ledger with a snapshot, as ever.
+    A partition whose watermark is used begins its next ledger with a snapshot, as usual.
     """
     state = draft.view.topic(number) if role == "p" else draft.view.buffer(number)
     if not state.ledgers:

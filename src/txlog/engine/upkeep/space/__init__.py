@@ -1,13 +1,11 @@
-"""Space: files arrive here that others wrote, get smaller, move elsewhere, and go.
+"""Space: adopting, compacting, moving and removing files.
 
 Contents:
 
     adopt              staged files become ledgers of a topic
     compact            sidecars without dead rows, in commit order
-    newest_keys        which message of each key is the newest, in little memory
-    notes              `_README` in the directory of each topic
     offload            sealed files move to a directory or a bucket
-    retention          trimming by policy or on demand, and expiring what is past its time
+    retention          trimming by policy or on demand, and expiring old messages
     sweep              removing files that nothing names
     topic_compaction   the newest message of each key, in files that outlive the log
 """

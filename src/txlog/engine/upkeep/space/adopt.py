@@ -1,13 +1,13 @@
 """Adoption: staged files become ledgers of a topic; the driver's side of a batch.
 
-    1 look     every file against its checksum
+    1 check    every file against its checksum
     2 reserve  an id for each, by a durable frame
     3 link     each gets the name of its ledger; its directory is flushed
-    4 adopt    one frame, which is the only thing that makes any of them real (Law 5)
+    4 adopt    one frame, which alone makes them part of the topic (Law 5)
 
 All of it runs under the maintenance lock, so that no sweep comes between 3 and 4: a name that no
-frame knows is garbage (R19). A process that dies leaves such names, and the directory of the job;
-both go with a checkpoint. Source: spec/analytics 7.
+frame knows is garbage (R19). A process that dies leaves such names and the directory of the job; a
+checkpoint removes both. Source: spec/analytics 7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.records import Typing, stamped, typing_of
+from txlog.engine.plan.records import ValueSchema, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, route
 from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.storage.checked import check_size, checked_bytes
@@ -44,11 +44,11 @@ from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
-# Above this only length and footer are compared: the task has read back what it wrote.
+# Above this only length and footer are compared, because the task has read back the rest.
 CHECK_BYTES_MAX = 4 << 30
 # How often ids may become too low while their files are linked.
 TRIES_MAX = 20
-# A batch of rows up to this size is appended to the open ledgers; files of it would be small.
+# A batch of rows up to this size is appended to the open ledgers; its files would be too small.
 ROWS_MAX = 20_000
 ROWS_BYTES_MAX = 1 << 20
 
@@ -67,12 +67,15 @@ def adopt_files(
     staged:  each file once
     query:   of a stream: its id
     returns: False when the batch was stored before
-    raises: StoreLocked, Corruption (a file is not what its task wrote), NotAllowed (a file is gone,
-            partitions were added, the key is of another topic or stream), TopicNotFound,
+    raises: StoreLocked, Corruption (a file differs from what its task wrote), NotAllowed (a file is
+            missing, partitions were added, the key is of another topic or stream), TopicNotFound,
             ProducerBusy, PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was
             done; OutcomeUnknown
     """
-    ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
+    ordered = sorted(
+        staged,
+        key=lambda staged_file: (staged_file.partition, staged_file.task, staged_file.number),
+    )
     with maintenance(store, wait=True):
         _with_stage(lambda: _check(store.disk, ordered))
         for _ in range(TRIES_MAX):
@@ -96,39 +99,45 @@ def append_rows(
              nothing was done
     raises:  as adopt_files
     """
-    if sum(one.payload_bytes + one.file.bytes for one in staged) > ROWS_BYTES_MAX:
+    if (
+        sum(staged_file.payload_bytes + staged_file.file.bytes for staged_file in staged)
+        > ROWS_BYTES_MAX
+    ):
         return None
-    ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
+    ordered = sorted(
+        staged,
+        key=lambda staged_file: (staged_file.partition, staged_file.task, staged_file.number),
+    )
     tables: list[pa.Table] = []
 
     def look() -> None:
-        tables.extend(_rows_of(store.disk, one) for one in ordered)
+        tables.extend(_rows_of(store.disk, staged_file) for staged_file in ordered)
 
     _with_stage(look)
     rows = pa.concat_tables(tables, promote_options="default")
     if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
         return None
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
-    written = ordered[0].file.record or None  # Avro must not be taken for another version's
+    written = ordered[0].file.record or None  # Avro must not be read with another version
     routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic, written)))
-    wanted = Adoption(topic, key, batch, ordered, [], query)
+    adoption = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
 
     def decide(view: View, now: Instant) -> Decision[str]:
         _check_alone(store, view, topic)
-        return flow.append(view, store.settings, now, caller, wanted, routed)
+        return flow.append(view, store.settings, now, caller, adoption, routed)
 
     done = store.write(decide)
     return done == DONE
 
 
-def _typing(view: View, settings: Settings, number: int, version: int | None) -> Typing | None:
+def _typing(view: View, settings: Settings, number: int, version: int | None) -> ValueSchema | None:
     topic = live_topic(view, number, "of this batch")
     return typing_of(view, settings, topic, version) if topic.schemas else None
 
 
 def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
-    """The rows of a file as a producer would send them, checked against its checksums."""
+    """The rows of a file in the form of a producer's batch, checked against its checksums."""
     file = disk.open(staged.file.path)
     try:
         reader = SegmentReader(file, staged.file)
@@ -137,24 +146,26 @@ def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
         rows = reader.rows(0, staged.file.rows, names)
     finally:
         file.close()
-    kept = [name for name in names if name == "value" or rows.column(name).null_count < len(rows)]
-    place = pa.repeat(pa.scalar(staged.partition, pa.int32()), rows.num_rows)
-    return rows.select(kept).append_column("partition", place)
+    names_used = [
+        name for name in names if name == "value" or rows.column(name).null_count < len(rows)
+    ]
+    partition = pa.repeat(pa.scalar(staged.partition, pa.int32()), rows.num_rows)
+    return rows.select(names_used).append_column("partition", partition)
 
 
-def _adopt(store: Store, asked: Adoption) -> str:
-    topic, staged = asked.topic, asked.staged
+def _adopt(store: Store, requested: Adoption) -> str:
+    topic, staged = requested.topic, requested.staged
     ledgers = store.write(lambda view, now: flow.reserve(view, topic, staged))
     files = store.read(lambda view: _named(view, topic, staged, ledgers))
     done: object = AGAIN
     try:
         _with_stage(lambda: _link(store.disk, staged, files))
-        wanted = replace(asked, files=files)
+        adoption = replace(requested, files=files)
         caller = store.disk.owner()
 
         def decide(view: View, now: Instant) -> Decision[str]:
             _check_alone(store, view, topic)
-            return flow.adopt(view, store.settings, now, caller, wanted)
+            return flow.adopt(view, store.settings, now, caller, adoption)
 
         done = store.write(decide)
     except OutcomeUnknown:
@@ -169,9 +180,9 @@ def _adopt(store: Store, asked: Adoption) -> str:
 
 def _check_alone(store: Store, view: View, number: int) -> None:
     """Raise ProducerBusy while a topic has an exclusive producer: a batch is like a shared one."""
-    found = view.catalog.topics.get(number)
-    if found is not None:
-        exclusive.check(view, found, 0, lambda epoch: holds_seat(store.disk, number, epoch))
+    topic = view.catalog.topics.get(number)
+    if topic is not None:
+        exclusive.check(view, topic, 0, lambda epoch: holds_seat(store.disk, number, epoch))
 
 
 def _named(
@@ -181,33 +192,35 @@ def _named(
     topic, generation = live_topic(view, number, "of this batch"), view.manifest.generation
     return [
         msgspec.structs.replace(
-            one.file,
+            staged_file.file,
             ledger=ledger,
             path=sealed_path(
-                ledger_dir(view.catalog, number_of(topic, one.partition), "p"), ledger, generation
+                ledger_dir(view.catalog, number_of(topic, staged_file.partition), "p"),
+                ledger,
+                generation,
             ),
         )
-        for one, ledger in zip(staged, ledgers, strict=True)
+        for staged_file, ledger in zip(staged, ledgers, strict=True)
     ]
 
 
 def _link(disk: Disk, staged: Sequence[Staged], files: Sequence[FileRef]) -> None:
-    for one, file in zip(staged, files, strict=True):
-        disk.link(one.file.path, file.path)
+    for staged_file, file in zip(staged, files, strict=True):
+        disk.link(staged_file.file.path, file.path)
     for directory in sorted({file.path.rpartition("/")[0] for file in files}):
         disk.sync_dir(directory)
 
 
 def _unlink(store: Store, files: Sequence[FileRef]) -> None:
-    """Remove names that no frame has; what stays is swept."""
+    """Remove names that no frame has; the sweep removes the others."""
     for file in files:
         with suppress(TxlogError):
             unlink_unnamed(store, file.path)
 
 
 def _check(disk: Disk, staged: Sequence[Staged]) -> None:
-    for one in staged:
-        _check_file(disk, one.file)
+    for staged_file in staged:
+        _check_file(disk, staged_file.file)
 
 
 def _check_file(disk: Disk, ref: FileRef) -> None:
@@ -224,7 +237,7 @@ def _check_file(disk: Disk, ref: FileRef) -> None:
 
 
 def _with_stage(act: Callable[[], None]) -> None:
-    """Run an act that needs the staged files."""
+    """Run a function that needs the staged files."""
     try:
         act()
     except MissingFile as error:
@@ -239,13 +252,13 @@ def _with_stage(act: Callable[[], None]) -> None:
 
 
 def stage_dir(view: View, topic: int) -> str:
-    """Where the jobs of a topic stage their files."""
+    """The directory in which the jobs of a topic stage their files."""
     name = live_topic(view, topic, "of this batch").name
     return f"{topic_dir(name)}/{STAGE_DIR}"
 
 
 def remove_job(disk: Disk, directory: str) -> int:
-    """Remove the directory of a job with everything in it; returns the bytes."""
+    """Remove the directory of a job and its files; returns the bytes."""
     size = 0
     for name in disk.listdir(directory):
         path = f"{directory}/{name}"
@@ -267,8 +280,8 @@ def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None
 def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
     """Remove directories of jobs that began stage_ttl_ms ago; returns the bytes.
 
-    Nothing in them counts yet, so it may go unexamined. The caller holds the maintenance lock.
-    topics_max: with more topics than this nothing is looked for; None: also those deleted
+    No frame names their files, so they need no check. The caller holds the maintenance lock.
+    topics_max: with more topics than this it searches nothing; None: also deleted topics
     """
     now = store.clock.now()
     now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms

@@ -1,13 +1,14 @@
 """Compacting sidecars: closed ledgers become sealed ones in commit order, without dead rows.
 
     1 choose    closed ledgers with dead rows, or that an open transaction keeps from being sealed
-    2 build     rows with a marker in the order (marker, index), then those of unfinished
-                transactions as they stood; aborted and trimmed ones are left out
+    2 build     rows with a marker in the order (marker, index), then rows of unfinished
+                transactions in the old order; aborted and trimmed rows are left out
     3 publish   under a ledger id that a frame reserved, read back and compared
-    4 switch    one frame, checked again under the write lock; the old files lose their names
+    4 switch    one frame, checked again under the write lock; nothing names the old files then
 
 Message ids, order and cursors do not change. A crash before the frame leaves a file that nothing
-names, one after it files that nothing needs: both are swept. The caller holds the maintenance lock.
+names, a crash after it files that nothing needs. The sweep removes both. The caller holds the
+maintenance lock.
 Source: spec/transactions 12, R17, R18.
 """
 
@@ -24,8 +25,8 @@ from txlog.base.ids import txn_halves
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.topics import sidecar
-from txlog.engine.decide.topics.sidecar import RowMove, Switch
+from txlog.engine.decide.topics import files
+from txlog.engine.decide.topics.files import RowMove, SidecarReplacement
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
 from txlog.engine.folds.catalog import topic_of
@@ -42,8 +43,8 @@ from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 
-# Where rows of sealed files and other rows go: (columns of PLACES) -> them in that order, and how
-# many data rows there were at all.
+# Sorts rows of sealed files and other rows into PLACES; returns them and the total number of data
+# rows.
 Arrange = Callable[[Sequence[FileRef], pa.Table, pa.Table], tuple[pa.Table, int]]
 PLACES = pa.schema(
     [
@@ -58,7 +59,7 @@ PLACES = pa.schema(
 
 @dataclass(slots=True)
 class CompactReport:
-    """What a compaction did, or would do."""
+    """The counts of a compaction, or of a dry run."""
 
     transactions: int = 0
     messages: int = 0
@@ -71,7 +72,7 @@ class CompactReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TxnRows:
     """Rows of one transaction in one old ledger; marker None: it has not ended."""
 
     ledger: int
@@ -84,10 +85,10 @@ class _Place:
 
 
 def roll_open(store: Store, numbers: list[int]) -> None:
-    """Close the open ledgers of sidecars that hold dead rows, so that these can go."""
+    """Close the open ledgers of sidecars with dead rows, so that a compaction can drop these."""
 
     def decide(view: View, now: Instant) -> Decision[None]:
-        return sidecar.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
+        return files.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
 
     store.write(decide)
 
@@ -102,21 +103,22 @@ def compact_sidecars(
 ) -> bool:
     """Compact the sidecars of partitions, by store-wide number; returns whether files changed.
 
-    arrange: what reads and sorts, if not this process; the rows are checked against the state
-    ratio: only ledgers with at least this share of dead bytes; None: every one that gains from it
+    arrange: a function that reads and sorts instead of this process; the rows are checked against
+        the state
+    ratio: only ledgers with at least this share of dead bytes; None: every ledger that gets smaller
     """
     changed = False
     closed = store.read(partial(_with_closed, numbers))
     if not closed:
-        return False  # a view of its own reads the journal
+        return False  # skip opening a second view, which reads the journal
     view = _view_of(store)
     try:
         for number in closed:
             if number in view.catalog.unavailable:
-                continue  # by command it was refused before
+                continue  # a command has refused it before
             changed = _drop_dead(store, view, number, ratio, report) or changed
-            wanted = _wanted(view, number, ratio)
-            for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
+            candidates = _wanted(view, number, ratio)
+            for group in _groups(view, number, candidates, store.settings.ledger_bytes_max):
                 changed = _compact_group(store, view, number, group, report, arrange) or changed
         return changed
     finally:
@@ -124,9 +126,11 @@ def compact_sidecars(
 
 
 def _with_closed(numbers: Collection[int], view: View) -> list[int]:
-    """Those whose sidecar has a closed ledger: no other is compacted."""
+    """The partitions whose sidecar has a closed ledger; only these are compacted."""
     away = view.catalog.unavailable
-    return [one for one in numbers if one not in away and len(view.buffer(one).ledgers) > 1]
+    return [
+        number for number in numbers if number not in away and len(view.buffer(number).ledgers) > 1
+    ]
 
 
 def _drop_dead(
@@ -141,38 +145,38 @@ def _drop_dead(
     report.aborted_dropped += sum(
         1 if end.ledger in chunked else _data_rows(_stored(view, end)) for end in dead
     )
-    dropped = store.write(lambda now_live, now: sidecar.drop_dead(now_live, number))
+    dropped = store.write(lambda now_live, now: files.drop_dead(now_live, number))
     view.take(view.journal.read_durable())
     return bool(dropped)
 
 
 def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
-    """Work out what a compaction of the sidecar would do; nothing is written."""
+    """Compute the result of a compaction of the sidecar; writes nothing."""
     view = _view_of(store)
     try:
         ends = view.buffer(number).ledgers
-        wanted = _wanted(view, number, None)
-        wanted += [end for end in ends[-1:] if end.dead_bytes]
-        before = sidecar_bytes(view, number)
-        report.size_before_bytes += before
+        candidates = _wanted(view, number, None)
+        candidates += [end for end in ends[-1:] if end.dead_bytes]
+        bytes_before = sidecar_bytes(view, number)
+        report.size_before_bytes += bytes_before
         report.ledgers_before += len(ends)
-        after, left = before, len(ends)
-        for end in wanted:
+        bytes_after, ledgers_after = bytes_before, len(ends)
+        for end in candidates:
             if end.ledger in view.buffer(number).chunked:
-                after -= sum(ref.bytes for ref in view.files.of(end.ledger))
-                left -= 1
+                bytes_after -= sum(ref.bytes for ref in view.files.of(end.ledger))
+                ledgers_after -= 1
                 report.aborted_dropped += 1
-        for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
+        for group in _groups(view, number, candidates, store.settings.ledger_bytes_max):
             table, _ = _built(view, number, group, report)
-            after -= sum(ref.bytes for end in group for ref in view.files.of(end.ledger))
-            left -= len(group)
+            bytes_after -= sum(ref.bytes for end in group for ref in view.files.of(end.ledger))
+            ledgers_after -= len(group)
             if table.num_rows:
                 records = records_for(topic_of(view.catalog, number))
                 data = encode_sealed(table, has_keys=_has_keys(table), records=records)
-                after += sum(map(len, data))
-                left += 1
-        report.size_after_bytes += after
-        report.ledgers_after += left + any(end is ends[-1] for end in wanted)
+                bytes_after += sum(map(len, data))
+                ledgers_after += 1
+        report.size_after_bytes += bytes_after
+        report.ledgers_after += ledgers_after + any(end is ends[-1] for end in candidates)
     finally:
         view.close()
 
@@ -199,7 +203,7 @@ def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]
         if not live.get(end.ledger):
             out.append(end)
         elif end.ledger in state.chunked:
-            continue  # a large message is dropped as a whole, or stays as it is
+            continue  # a large message is dropped as a whole, or stays unchanged
         elif ratio is not None:
             if end.dead_bytes and end.dead_bytes >= ratio * end.payload_bytes:
                 out.append(end)
@@ -213,19 +217,19 @@ def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]
 
 
 def _groups(
-    view: View, number: int, wanted: list[SidecarLedger], bytes_max: int
+    view: View, number: int, candidates: list[SidecarLedger], bytes_max: int
 ) -> Iterator[list[SidecarLedger]]:
-    """The ledgers in groups, each of which becomes one ledger of no more than the usual size.
+    """The ledgers in groups; each group becomes one ledger of at most the usual size.
 
-    Only neighbours: rows without a marker are read in the order of their ledgers. Those of large
-    messages are read on their own, so their place does not matter.
+    Only neighbours: rows without a marker are read in the order of their ledgers. Ledgers of large
+    messages are read separately, so their place does not matter.
     """
     state = view.buffer(number)
     ends = [end.ledger for end in state.ledgers if end.ledger not in state.chunked]
     order = {ledger: at for at, ledger in enumerate(ends)}
     group: list[SidecarLedger] = []
     size = 0
-    for end in wanted:
+    for end in candidates:
         if end.ledger in state.chunked:
             continue
         live = end.payload_bytes - end.dead_bytes
@@ -247,25 +251,25 @@ def _compact_group(
     report: CompactReport,
     arrange: Arrange | None,
 ) -> bool:
-    """Make one new ledger of some; False if they changed meanwhile or have no live rows."""
+    """Make one new ledger of a group; False if it changed meanwhile or has no live rows."""
     table, places = _built(view, number, group, report, arrange)
     if not table.num_rows:
         return False
-    ledger = store.write(lambda live, now: sidecar.reserve_ledger(live, number))
+    ledger = store.write(lambda live, now: files.reserve_ledger(live, number))
     if not ledger:
         return False
     records = records_for(topic_of(view.catalog, number))
     data = encode_sealed(table, has_keys=_has_keys(table), records=records)
     generation = max([view.manifest.generation, *generations(store.disk)])
     path = sealed_path(ledger_dir(view.catalog, number, "s"), ledger, generation)
-    clean = all(place.marker is not None for place in places)
+    clean = all(span.marker is not None for span in places)
     ref = make_ref(path, ledger, data, table, form="sealed", clean=clean, records=records)
     store.disk.publish(path, data)
     compare_rows(store, ref, [table], records=records)
     old = [(end.ledger, end.sealed) for end in group]
     size = _payload_bytes(view.buffer(number), {end.ledger for end in group})
-    made = Switch(number, old, ref, size, list(_moved(places)))
-    if store.write(lambda live, now: sidecar.switch(live, made)):
+    replacement = SidecarReplacement(number, old, ref, size, list(_moved(places)))
+    if store.write(lambda live, now: files.switch_sidecar(live, replacement)):
         return True
     store.disk.unlink(path)
     return False
@@ -277,9 +281,9 @@ def _has_keys(table: pa.Table) -> bool:
 
 def _payload_bytes(state: Buffer, ledgers: set[int]) -> int:
     return sum(
-        buffers.bytes_in(one, ledger)
-        for one in buffers.transactions(state)
-        for ledger in {part[0] for part in one.ranges} & ledgers
+        buffers.bytes_in(txn, ledger)
+        for txn in buffers.transactions(state)
+        for ledger in {part[0] for part in txn.ranges} & ledgers
     )
 
 
@@ -289,8 +293,8 @@ def _built(
     group: list[SidecarLedger],
     report: CompactReport,
     arrange: Arrange | None = None,
-) -> tuple[pa.Table, list[_Place]]:
-    """The rows of the new ledger, and where each came from, in the same order."""
+) -> tuple[pa.Table, list[_TxnRows]]:
+    """The rows of the new ledger, and their old places, in the same order."""
     places = list(_places(view.buffer(number), {end.ledger for end in group}))
     if arrange is None:
         tables = {end.ledger: _stored(view, end) for end in group}
@@ -302,20 +306,20 @@ def _built(
         other = [_stored(view, end) for end in group if not end.sealed]
         other_rows = pa.concat_tables([MESSAGE.empty_table(), *other])
         rows, data = arrange(sealed, other_rows, _place_table(places))
-    report.aborted_dropped += data - sum(place.rows for place in places)
-    for place in places:
-        if place.marker is not None:
-            report.messages += place.rows
-            report._seen.add((place.marker.coordinator, place.marker.sequence))
+    report.aborted_dropped += data - sum(span.rows for span in places)
+    for span in places:
+        if span.marker is not None:
+            report.messages += span.rows
+            report._seen.add((span.marker.coordinator, span.marker.sequence))
     report.transactions = len(report._seen)
     return _marked(rows, places), places
 
 
 def moved_rows(view: View, op: Compacted) -> pa.Table:
-    """The rows of a compaction's file once more, in a view where its frame is yet to come.
+    """The rows of a compaction's file again, in a view from before its frame.
 
-    The op says where they went; the state says of which marker they are, and knows those written
-    while the file was made, too. Rows that died meanwhile stay, without a marker.
+    The op has the new places of the rows; the state has their markers, including markers written
+    while the file was made. Rows that died meanwhile stay, without a marker.
     raises: Corruption, when one of the old ledgers cannot be read either
     """
     state = view.buffer(op.partition)
@@ -326,31 +330,31 @@ def moved_rows(view: View, op: Compacted) -> pa.Table:
     moves: dict[int, list[tuple[int, int, int]]] = {ledger: [] for ledger in op.old}
     for ledger, row, rows, new_row in sorted(op.moved):
         moves[ledger].append((row, rows, new_row))
-    found = [
-        (at, place)
-        for place in _places(state, set(op.old))
-        if (at := moved_row(moves[place.ledger], place.row, place.rows)) is not None
+    moved = [
+        (at, span)
+        for span in _places(state, set(op.old))
+        if (at := moved_row(moves[span.ledger], span.row, span.rows)) is not None
     ]
     ends: list[int] = []
-    said: list[tuple[int, Marker | None]] = []
-    for at, place in sorted(found, key=lambda one: one[0]):
+    marks: list[tuple[int, Marker | None]] = []
+    for at, span in sorted(moved, key=lambda pair: pair[0]):
         if at > (ends[-1] if ends else 0):
             ends.append(at)
-            said.append((0, None))
-        ends.append(at + place.rows)
-        said.append((place.number, place.marker))
+            marks.append((0, None))
+        ends.append(at + span.rows)
+        marks.append((span.number, span.marker))
     if table.num_rows > (ends[-1] if ends else 0):
         ends.append(table.num_rows)
-        said.append((0, None))
-    return _said(table, ends, said)
+        marks.append((0, None))
+    return _said(table, ends, marks)
 
 
-def _place_table(places: list[_Place]) -> pa.Table:
-    """Where the messages of transactions go, by their indexes."""
-    starts = accumulate((place.rows for place in places), initial=0)
+def _place_table(places: list[_TxnRows]) -> pa.Table:
+    """The new places of the messages of transactions, by their indexes."""
+    starts = accumulate((span.rows for span in places), initial=0)
     rows = [
-        (*txn_halves(*place.txn), place.index, place.index + place.rows - 1, at)
-        for place, at in zip(places, starts, strict=False)
+        (*txn_halves(*span.txn), span.index, span.index + span.rows - 1, at)
+        for span, at in zip(places, starts, strict=False)
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(PLACES)
     arrays = [pa.array(values, pa.int64()) for values in columns]
@@ -366,45 +370,45 @@ def _data_rows(table: pa.Table) -> int:
     return int(pc.sum(pc.equal(table.column("kind"), KIND_DATA)).as_py() or 0)
 
 
-def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
-    """Live rows of these ledgers in the order of the new one."""
+def _places(state: Buffer, ledgers: set[int]) -> Iterator[_TxnRows]:
+    """The live rows of these ledgers in the order of the new one."""
     for number in sorted(state.markers):
         for marker in state.markers[number]:
             txn = (marker.coordinator, marker.sequence)
             for ledger, row, rows, index in marker.ranges:
                 if ledger in ledgers:
-                    yield _Place(ledger, row, rows, index, txn, number, marker)
+                    yield _TxnRows(ledger, row, rows, index, txn, number, marker)
     order = {end.ledger: at for at, end in enumerate(state.ledgers)}
-    held = [
-        _Place(ledger, row, rows, index, (coordinator, sequence))
+    unfinished = [
+        _TxnRows(ledger, row, rows, index, (coordinator, sequence))
         for coordinator, by_sequence in state.held.items()
-        for sequence, one in by_sequence.items()
-        for ledger, row, rows, index in one.ranges
+        for sequence, messages in by_sequence.items()
+        for ledger, row, rows, index in messages.ranges
         if ledger in ledgers
     ]
-    yield from sorted(held, key=lambda place: (order[place.ledger], place.row))
+    yield from sorted(unfinished, key=lambda span: (order[span.ledger], span.row))
 
 
-def _moved(places: Iterable[_Place]) -> Iterator[RowMove]:
-    """Where rows went, in as few pieces as possible."""
+def _moved(places: Iterable[_TxnRows]) -> Iterator[RowMove]:
+    """The new places of rows, in as few pieces as possible."""
     at = 0
     last: RowMove | None = None
-    for place in places:
-        if last is not None and (last[0], last[1] + last[2]) == (place.ledger, place.row):
-            last = (last[0], last[1], last[2] + place.rows, last[3])
+    for span in places:
+        if last is not None and (last[0], last[1] + last[2]) == (span.ledger, span.row):
+            last = (last[0], last[1], last[2] + span.rows, last[3])
         else:
             if last is not None:
                 yield last
-            last = (place.ledger, place.row, place.rows, at)
-        at += place.rows
+            last = (span.ledger, span.row, span.rows, at)
+        at += span.rows
     if last is not None:
         yield last
 
 
-def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
-    """R17: every row is the message of the transaction and index that we take it for."""
-    halves = [txn_halves(*place.txn) for place in places]
-    starts = [place.index - end + place.rows for place, end in zip(places, ends, strict=True)]
+def _check_rows(rows: pa.Table, places: list[_TxnRows], ends: list[int]) -> None:
+    """R17: check that every row has the transaction and index of its place."""
+    halves = [txn_halves(*span.txn) for span in places]
+    starts = [span.index - end + span.rows for span, end in zip(places, ends, strict=True)]
     index = pc.add(pa.arange(0, ends[-1]), repeat_runs(starts, ends, pa.int64()))
     expected = {
         "kind": pa.repeat(pa.scalar(KIND_DATA, pa.int8()), ends[-1]),
@@ -421,26 +425,26 @@ def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
             )
 
 
-def _marked(rows: pa.Table, places: list[_Place]) -> pa.Table:
-    """The rows of the places with what their markers say, as a clean file has it."""
+def _marked(rows: pa.Table, places: list[_TxnRows]) -> pa.Table:
+    """The rows of the places with the columns of their markers, as in a clean file."""
     if not places:
         return MESSAGE.empty_table()
-    ends = list(accumulate(place.rows for place in places))
+    ends = list(accumulate(span.rows for span in places))
     _check_rows(rows, places, ends)
     return _said(rows, ends, [(p.number, p.marker) for p in places])
 
 
-def _said(rows: pa.Table, ends: list[int], said: list[tuple[int, Marker | None]]) -> pa.Table:
-    """The rows with what the markers of their runs say."""
+def _said(rows: pa.Table, ends: list[int], marks: list[tuple[int, Marker | None]]) -> pa.Table:
+    """The rows with the columns of the markers of their runs."""
     for name, values, kind in (
-        ("marker_ledger", [n if m is not None else None for n, m in said], pa.int64()),
-        ("marker_entry", [m.entry if m is not None else None for _, m in said], pa.int64()),
-        ("visible_time", [m.time_ms if m is not None else None for _, m in said], INSTANT),
-        ("lsn", [m.lsn if m is not None else None for _, m in said], pa.int64()),
+        ("marker_ledger", [n if m is not None else None for n, m in marks], pa.int64()),
+        ("marker_entry", [m.entry if m is not None else None for _, m in marks], pa.int64()),
+        ("visible_time", [m.time_ms if m is not None else None for _, m in marks], INSTANT),
+        ("lsn", [m.lsn if m is not None else None for _, m in marks], pa.int64()),
     ):
         at = rows.schema.get_field_index(name)
         column = repeat_runs(values, ends, kind)
-        if name == "lsn":  # a row without a marker keeps that of its frame
+        if name == "lsn":  # a row without a marker keeps the LSN of its frame
             column = pc.coalesce(column, rows.column(at))
         rows = rows.set_column(at, name, column)
     return conform(rows)

@@ -2,10 +2,11 @@
 
     1 the place   this user confirms it (store/confirmed); a frame of its own, before anything is
                   copied there
-    2 copy        checked against its checksum on the way, and read back from where it arrived
-    3 switch      one frame a file, checked again under the write lock; then the ledger is there
-    4 let go      the next checkpoint no longer names the local file; it goes after the grace, with
-                  the first checkpoint whose predecessor does not name it either (repair goes there)
+    2 copy        checked against its checksum on the way, and read back from its new location
+    3 switch      one frame per file, checked again under the write lock; readers then use the copy
+    4 let go      the next checkpoint no longer names the local file; after the grace period it is
+                  removed by the first checkpoint whose predecessor does not name it either,
+                  because repair uses the predecessor
 
 A crash before the frame leaves a copy that nothing names; the next offload overwrites it, or
 `txlog admin gc` removes it. Only clean files of sidecars are moved; the others need compacting
@@ -37,7 +38,7 @@ from txlog.errors import DiskFailed
 
 @dataclass(slots=True)
 class OffloadReport:
-    """What an offload did, or would do; ledgers_left: those that stay in the store."""
+    """The counts of an offload, or of a dry run; ledgers_left: ledgers that stay in the store."""
 
     files: int = 0
     size_bytes: int = 0
@@ -45,13 +46,15 @@ class OffloadReport:
 
 
 def offloadable(view: View, numbers: list[int], report: OffloadReport) -> list[FileRef]:
-    """The files of partitions that can go, by store-wide number; the others are counted."""
+    """The files of partitions that can be offloaded, by store-wide number; the others are
+    counted.
+    """
     out: list[FileRef] = []
     for number in numbers:
         ledgers = [("p", end.ledger) for end in view.topic(number).ledgers]
         ledgers += [("s", end.ledger) for end in view.buffer(number).ledgers]
-        if (known := view.topic(number).compaction) is not None:
-            ledgers += [("c", ledger) for ledger in known.ledgers]
+        if (compaction := view.topic(number).compaction) is not None:
+            ledgers += [("c", ledger) for ledger in compaction.ledgers]
         for role, ledger in ledgers:
             refs = view.files.of(ledger)
             if refs and remote.is_far(refs[0].path):
@@ -69,24 +72,24 @@ def _may_go(role: str, ref: FileRef) -> bool:
     )
 
 
-def offload_files(store: Store, place: str, refs: list[FileRef], report: OffloadReport) -> None:
+def offload_files(store: Store, location: str, refs: list[FileRef], report: OffloadReport) -> None:
     """Move files to a place, each whole before the next.
 
-    raises: DiskFailed when the place cannot be written, Corruption when a file is damaged here;
-            what was moved before stays moved
+    raises: DiskFailed when the place cannot be written, Corruption when a local file is damaged;
+            files moved before stay moved
     """
-    confirm(store, place, removes=True)
-    store.write(lambda view, now: deciding.add_place(view, place))
+    confirm(store, location, removes=True)
+    store.write(lambda view, now: deciding.add_place(view, location))
     for ref in refs:
-        at = remote.address(place, ref.path)
-        remote.put(place, ref.path, _pieces(store.disk, ref))
+        at = remote.address(location, ref.path)
+        remote.put(location, ref.path, _pieces(store.disk, ref))
         remote.check(at, ref.bytes, ref.crc)
         moved = msgspec.structs.replace(ref, path=at)
         if store.write(lambda view, now, old=ref, new=moved: _switch(view, old, new)):  # type: ignore[misc]
             report.files += 1
             report.size_bytes += ref.bytes
         else:
-            remote.delete(place, at)  # it was trimmed or compacted meanwhile
+            remote.delete(location, at)  # the ledger was trimmed or compacted meanwhile
 
 
 def _switch(view: View, old: FileRef, new: FileRef) -> Decision[bool]:
@@ -95,7 +98,7 @@ def _switch(view: View, old: FileRef, new: FileRef) -> Decision[bool]:
 
 
 def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
-    """The bytes of a file; raises Corruption after the last when they are not what they were."""
+    """The bytes of a file; raises Corruption after the last if they differ from the checksum."""
     file = disk.open(ref.path)
     try:
         at = crc = 0
@@ -112,32 +115,33 @@ def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
 def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
     """Unnamed files in the places of a store; a place that cannot be reached is reported.
 
-    So is one that this user has not confirmed: nobody looks there, as anybody may have named it.
-    The caller holds the maintenance lock if they are to be removed: a copy may be under way.
+    A place that this user has not confirmed is reported too and not read, because any user may have
+    named it. The caller holds the maintenance lock if it will remove them, because a copy may be
+    running.
     """
     if store.disk.exists(COPIED):
-        return  # the store it was copied from names them
+        return  # the original store names them
     is_free = pinned(store.disk, store.identity.salt)
     ours = confirmed(store)
-    for place in store.read(lambda view: list(view.catalog.places)):
-        if place not in ours:
-            where = remote.without_options(place)
+    for location in store.read(lambda view: list(view.catalog.places)):
+        if location not in ours:
+            where = remote.without_options(location)
             store.reports.append(
                 f"{where} is not looked at: this user has not offloaded from this store to there;"
                 f" {HINT}"
             )
             continue
         try:
-            found = remote.listed(place)
+            files = remote.listed(location)
         except DiskFailed as error:
             store.reports.append(str(error))
             continue
-        named = store.read(lambda view: named_paths(store, view))
-        if named is not None:
+        paths = store.read(lambda view: named_paths(store, view))
+        if paths is not None:
             yield from (
                 (path, "unnamed")
-                for path, _ in found
-                if path not in named
-                and place_in([place], store.identity.uuid, path)
+                for path, _ in files
+                if path not in paths
+                and place_in([location], store.identity.uuid, path)
                 and is_free(path)
             )

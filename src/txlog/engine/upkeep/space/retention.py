@@ -1,9 +1,9 @@
-"""Retention and expiry: messages go when a policy or a person says so, never on their own.
+"""Retention and expiry: messages are removed only when a policy or a user asks for it.
 
-A trim is one frame (decide/topics/trim). Its files lose their names at the next checkpoint and go
-after the grace of readers, or at once on a full disk (R18). A message past its time to live stays
-in a backlog until a consumer of the subscription asks for more, a checkpoint is written, or
-somebody expires it.
+A trim is one frame (decide/topics/trim). The next checkpoint no longer names its files; they are
+removed after the grace period of readers, or at once on a full disk (R18). A message past its time
+to live stays in a backlog until a consumer of the subscription asks for more, a checkpoint is
+written, or a user expires it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from txlog.engine.view.view import View
 def trim_topic(
     store: Store, name: TopicName, to: Bound | None, *, force_unacked: bool, dry_run: bool
 ) -> TrimAnswer:
-    """Trim a topic up to a bound, or by its policies; dry_run: only say what would go.
+    """Trim a topic up to a bound, or by its policies; dry_run: only return the result.
 
-    raises: Refused (902), TopicNotFound, and what a bound raises
+    raises: Refused (902), TopicNotFound, and the errors of resolving a bound
     """
 
     def decide(view: View, now: Instant) -> Decision[TrimAnswer]:
@@ -44,7 +44,7 @@ def trim_topic(
 
 
 def trim_by_policies(store: Store) -> int:
-    """Trim every topic that has policies, as far as all of it is acknowledged; returns ledgers."""
+    """Trim every topic with policies, up to the first unacknowledged message; returns ledgers."""
 
     def decision(view: View, now: Instant, number: int) -> Decision[TrimAnswer]:
         topic = view.catalog.topics.get(number)
@@ -63,7 +63,7 @@ def trim_by_policies(store: Store) -> int:
         return bool(decision(view, store.clock.now(), number).ops)
 
     ledgers = 0
-    for number in store.read(wanted):  # one by one: others get their turn between
+    for number in store.read(wanted):  # one by one, so that other calls get their turn
         if not store.read(partial(is_due, number=number), fresh=False):
             continue
         answer = store.write(lambda view, now, number=number: decision(view, now, number))  # type: ignore[misc]
@@ -78,29 +78,32 @@ Pair = tuple[int, int]
 
 
 def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool = True) -> int:
-    """Acknowledge what is past its time to live; returns how many messages.
+    """Acknowledge messages past their time to live; returns how many.
 
-    pairs: (topic, subscription) numbers, None for all; a store that may not be written is left
+    pairs: (topic, subscription) numbers, None for all; nothing in a read-only store
     fresh: follow the journal first
-    cost:  a look at a policy for topics without a time to live, else at one row a partition
+    cost:  a policy lookup for topics without a time to live, else one row per partition
     """
     if store.disk.read_only and not store.dry_run:
         return 0
 
     def due(view: View) -> list[Pair]:
-        asked = (
+        candidates = (
             pairs
             if pairs is not None
-            else [(held.topic, held.number) for held in view.catalog.subscriptions.values()]
+            else [
+                (subscription.topic, subscription.number)
+                for subscription in view.catalog.subscriptions.values()
+            ]
         )
-        timed = [pair for pair in asked if is_timed(view, store.settings, pair[0])]
+        timed = [pair for pair in candidates if is_timed(view, store.settings, pair[0])]
         now = store.clock.now()
         return [pair for pair in timed if expire(view, store.settings, now, [pair]).ops]
 
-    wanted = store.read(due, fresh=fresh)
-    if not wanted:
+    due_pairs = store.read(due, fresh=fresh)
+    if not due_pairs:
         return 0
-    answer = store.write(lambda view, now: expire(view, store.settings, now, wanted))
+    answer = store.write(lambda view, now: expire(view, store.settings, now, due_pairs))
     return answer
 
 

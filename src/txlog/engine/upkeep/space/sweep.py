@@ -1,23 +1,30 @@
-"""The sweep of files that nothing names: what earlier passes left when they died (R19, Law 5).
+"""The sweep of files that nothing names: leftovers of processes that died (R19, Law 5).
 
-Segment and state files are published by the holder of the maintenance lock, so one that is named
-neither by the two newest manifests nor by a frame since will never be named. Exceptions:
+Segment and state files are published by the holder of the maintenance lock, so a file that neither
+the two newest manifests nor a later frame names will never be named. Exceptions:
 
-    a temporary      another process may be writing it right now: it goes only if its flock is free
+    a temporary      another process may be writing it: it is removed only if its flock is free
     a large message  its frame may not be written yet; its sender holds the flock until it is. Once
-                     that is free, a look under the write lock, which sees every frame, decides
+                     that is free, a check under the write lock, which sees every frame, decides
     a ledger         in a partition: the frame that adopted it may be written and not flushed, so
-                     the same look decides
+                     the same check decides
     a pinned file    stays while its reader lives
 
-The lock file of a consumer that is no longer attached belongs to nobody, since its number is used
-once. What stands in place of one of the store's directories is left alone; verify names it.
+The lock file of a detached consumer is unused, because its number is used once. A path that is not
+a directory, in place of one of the store's directories, is left alone; verify reports it.
+
+`write_notes` keeps a `_README`: a note in the directory of each topic about how to read its files.
+
+No code needs it and no manifest names it. The first checkpoint after the directory is made writes
+it once; a crash may leave a part of it, which is harmless. The first checkpoint that finds no file
+of a deleted topic removes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Final
 
 from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import has_partition
@@ -29,18 +36,26 @@ from txlog.engine.store.liveness import CONSUMERS_DIR, is_held
 from txlog.engine.store.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
-from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
-from txlog.engine.upkeep.checkpoint.unlinking import (
+from txlog.engine.upkeep.checkpoint.checkpoint import (
     SIDECAR_DIR,
     STATE_DIR,
     needed_before,
     removable,
     unlink_free,
 )
+from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, NOTE, FilePlace, place_dir, place_of
+from txlog.engine.view.paths import (
+    COMPACTED_DIR,
+    DELAYED_DIR,
+    NOTE,
+    FilePlace,
+    place_dir,
+    place_of,
+    topic_dir,
+)
 from txlog.engine.view.view import View
-from txlog.errors import Corruption, IntegrityError, MissingFile
+from txlog.errors import Corruption, IntegrityError, MissingFile, TxlogError
 
 FIXED_DIRECTORIES = (
     "", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR,
@@ -52,37 +67,37 @@ SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
     """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
 
-    directories_max: with more partitions than this only the fixed directories are searched; None:
-                     every directory, those of deleted topics too
+    directories_max: with more partitions than this it searches only the fixed directories; None:
+                     every directory, including those of deleted topics
     """
     return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
 
 
 def unlink_unnamed(store: Store, path: str) -> int:
-    """Unlink an unnamed file; returns its bytes, 0 if it is wanted by now (R19)."""
+    """Unlink an unnamed file; returns its bytes, 0 if something names it by now (R19)."""
     if path.startswith(f"{PINS_DIR}/"):
         return _unlink_pin(store, path)
     name, in_sidecar = path.rpartition("/")[2], SIDECAR_DIR in path
     if name.startswith("ledger-") or (in_sidecar and not name.startswith(TEMPORARY_PREFIX)):
         if in_sidecar and is_held(store.disk, path):
             return 0
-        named = store.locked(lambda view: named_paths(store, view))
-        if named is None or path in named:
+        paths = store.locked(lambda view: named_paths(store, view))
+        if paths is None or path in paths:
             return 0
     return unlink_free(store, [path])
 
 
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
-    """The files that nobody names, each with the reason: unnamed, temporary, or pin."""
+    """The unnamed files, each with the reason: unnamed, temporary, or pin."""
     is_free = pinned(store.disk, store.identity.salt)
     yield from _free_locks(store)
     disk = store.disk
     by_frames, places = store.read(
         lambda view: (_named_by_frames(view), _places(view, directories_max))
     )
-    named = _named_by_manifests(disk, store.identity.salt)
-    if named is not None:
-        named |= by_frames
+    paths = _named_by_manifests(disk, store.identity.salt)
+    if paths is not None:
+        paths |= by_frames
     directories = [*every_directory(disk)] if places is None else _directories(disk, places)
     if directories_max is not None and len(directories) > directories_max:
         directories = []
@@ -92,7 +107,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
             if name.startswith(TEMPORARY_PREFIX):
                 if not is_held(store.disk, path):
                     yield path, "temporary"
-            elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
+            elif name.endswith(SEGMENT_SUFFIXES) and paths is not None and path not in paths:
                 is_awaited = SIDECAR_DIR in path and is_held(store.disk, path)
                 if not is_awaited and is_free(path):
                     yield path, "unnamed"
@@ -100,14 +115,16 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
 
 def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
     """Pins of dead processes, and locks of consumers that have left."""
-    left = store.read(lambda view: detached(store.disk, view))
-    for path in (*pins(store.disk), *left):
+    detached_locks = store.read(lambda view: detached(store.disk, view))
+    for path in (*pins(store.disk), *detached_locks):
         if not is_held(store.disk, path):
-            yield path, "unnamed" if path in left else "pin"
+            yield path, "unnamed" if path in detached_locks else "pin"
 
 
 def free_gone(store: Store) -> int:
-    """On a full disk: unlink what frames have dropped, before any manifest; returns the bytes.
+    """On a full disk: unlink files that frames have dropped, before any manifest.
+
+    Returns the bytes.
 
     The frame decides (R18): opening the store replays it and never needs the files.
     Otherwise there may be no room for the checkpoint that would make room.
@@ -118,15 +135,16 @@ def free_gone(store: Store) -> int:
 
 
 def _gone_paths(view: View) -> list[str]:
-    gone = view.files.gone_since()
-    refs = [ref for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
-    return [ref.path for ref in refs if not is_far(ref.path)]  # files outside make no room
+    dropped = view.files.gone_since()
+    refs = [ref for ledger in sorted(dropped) for ref in view.manifest.files.get(ledger, [])]
+    # files outside the store free no space here
+    return [ref.path for ref in refs if not is_far(ref.path)]
 
 
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Files that lost their name at least this long ago, except what the checkpoint before needs.
+    """Files dropped at least this long ago, except those that the previous checkpoint needs.
 
-    On a full disk only its state is (R18).
+    On a full disk only its state is kept (R18).
     """
     manifest = store.read(lambda view: view.manifest)
     is_free = pinned(store.disk, store.identity.salt)
@@ -151,9 +169,9 @@ def _unlink_pin(store: Store, path: str) -> int:
 
 
 def named_paths(store: Store, view: View) -> set[str] | None:
-    """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
-    named = _named_by_manifests(store.disk, store.identity.salt)
-    return None if named is None else named | _named_by_frames(view)
+    """Every path that a kept manifest or a frame names; None when a manifest cannot be read."""
+    paths = _named_by_manifests(store.disk, store.identity.salt)
+    return None if paths is None else paths | _named_by_frames(view)
 
 
 def _named_by_frames(view: View) -> set[str]:
@@ -164,9 +182,11 @@ def _named_by_frames(view: View) -> set[str]:
 
 
 def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
-    """After the frames; without the mutex, as only the maintenance lock's holder makes one.
+    """Called after the frames are read.
 
-    returns: None when one cannot be read, as it might name any path
+    Needs no mutex, because only the holder of the maintenance lock writes manifests.
+
+    returns: None when one cannot be read, because it might name any path
     """
     out: set[str] = set()
     for generation in generations(disk):
@@ -178,16 +198,16 @@ def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
 
 
 def paths_of(manifest: Manifest) -> set[str]:
-    """Every path that a manifest names, those it has dropped and not yet unlinked too."""
+    """Every path that a manifest names, including dropped files that are not unlinked yet."""
     files = {ref.path for refs in manifest.files.values() for ref in refs}
     files |= {ref.path for ref in manifest.history} | {r.path for r in changes_of(manifest).refs}
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
 
 
 def detached(disk: Disk, view: View) -> list[str]:
-    """The locks of consumers no longer attached, and of seats that were left.
+    """The locks of detached consumers, and of seats that their holders left.
 
-    Neither gets its number again.
+    Their numbers are never used again.
     """
     catalog = view.catalog
     out: list[str] = []
@@ -198,8 +218,8 @@ def detached(disk: Disk, view: View) -> list[str]:
             number = int(stem)
             is_gone = number < catalog.next_consumer and number not in catalog.consumers
         elif dash and topic.isdecimal() and epoch.isdecimal():
-            found = catalog.topics.get(int(topic))
-            is_gone = found is None or int(epoch) < epoch_of(view, found)
+            topic_record = catalog.topics.get(int(topic))
+            is_gone = topic_record is None or int(epoch) < epoch_of(view, topic_record)
         else:
             continue
         if is_gone:
@@ -216,21 +236,21 @@ def names_in(disk: Disk, path: str) -> list[str] | None:
 
 
 def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
-    """What lies this many levels below `topics`: 3, topics; 4, partitions and their like.
+    """The paths this many levels below `topics`: 3, topics; 4, partitions and their siblings.
 
-    strays: takes what is not a directory above that
+    strays: collects paths above that level that are not directories
     """
     paths = ["topics"]
     for _ in range(levels):
-        found = [(path, names_in(disk, path)) for path in paths]
+        listings = [(path, names_in(disk, path)) for path in paths]
         if strays is not None:
-            strays += [path for path, names in found if names is None]
-        paths = [f"{path}/{name}" for path, names in found for name in names or ()]
+            strays += [path for path, names in listings if names is None]
+        paths = [f"{path}/{name}" for path, names in listings for name in names or ()]
     return paths
 
 
 def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
-    """Every directory of partitions and sidecars, those of deleted topics too."""
+    """Every directory of partitions and sidecars, including those of deleted topics."""
     for path in below_topics(disk, 4, strays):
         if path.endswith(f"/{NOTE}"):
             continue
@@ -246,7 +266,9 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
 
 
 def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> Iterator[str]:
-    """The directories of cursors in that of a partition, those of deleted subscriptions too."""
+    """The directories of cursors in a partition's directory, including those of deleted
+    subscriptions.
+    """
     directory = f"{partition}/{CURSORS_DIR}"
     for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
         if names_in(disk, path) is not None:
@@ -256,7 +278,7 @@ def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> 
 
 
 def _places(view: View, places_max: int | None) -> list[FilePlace] | None:
-    """Where files may lie; none of them when they are too many, None when nobody asks."""
+    """The places where files may be: empty if there are too many, None without a bound."""
     if places_max is None:
         return None
     catalog = view.catalog
@@ -270,6 +292,60 @@ def _places(view: View, places_max: int | None) -> list[FilePlace] | None:
 
 
 def _directories(disk: Disk, places: list[FilePlace]) -> list[str]:
-    paths = [place_dir(place) for place in places]
-    partitions = [path for path, place in zip(paths, places, strict=True) if place.role == "p"]
-    return [*paths, *(path for one in partitions for path in cursor_dirs(disk, one))]
+    paths = [place_dir(location) for location in places]
+    partitions = [
+        path for path, location in zip(paths, places, strict=True) if location.role == "p"
+    ]
+    return [*paths, *(path for partition in partitions for path in cursor_dirs(disk, partition))]
+
+
+# --- `_README` ------------------------------------------------------------------------------------
+
+
+TEXT: Final = b"""\
+The files below belong to a txlog store. They are not the messages of the topic.
+
+Reading them directly (spark.read.parquet(...), read_parquet('**/*.parquet')) gives wrong rows and
+no error: they also hold aborted and open transactions and markers, and the newest messages are
+still in the journal. Instead:
+
+  txlog views                               SQL views for any DuckDB
+  txlog query "SELECT ... FROM messages"    SQL
+  txlog.spark.read(spark, store, topic)     Spark; or spark.read.format("txlog")
+  txlog export TOPIC DIR --to delta|iceberg|hive
+                                            a table that any engine reads right
+
+Do not change, move or remove anything here, except this file.
+"""
+
+
+def write_notes(store: Store, *, topics_max: int | None = None) -> None:
+    """Write the missing notes, and remove those of deleted topics.
+
+    The caller holds the maintenance lock.
+
+    topics_max: with more topics than this it does nothing
+    """
+    names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
+    if topics_max is not None and len(names) > topics_max:
+        return
+    disk = store.disk
+    topic_dirs = {topic_dir(name) for name in names}
+    for path in below_topics(disk, 3):
+        if path not in topic_dirs:
+            _remove(disk, path)
+    for name in names:
+        directory = topic_dir(name)
+        path = f"{directory}/{NOTE}"
+        if disk.exists(directory) and not disk.exists(path):
+            with suppress(TxlogError):  # a full disk has no room for it
+                disk.write_fresh(path, TEXT)
+
+
+def _remove(disk: Disk, directory: str) -> None:
+    """Remove the note of a deleted topic, unless the directory still has files."""
+    names = names_in(disk, directory) or []
+    others = [f"{directory}/{name}" for name in names if name != NOTE]
+    if NOTE in names and not any(names_in(disk, path) for path in others):
+        with suppress(TxlogError):
+            disk.unlink(f"{directory}/{NOTE}")

@@ -1,49 +1,61 @@
 """Compacting a topic by key: the newest message of each key, in files that outlive the log.
 
-    1 scan      the compacted rows there are, and the log after their horizon, up to one LSN: the
-                number of the last message of each key, keys only (`newest_keys`)
+    1 scan      the existing compacted rows, and the log after their horizon, up to one LSN: the
+                number of the last message of each key, keys only (`NewestKeys`)
     2 build     the scan again, for the rows with these numbers, in order of their ids; a key whose
-                newest value is null is gone
+                newest value is null is dropped
     3 publish   under ledger ids that frames reserved (role c), each as its rows come; read back
-                and compared with what was put aside of them
-    4 switch    one frame for all partitions, decided again under the write lock; the files of the
-                compaction before lose their names
+                and compared with a copy put aside
+    4 switch    one frame for all partitions, decided again under the write lock; nothing
+                names the old compaction's files then
 
-However long the topic is, memory holds some keys (`newest_keys`), a bit for each message, and the
-rows of about a row group. What a crash leaves, by the step it comes in:
+However long the topic is, memory holds some keys (`NewestKeys`), a bit for each message, and the
+rows of about a row group. A crash leaves, by the step in which it happens:
 
-    1, 2, 3     nothing of what was put aside: scratch files have no name, or none but for the
-                moment in which they are made, and are empty then
+    1, 2, 3     no scratch files: these have no name, or one only for the moment in which they are
+                created, and are empty then
     3           a reserved id without a file; a temporary with a part of a file, whose lock is free;
                 files that nothing names
     4           before the frame is durable the same; after it files that nothing needs
 
-All of it is swept, and the next compaction begins anew.
+The sweep removes all of it, and the next compaction begins again.
 
-The frame holds the horizon, the last entry that was looked at; what comes after it is read from the
-log. So the next compaction costs what came since and the keys, never the history, and trimming the
-log takes nothing from it. The caller holds the maintenance lock.
+The frame has the horizon, the last entry that the scan read; later messages are read from the log.
+So the next compaction costs the new messages and the keys, never the history, and trimming the log
+does not affect it. The caller holds the maintenance lock.
 
-A row keeps what its message had, and its id: `marker_ledger`, `marker_entry` and `txn_index` hold
-it, as in a clean file of a sidecar, where the first two are a plain message's own place. What
-counts is what a reader sees, in its order: messages of a transaction at their marker, delayed ones
-as they were stored, of aborted ones nothing. Messages without a key are not in the result, as in
-Pulsar (without retain-null-key). Large messages are rows like others.
+A row keeps the columns of its message and its id. `marker_ledger`, `marker_entry` and `txn_index`
+have the id, as in a clean file of a sidecar; for a plain message the first two are its own place.
+The order is that of a reader: messages of a transaction at their marker, delayed messages where
+they are stored, and none of aborted transactions. Messages without a key are not in the result, as
+in Pulsar (without retain-null-key). Large messages are ordinary rows.
 
 Keys belong to partitions; one may be in two, after partitions were added or by a producer's choice.
-Each keeps its newest. Only a null stays as a row while another partition has a value of its key,
-or a view of the whole topic would show that older value again.
+Each keeps its newest. A null stays as a row while another partition has a value of its key.
+Otherwise a view of the whole topic would show that older value again.
 
+`NewestKeys` finds the newest message of each key, for any number of keys, in little memory. A
+message is identified by its number in a scan; every scan gives the same numbers. Keys are held,
+each with the number of its last message, until they take more than HELD_BYTES. Then these and all
+later keys are divided by a checksum of the key into shares, which wait in a scratch file. A share
+is processed like the whole, and divided again if it is too large. So every key is in one group with
+all its messages, and a group is small. The result for a group is a set of numbers, which as a
+bitmap take at most a bit per message.
 Source: Pulsar's TwoPhaseCompactor; Law 4, R17, R18.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from zlib import crc32
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
@@ -56,11 +68,18 @@ from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import is_compaction_due
 from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, visible_end
-from txlog.engine.plan.reading.newest import Stretch, fetched, in_ledgers, in_log
+from txlog.engine.plan.reading.newest import (
+    NewestRows,
+    ScanSegment,
+    fetched,
+    in_ledgers,
+    in_log,
+    last_of_each,
+)
 from txlog.engine.plan.reading.ranges import start_of
 from txlog.engine.plan.records import records_for
 from txlog.engine.storage.columns import conform
-from txlog.engine.storage.disk.protocol import Stream
+from txlog.engine.storage.disk.protocol import Disk, Stream
 from txlog.engine.storage.manifest import generations
 from txlog.engine.storage.scratch import Scratch, ScratchSlot
 from txlog.engine.storage.segment import (
@@ -72,23 +91,244 @@ from txlog.engine.storage.segment import (
 )
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.upkeep.space.newest_keys import KEYED, Group, NewestKeys, Numbers
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound
 
-# Of open files: plain messages and those of transactions come by turns from the row groups of two.
+# --- the newest message of each key ---------------------------------------------------------------
+
+
+KEYED = pa.schema([("key", pa.binary()), ("number", pa.int64())])
+HELD_BYTES = 4 << 20
+SHARE_BITS = 6  # of the checksum, for each division
+CHECKSUM_BITS = 32
+# so many are divided together, because otherwise shares would be many small pieces
+DIVIDED_BYTES = 4 << 20
+CHECKED_ROWS = 50_000  # rows whose keys are Python objects at the same time
+FRUITLESS = 8  # how many tables skip the check for repetitions after one had few
+NUMBER_BITS = 32  # of a number in one bitmap
+
+Group = dict[int, pa.Table]  # by partition: KEYED, in order
+
+
+class NewestKeys:
+    """The last message of each key, for each partition; for one thread, and to be closed.
+
+    held_bytes: the bytes in memory now
+    """
+
+    __slots__ = (
+        "_disk", "_divisions", "_held", "_scratch", "_shares", "_to_look_again", "_waiting",
+        "held_bytes",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, divisions: int = 0) -> None:
+        """divisions: how often the incoming keys were divided before."""
+        self._disk = disk
+        self._divisions = divisions
+        self._held: dict[int, NewestRows] = {}
+        self.held_bytes = 0
+        self._scratch: Scratch | None = None
+        self._shares: list[list[tuple[int, ScratchSlot]]] = [[] for _ in range(1 << SHARE_BITS)]
+        self._waiting: list[tuple[int, pa.Table]] = []  # to be divided
+        self._to_look_again = 0
+
+    def add(self, partition: int, table: pa.Table) -> None:
+        """Add the next messages of a partition: KEYED, in the order of the scan; null is no key.
+
+        raises: StoreFull, DiskFailed, NoResources
+        """
+        if self._scratch is not None:
+            self._put_aside(partition, table)
+            return
+        latest = self._held.get(partition)
+        if latest is None:
+            latest = self._held[partition] = NewestRows(KEYED)
+        bytes_before = latest.bytes
+        latest.add(table)
+        self.held_bytes += latest.bytes - bytes_before
+        if self.held_bytes > HELD_BYTES:
+            self._let_go()
+
+    def groups(self) -> Iterator[Group]:
+        """The last message of each key, some keys at a time; callers may repeat it.
+
+        raises: StoreFull, DiskFailed, NoResources
+        """
+        if self._scratch is None:
+            yield {partition: latest.table() for partition, latest in self._held.items()}
+            return
+        self._divide_waiting()
+        for share in self._shares:
+            inner = NewestKeys(self._disk, self._divisions + 1)
+            try:
+                for partition, pieces in groupby(share, key=itemgetter(0)):
+                    for table in self._read([piece for _, piece in pieces]):
+                        inner.add(partition, table)
+                yield from inner.groups()
+            finally:
+                inner.close()
+
+    def close(self) -> None:
+        """Free all memory and close the scratch file."""
+        self._held.clear()
+        self._waiting.clear()
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def _let_go(self) -> None:
+        """Divide the held keys, unless removing repetitions frees enough."""
+        tables = {partition: latest.table() for partition, latest in self._held.items()}
+        self.held_bytes = sum(latest.bytes for latest in self._held.values())
+        # equal checksums cannot be divided
+        if 2 * self.held_bytes <= HELD_BYTES or self._shift < 0:
+            return
+        self._scratch = Scratch(self._disk)
+        self._held.clear()
+        self.held_bytes = 0
+        for partition, table in tables.items():
+            self._put_aside(partition, table)
+
+    @property
+    def _shift(self) -> int:
+        """The bit of the checksum at which the share begins.
+
+        The first division uses the highest bits.
+
+        The partition of a key is a remainder of the same checksum, which depends on the lowest
+        bits.
+        """
+        return CHECKSUM_BITS - SHARE_BITS * (self._divisions + 1)
+
+    def _put_aside(self, partition: int, table: pa.Table) -> None:
+        """Divide the rows soon; repetitions are left out if there are many."""
+        keyed = table.filter(pc.is_valid(table.column("key")))
+        if self._to_look_again:
+            self._to_look_again -= 1
+        else:
+            last = last_of_each(keyed)
+            if 4 * last.num_rows > 3 * keyed.num_rows:
+                self._to_look_again = FRUITLESS
+            keyed = last
+        self._waiting.append((partition, keyed))
+        self.held_bytes += keyed.nbytes
+        if self.held_bytes >= DIVIDED_BYTES:
+            self._divide_waiting()
+
+    def _divide_waiting(self) -> None:
+        """Write the waiting rows to the scratch file, each row in its share."""
+        waiting, self._waiting, self.held_bytes = self._waiting, [], 0
+        for partition, tables in groupby(waiting, key=itemgetter(0)):
+            for batch in (
+                pa.concat_tables([table for _, table in tables]).combine_chunks().to_batches()
+            ):
+                self._divide(partition, batch)
+
+    def _divide(self, partition: int, batch: pa.RecordBatch) -> None:
+        assert self._scratch is not None
+        share = pa.concat_arrays(
+            [
+                self._share(batch.column("key").slice(start, CHECKED_ROWS))
+                for start in range(0, batch.num_rows, CHECKED_ROWS)
+            ]
+        )
+        order = pc.sort_indices(share)  # rows of equal shares stay in order
+        rows, runs, start = batch.take(order), pc.run_end_encode(share.take(order)), 0
+        for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            piece = self._scratch.put([rows.slice(start, end - start).serialize()])
+            self._shares[number].append((partition, piece))
+            start = end
+
+    def _share(self, keys: pa.Array) -> pa.Array:
+        """The share of each key."""
+        sums = pa.array([*map(crc32, keys.to_pylist())], pa.int64())
+        return pc.bit_wise_and(pc.shift_right(sums, self._shift), len(self._shares) - 1)
+
+    def _read(self, pieces: list[ScratchSlot]) -> Iterator[pa.Table]:
+        """The tables put aside, in order: small pieces together."""
+        assert self._scratch is not None
+        batches, size = list[pa.RecordBatch](), 0
+        for piece in pieces:
+            data = pa.py_buffer(self._scratch.get(piece))
+            batches.append(pa.ipc.read_record_batch(data, KEYED))
+            size += piece.length
+            if size >= DIVIDED_BYTES:
+                yield pa.Table.from_batches(batches)
+                batches, size = [], 0
+        if batches:
+            yield pa.Table.from_batches(batches)
+
+
+class NumberSet:
+    """A set of numbers of messages."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: dict[int, BitMap] = {}  # by their upper bits
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts.values()))
+
+    def add(self, numbers: pa.Array) -> None:
+        """Add numbers of type int64."""
+        for upper, lower in _halves(numbers):
+            self._parts[upper] = self._parts.get(upper, BitMap()) | lower
+
+    def within(self, start: int, stop: int) -> pa.Array:
+        """The numbers from start to stop - 1, rising."""
+        bits: dict[int, BitMap] = {}
+        while start < stop:
+            upper = start >> NUMBER_BITS
+            base, end = upper << NUMBER_BITS, min(stop, upper + 1 << NUMBER_BITS)
+            bits[upper] = BitMap(range(start - base, end - base))
+            start = end
+        return self._and(bits)
+
+    def has(self, numbers: pa.Array) -> pa.Array:
+        """For each of these numbers, whether the set has it."""
+        return pc.is_in(numbers, self._and(dict(_halves(numbers))))
+
+    def _and(self, others: dict[int, BitMap]) -> pa.Array:
+        parts = [pa.array([], pa.int64())]
+        for upper, other in sorted(others.items()):
+            part = self._parts.get(upper)
+            if part is not None and (both := part & other):
+                lower = both.to_array()
+                data = pa.Array.from_buffers(pa.uint32(), len(lower), [None, pa.py_buffer(lower)])
+                parts.append(pc.add(data.cast(pa.int64()), upper << NUMBER_BITS))
+        return pa.concat_arrays(parts)
+
+
+def _halves(numbers: pa.Array) -> Iterator[tuple[int, BitMap]]:
+    """Numbers by their upper bits."""
+    uppers = pc.shift_right(numbers, NUMBER_BITS)
+    for upper in pc.unique(uppers).to_pylist():
+        of_upper = numbers.filter(pc.equal(uppers, upper))
+        lower = pc.bit_wise_and(of_upper, (1 << NUMBER_BITS) - 1).cast(pa.uint32())
+        if isinstance(lower, pa.ChunkedArray):
+            lower = lower.combine_chunks()
+        lowers = array("I")
+        lowers.frombytes(memoryview(lower.buffers()[1])[4 * lower.offset :][: 4 * len(lower)])
+        yield upper, BitMap(lowers)
+
+
+# --- compaction -----------------------------------------------------------------------------------
+
+
+# Decoded bytes of open files: plain messages and those of transactions alternate between the row
+# groups of two files.
 KEPT_DECODED_BYTES = 32 << 20
 
 
 @dataclass(slots=True)
 class TopicCompactReport:
-    """What a compaction of a topic did, or would do.
+    """The counts of a compaction of a topic, or of a dry run.
 
-    lsn:          all partitions as of this one
-    partitions:   those that had anything new
-    messages:     how many were looked at, compacted rows of before included
-    keys_kept:    rows that stay; keys_deleted: by a null; without_key: messages that have none
+    lsn: all partitions are compacted at this LSN
+    partitions:   the partitions with new messages
+    messages:     how many the scan read, including old compacted rows
+    keys_kept:    rows that stay; keys_deleted: by a null; without_key: messages without a key
     """
 
     lsn: int = 0
@@ -115,11 +355,11 @@ def compact_topic(
     try:
         view.files.kept_bytes_max = KEPT_DECODED_BYTES
         view.take(view.journal.read_durable())
-        work = _Work(store, view, number, report)
+        work = _TopicCompaction(store, view, number, report)
         if not work.changed:
             return False
         ops = [work.of(partition, dry_run=dry_run) for partition in work.changed]
-        if dry_run or store.write(lambda live, now: deciding.switch(live, ops)):
+        if dry_run or store.write(lambda live, now: deciding.switch_compacted(live, ops)):
             return not dry_run
         for op in ops:
             for file in op.files:
@@ -131,9 +371,9 @@ def compact_topic(
 
 
 def compact_due(store: Store) -> int:
-    """Compact each topic past its threshold; returns how many got other files.
+    """Compact each topic past its threshold; returns how many got new files.
 
-    One that cannot be compacted is noted, and its turn comes again; it does not keep the others.
+    A topic that cannot be compacted is noted and retried later; it does not stop the others.
     raises: StoreFull, DiskFailed
     """
 
@@ -159,71 +399,82 @@ def compact_due(store: Store) -> int:
 
 def compacted_bytes(view: View, partitions: list[int]) -> int:
     """Bytes of the files of compacted rows."""
-    known = [view.topic(partition).compaction for partition in partitions]
-    ledgers = [ledger for one in known if one is not None for ledger in one.ledgers]
+    compactions = [view.topic(partition).compaction for partition in partitions]
+    ledgers = [
+        ledger
+        for compaction in compactions
+        if compaction is not None
+        for ledger in compaction.ledgers
+    ]
     return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 
-class _Work:
-    """One compaction: what of which partition is newest, and the files made of it.
+class _TopicCompaction:
+    """One compaction: the newest messages of each partition, and the files made of them.
 
     changed: the partitions with entries after their horizon, by store-wide number
     """
 
     def __init__(self, store: Store, view: View, topic: int, report: TopicCompactReport) -> None:
         self._store, self._view, self._report = store, view, report
-        found = live_topic(view, topic, "")
-        every = list(numbers(found))
-        for partition in every:
-            check_available(view, found, partition)
+        topic_record = live_topic(view, topic, "")
+        partitions = list(numbers(topic_record))
+        for partition in partitions:
+            check_available(view, topic_record, partition)
         report.lsn = view.lsn
-        report.size_before_bytes = compacted_bytes(view, every)
-        self.changed = [one for one in every if self._has_more(one)]
+        report.size_before_bytes = compacted_bytes(view, partitions)
+        self.changed = [partition for partition in partitions if self._has_more(partition)]
         report.partitions = len(self.changed)
-        of_all = every if self.changed else []
-        self._newest = {partition: Numbers() for partition in of_all}
-        self._shared: dict[int, Numbers] = {}  # of keys that several partitions have
-        self._staying: dict[int, Numbers] = {}  # nulls: another partition has a value of the key
+        of_all = partitions if self.changed else []
+        self._newest = {partition: NumberSet() for partition in of_all}
+        self._shared: dict[int, NumberSet] = {}  # numbers of keys that several partitions have
+        self._staying: dict[int, NumberSet] = {}  # nulls: another partition has a value of the key
         with closing(NewestKeys(store.disk)) as keys:
             for partition in of_all:
                 self._scan(partition, keys)
             for group in keys.groups():
                 self._note(group)
-            nulls = {one: self._nulls(one, known) for one, known in self._shared.items()}
+            nulls = {
+                partition_: self._nulls(partition_, numbers_)
+                for partition_, numbers_ in self._shared.items()
+            }
             for group in keys.groups() if any(map(len, nulls.values())) else ():
                 self._note_staying(group, nulls)
-        unchanged = [one for one in every if one not in self.changed]
+        unchanged = [partition for partition in partitions if partition not in self.changed]
         report.size_after_bytes = compacted_bytes(view, unchanged)
         report.keys_kept = sum(
             ref.rows
-            for one in unchanged
-            if (known := view.topic(one).compaction) is not None
+            for partition in unchanged
+            if (known := view.topic(partition).compaction) is not None
             for ledger in known.ledgers
             for ref in view.files.of(ledger)
         )
 
     def _behind(self, partition: int) -> Mark:
-        """What comes after this was not compacted yet, as far as it still exists."""
-        known, first = self._view.topic(partition).compaction, start_of(self._view, partition)
-        if known is None or self._has_lost(known):
+        """The position after which messages are not compacted yet."""
+        compaction, first = self._view.topic(partition).compaction, start_of(self._view, partition)
+        if compaction is None or self._has_lost(compaction):
             return first
-        return max((*known.horizon, 0), first)
+        return max((*compaction.horizon, 0), first)
 
-    def _has_lost(self, known: Compaction) -> bool:
-        """Whether a repair gave up rows of it: the log may have them still, so all is read."""
-        return any(loss.ledger in known.ledgers for loss in self._view.catalog.losses)
+    def _has_lost(self, compaction: Compaction) -> bool:
+        """Whether a repair gave up rows of it.
+
+        The log may still have them, so all of it is read.
+        """
+        return any(loss.ledger in compaction.ledgers for loss in self._view.catalog.losses)
 
     def _has_more(self, partition: int) -> bool:
-        behind = self._behind(partition)
-        return bool(plan(self._view, partition, behind, 1, bytes_max=NO_MATTER).messages)
+        start = self._behind(partition)
+        return bool(plan(self._view, partition, start, 1, bytes_max=NO_MATTER).messages)
 
-    def _stretches(self, partition: int) -> Iterator[tuple[int, Stretch]]:
+    def _stretches(self, partition: int) -> Iterator[tuple[int, ScanSegment]]:
         """The scan of a partition, in order, each with the number of its first message."""
-        view, behind, at = self._view, self._behind(partition), 0
-        known = view.topic(partition).compaction
+        view, start, at = self._view, self._behind(partition), 0
+        compaction = view.topic(partition).compaction
         for stretches in (
-            in_ledgers(view, () if known is None else known.ledgers),
-            in_log(view, partition, behind),
+            in_ledgers(view, () if compaction is None else compaction.ledgers),
+            in_log(view, partition, start),
         ):
             for stretch in stretches:
                 view.files.forget_but({ledger for ledger, _, _ in stretch.requests})
@@ -240,46 +491,48 @@ class _Work:
             keys.add(partition, pa.Table.from_arrays([key, number], schema=KEYED))
 
     def _note(self, group: Group) -> None:
-        """Take the numbers of some keys, all that there are of them."""
+        """Take the numbers of a group of keys."""
         for partition, table in group.items():
             self._newest[partition].add(table.column("number"))
         if len(group) < 2:
             return
-        every = pa.concat_tables([table.select(["key"]) for table in group.values()])
-        counted = pc.value_counts(every.column("key"))
+        keys = pa.concat_tables([table.select(["key"]) for table in group.values()])
+        counted = pc.value_counts(keys.column("key"))
         shared = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
         for partition, table in group.items() if len(shared) else ():
-            some = table.filter(pc.is_in(table.column("key"), shared))
-            self._shared.setdefault(partition, Numbers()).add(some.column("number"))
+            of_shared = table.filter(pc.is_in(table.column("key"), shared))
+            self._shared.setdefault(partition, NumberSet()).add(of_shared.column("number"))
 
-    def _nulls(self, partition: int, some: Numbers) -> Numbers:
-        """Those of some messages that have no value."""
-        nulls = Numbers()
-        for at, rows in self._rows(partition, some, ("value",)):
+    def _nulls(self, partition: int, numbers: NumberSet) -> NumberSet:
+        """The given messages that have no value."""
+        nulls = NumberSet()
+        for at, rows in self._rows(partition, numbers, ("value",)):
             nulls.add(at.filter(pc.is_null(rows.column("value"))))
         return nulls
 
-    def _note_staying(self, group: Group, nulls: dict[int, Numbers]) -> None:
-        """Find the nulls among some keys of which another partition has a value."""
+    def _note_staying(self, group: Group, nulls: dict[int, NumberSet]) -> None:
+        """Find the nulls of a group whose keys have a value in another partition."""
         alive, waiting = list[pa.Array](), dict[int, pa.Table]()
         for partition, table in group.items():
             if partition not in nulls:
                 continue
-            some = table.filter(self._shared[partition].has(table.column("number")))
-            is_null = nulls[partition].has(some.column("number"))
-            alive += some.filter(pc.invert(is_null)).column("key").chunks
-            waiting[partition] = some.filter(is_null)
-        known = pa.chunked_array(alive, pa.binary()).combine_chunks()
+            shadowing = table.filter(self._shared[partition].has(table.column("number")))
+            is_null = nulls[partition].has(shadowing.column("number"))
+            alive += shadowing.filter(pc.invert(is_null)).column("key").chunks
+            waiting[partition] = shadowing.filter(is_null)
+        alive_keys = pa.chunked_array(alive, pa.binary()).combine_chunks()
         for partition, table in waiting.items():
-            some = table.filter(pc.is_in(table.column("key"), known))
-            self._staying.setdefault(partition, Numbers()).add(some.column("number"))
+            shadowing = table.filter(pc.is_in(table.column("key"), alive_keys))
+            self._staying.setdefault(partition, NumberSet()).add(shadowing.column("number"))
 
     def _rows(
-        self, partition: int, some: Numbers, names: Sequence[str] = tuple(MESSAGE.names)
+        self, partition: int, numbers: NumberSet, names: Sequence[str] = tuple(MESSAGE.names)
     ) -> Iterator[tuple[pa.Array, pa.Table]]:
-        """Some messages in order: (their numbers, their rows with these columns of MESSAGE)."""
+        """The given messages in order: (their numbers, their rows with these columns of
+        MESSAGE).
+        """
         for at, stretch in self._stretches(partition):
-            here = some.within(at, at + stretch.rows)
+            here = numbers.within(at, at + stretch.rows)
             if not len(here):
                 continue
             places, done = stretch.places(self._view).take(pc.subtract(here, at)), 0
@@ -288,43 +541,43 @@ class _Work:
                 done += rows.num_rows
 
     def of(self, partition: int, *, dry_run: bool) -> PartitionCompacted:
-        """The files of a partition, published; a dry run makes and counts them only."""
+        """The files of a partition, published; a dry run only encodes and counts them."""
         view = self._view
-        known = view.topic(partition).compaction
+        compaction = view.topic(partition).compaction
         last = visible_end(view, partition)
         files = list[FileRef]()
-        some = self._newest.pop(partition)
-        left, pieces = len(some), self._pieces(partition, some)
+        numbers = self._newest.pop(partition)
+        rows_left, pieces = len(numbers), self._pieces(partition, numbers)
         while (first := next(pieces, None)) is not None:
-            files.append(self._publish(partition, first, pieces, left, dry_run=dry_run))
-            left -= files[-1].rows
+            files.append(self._publish(partition, first, pieces, rows_left, dry_run=dry_run))
+            rows_left -= files[-1].rows
         self._report.files += len(files)
         self._report.size_after_bytes += sum(file.bytes for file in files)
-        old = [] if known is None else known.ledgers
+        old = [] if compaction is None else compaction.ledgers
         return PartitionCompacted(partition, [*old], files, last[:2], view.lsn)
 
-    def _staying_rows(self, partition: int, some: Numbers) -> Iterator[pa.Table]:
+    def _staying_rows(self, partition: int, numbers: NumberSet) -> Iterator[pa.Table]:
         """The rows of a partition that stay."""
         staying = self._staying.get(partition)
-        for at, rows in self._rows(partition, some):
+        for at, rows in self._rows(partition, numbers):
             is_kept = pc.is_valid(rows.column("value"))
             if staying is not None:
                 is_kept = pc.or_(is_kept, staying.has(at))
-            kept = rows
-            # a few rows that are no copy would keep all row groups they are from
+            staying_rows = rows
+            # a slice of few rows would keep all its row groups in memory, so copy them
             if 2 * rows.nbytes < rows.get_total_buffer_size() or not pc.all(is_kept).as_py():
-                kept = rows.filter(is_kept)
-            self._report.keys_kept += kept.num_rows
-            self._report.keys_deleted += rows.num_rows - kept.num_rows
-            yield kept
+                staying_rows = rows.filter(is_kept)
+            self._report.keys_kept += staying_rows.num_rows
+            self._report.keys_deleted += rows.num_rows - staying_rows.num_rows
+            yield staying_rows
 
-    def _pieces(self, partition: int, some: Numbers) -> Iterator[pa.Table]:
-        """The same, about a row group at a time, and no more than a file may have."""
+    def _pieces(self, partition: int, numbers: NumberSet) -> Iterator[pa.Table]:
+        """The same rows, about a row group at a time, and at most as many as a file may have."""
         waiting, most = list[pa.Table](), self._store.settings.ledger_bytes_max
         rows = size = 0
-        for kept in self._staying_rows(partition, some):
-            waiting.append(kept)
-            rows, size = rows + kept.num_rows, size + kept.nbytes
+        for rows_ in self._staying_rows(partition, numbers):
+            waiting.append(rows_)
+            rows, size = rows + rows_.num_rows, size + rows_.nbytes
             step = min(piece_rows(rows, 2 * size), max(1, most * rows // max(1, size)))
             if rows < step:
                 continue
@@ -337,64 +590,72 @@ class _Work:
             yield pa.concat_tables(waiting)
 
     def _publish(
-        self, partition: int, first: pa.Table, more: Iterator[pa.Table], left: int, *, dry_run: bool
+        self,
+        partition: int,
+        first: pa.Table,
+        more: Iterator[pa.Table],
+        rows_left: int,
+        *,
+        dry_run: bool,
     ) -> FileRef:
-        """A file of the first and more pieces, as many as it has room for.
+        """Write a file of the first and more pieces, up to its size limit.
 
-        left: how many rows there are at most, each of another key
+        left: the most rows that are left, each with its own key
         """
         store, records = self._store, records_for(topic_of(self._view.catalog, partition))
-        made = SegmentStream(records)
+        segment = SegmentStream(records)
         pieces = self._of_one_file(first, more)
         ledger = 0
         if not dry_run:
             ledger = store.write(lambda live, now: deciding.reserve(live, partition))
-        keys = min(left, GROUP_ROWS)
-        if not ledger:  # also where the topic was deleted, and then the switch is refused
-            for _ in made.sealed(pieces, keys):
+        keys = min(rows_left, GROUP_ROWS)
+        if not ledger:  # also if the topic was deleted; the switch is refused then
+            for _ in segment.sealed(pieces, keys):
                 pass
-            return made.ref("", ledger, clean=True)
+            return segment.ref("", ledger, clean=True)
         generation = max([self._view.manifest.generation, *generations(store.disk)])
         path = sealed_path(ledger_dir(self._view.catalog, partition, "c"), ledger, generation)
         with closing(Scratch(store.disk)) as aside:
-            kept = list[ScratchSlot]()
-            stream = Stream(made.sealed(_put_aside(pieces, aside, kept), keys))
+            copies = list[ScratchSlot]()
+            stream = Stream(segment.sealed(_put_aside(pieces, aside, copies), keys))
             with store.disk.publishing(path, stream):
                 pass
-            ref = made.ref(path, ledger, clean=True)
-            compare_rows(store, ref, _put_there(aside, kept), records=records)
+            ref = segment.ref(path, ledger, clean=True)
+            compare_rows(store, ref, _put_there(aside, copies), records=records)
         return ref
 
     def _of_one_file(self, piece: pa.Table | None, more: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        at, left = 0, self._store.settings.ledger_bytes_max
+        at, bytes_left = 0, self._store.settings.ledger_bytes_max
         entry = MESSAGE.get_field_index("entry")
         while piece is not None:
-            count, left = piece.num_rows, left - piece.nbytes
+            count, bytes_left = piece.num_rows, bytes_left - piece.nbytes
             yield piece.set_column(entry, "entry", pa.arange(at, at + count))
             at += count
-            piece = next(more, None) if left > 0 else None
+            piece = next(more, None) if bytes_left > 0 else None
 
 
 def _put_aside(
-    pieces: Iterable[pa.Table], aside: Scratch, kept: list[ScratchSlot]
+    pieces: Iterable[pa.Table], aside: Scratch, copies: list[ScratchSlot]
 ) -> Iterator[pa.Table]:
-    """The same pieces, of each a copy as it was."""
+    """The same pieces; puts a copy of each aside."""
     for piece in pieces:
-        kept.append(aside.put(encode_part(piece)))
+        copies.append(aside.put(encode_part(piece)))
         yield piece
         _give_back()
 
 
-def _put_there(aside: Scratch, kept: Iterable[ScratchSlot]) -> Iterator[pa.Table]:
-    """The copies, one by one."""
-    for one in kept:
-        with pa.ipc.open_file(pa.py_buffer(aside.get(one))) as reader:
+def _put_there(aside: Scratch, copies: Iterable[ScratchSlot]) -> Iterator[pa.Table]:
+    """Read the copies back, one by one."""
+    for copy in copies:
+        with pa.ipc.open_file(pa.py_buffer(aside.get(copy))) as reader:
             yield conform(reader.read_all())
         _give_back()
 
 
 def _give_back() -> None:
-    """Let the system have what was freed: it is kept, in sizes of which others come next."""
+    """Return freed memory to the system: the allocator keeps blocks, and later blocks have
+    other sizes.
+    """
     pool = pa.default_memory_pool()
     pool.release_unused()
     if pool.backend_name != "system":

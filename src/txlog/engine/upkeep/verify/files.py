@@ -1,28 +1,32 @@
-"""Verifying the files of a store: those that are named, and those that lie beside them.
+"""Verifying the files of a store: named files, and other files next to them.
 
-A named file is compared with its checksum; a deep look also decodes rows, bitmaps, dumps and the
-chunks of large messages. Of the rest, which no answer ever comes from:
+A named file is compared with its checksum; a deep check also decodes rows, bitmaps, dumps and the
+chunks of large messages. Other files, which no reader uses:
 
-    fixed    the reserve, lock files, pins, what recovery cut off
-    names    temporaries of the dead, files that no manifest and no frame names, foreign ones
-    left     manifests before the two that are kept, locks of consumers that have left
+    fixed    the reserve, lock files, pins, bytes that recovery cut off
+    names    temporaries of dead processes, files that no manifest and no frame names, foreign files
+    left     manifests before the two that are kept, locks of detached consumers
     staged   files of jobs that never ended
 
-These are warnings: the next upkeep removes most of them, and foreign files are for whoever put them
-there.
+These are warnings: the next upkeep removes most of them, and a user should move foreign files away.
+
+The logs of changes are also compared with the state. The newest row of a key, a cursor, or a thing
+of the catalog is its state at the cut of the checkpoint, as its dump has it: an extra, missing or
+different row is a contradiction.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyroaring import BitMap, BitMap64
 
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.folds.buffer import Chunked
+from txlog.engine.folds.buffer import ChunkedMessage
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.staging import STAGE_DIR, job_time
 from txlog.engine.storage.bucket import BucketFile
@@ -30,7 +34,15 @@ from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.journal.journal import FLUSH_LOCK
-from txlog.engine.storage.manifest import DumpRef, HistoryRef, generations, manifest_path
+from txlog.engine.storage.manifest import (
+    ChangeRef,
+    DumpRef,
+    HistoryRef,
+    Manifest,
+    changes_of,
+    generations,
+    manifest_path,
+)
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -38,7 +50,9 @@ from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.liveness import WRITE_LOCK, holder_of
 from txlog.engine.store.pins import PINS_LOCK, pins
 from txlog.engine.store.store import MAINTENANCE_PATH
-from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
+from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES, decoded, newest, read
+from txlog.engine.upkeep.changes.log import HINT as CHANGES_HINT
+from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, snapshot
 from txlog.engine.upkeep.checkpoint.history import HISTORY
 from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.upkeep.space.sweep import below_topics, detached, every_directory, names_in
@@ -49,7 +63,7 @@ from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be rebuilt"
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
-# Whether a missing path is still wanted: a checkpoint may have replaced it meanwhile.
+# Whether a missing path is still named: a checkpoint may have replaced it meanwhile.
 IsWanted = Callable[[str], bool]
 
 
@@ -63,10 +77,12 @@ def check_segment(
     is_wanted: IsWanted,
     *,
     deep: bool = False,
-    chunked: Chunked | None = None,
+    chunked: ChunkedMessage | None = None,
     partition: int | None = None,
 ) -> bool:
-    """Every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is good."""
+    """Check every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is
+    good.
+    """
     try:
         file = open_file(disk, ref.path)
     except MissingFile as error:
@@ -108,18 +124,18 @@ def check_segment(
 
 
 def _check_counted(reader: SegmentReader) -> None:
-    """Check what a FileRef says of the rows, by which query engines skip what they do not need."""
+    """Check the fields of a FileRef about its rows; query engines use them to skip files."""
     ref = reader.ref
     if ref.messages < 0:
         return
     kinds = reader.rows(0, ref.rows, ["kind"]).column("kind")
-    found = int(pc.sum(pc.equal(kinds, KIND_DATA)).as_py() or 0)
-    if found != ref.messages:
-        raise damaged(ref.path, 0, ref.bytes, f"{ref.messages} messages", f"{found}", HINT)
+    counted = int(pc.sum(pc.equal(kinds, KIND_DATA)).as_py() or 0)
+    if counted != ref.messages:
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.messages} messages", f"{counted}", HINT)
     if "/_txnlog/" in ref.path or f"/{COMPACTED_DIR}/" in ref.path:
-        return  # a row is found by its marker
-    said = {reader.statistics(number, "ledger") for number in range(len(ref.groups))}
-    if said - {(ref.ledger, ref.ledger)}:
+        return  # rows there are located by their markers
+    bounds = {reader.statistics(number, "ledger") for number in range(len(ref.groups))}
+    if bounds - {(ref.ledger, ref.ledger)}:
         raise damaged(ref.path, 0, ref.bytes, f"ledger {ref.ledger} in each row", "others", HINT)
 
 
@@ -134,26 +150,26 @@ def check_state(
     deep: bool = False,
     is_whole: bool = False,
 ) -> list[DumpRef]:
-    """A state file and the dumps that manifests name in it; returns those that are damaged.
+    """Check a state file and the dumps that manifests name in it; returns the damaged dumps.
 
-    is_whole: it was made along with the manifest that names these, so it has no others
+    is_whole: it was written with the manifest that names these dumps, so it has no others
     """
-    wanted = list(refs)
+    refs_named = list(refs)
     try:
         data = disk.read(path)
     except MissingFile as error:
         if not is_wanted(path):
             return []
         findings.caught(error, path=path, hint=HINT)
-        return wanted
+        return refs_named
     except TxlogError as error:
         findings.caught(error, path=path)
-        return wanted
+        return refs_named
     findings.read(len(data))
     if data[:_STATE_HEAD_BYTES] != STATE_HEAD.pack(STATE_MAGIC, salt):
         findings.error(601, f"the header of {path} is damaged", path=path, offset=0, hint=HINT)
-        return wanted
-    end = max((ref.offset + ref.length for ref in wanted), default=_STATE_HEAD_BYTES)
+        return refs_named
+    end = max((ref.offset + ref.length for ref in refs_named), default=_STATE_HEAD_BYTES)
     if is_whole and len(data) > end:
         findings.warning(
             "void",
@@ -162,7 +178,7 @@ def check_state(
             offset=end,
         )
     bad: list[DumpRef] = []
-    for ref in wanted:
+    for ref in refs_named:
         blob = data[ref.offset : ref.offset + ref.length]
         where = f"{ref.kind} {ref.a}" + (f" {ref.b}" if ref.b else "")
         if len(blob) != ref.length or crc32c(blob) != ref.crc:
@@ -192,7 +208,7 @@ def check_state(
 def check_history(
     disk: Disk, ref: HistoryRef, findings: Findings, is_wanted: IsWanted, *, deep: bool = False
 ) -> bool:
-    """A part of the transaction log's history; returns whether it is good."""
+    """Check a part of the transaction log's history; returns whether it is good."""
     try:
         data = disk.read(ref.path)
     except MissingFile as error:
@@ -216,8 +232,8 @@ def check_history(
         findings.caught(error, path=ref.path)
         return False
     except (pa.ArrowException, OSError) as error:
-        said = said_by_arrow(error)
-        findings.error(601, f"{ref.path} cannot be read: {said}", path=ref.path, hint=HINT)
+        reason = said_by_arrow(error)
+        findings.error(601, f"{ref.path} cannot be read: {reason}", path=ref.path, hint=HINT)
         return False
     return True
 
@@ -260,18 +276,18 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
     out: set[str] = set()
     for directory in (*_FIXED, *every_directory(disk)):
         if directory == QUARANTINE_DIR:
-            continue  # it is where they go
+            continue  # irregular files are moved there
         for name in names_in(disk, directory) or ():
             path = f"{directory}/{name}" if directory else name
             kind = disk.kind(path)
             pattern = _FIXED.get(directory, _OF_TOPICS)
-            known = pattern.fullmatch(name) or name.startswith(TEMPORARY_PREFIX)
-            if kind in ("", "file") or name in _DIRECTORIES or not known:
+            is_known = pattern.fullmatch(name) or name.startswith(TEMPORARY_PREFIX)
+            if kind in ("", "file") or name in _DIRECTORIES or not is_known:
                 continue
-            what = "a file without read permission" if kind == "unreadable" else f"a {kind}"
+            kind_text = "a file without read permission" if kind == "unreadable" else f"a {kind}"
             findings.warning(
                 "irregular",
-                f"{path} is {what} where a store has a file",
+                f"{path} is {kind_text} where a store has a file",
                 path=path,
                 hint="move it away, or txlog admin repair --apply moves it to the quarantine",
             )
@@ -279,18 +295,18 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
     return out
 
 
-# --- what lies beside them -------------------------------------------------------------------
+# --- other files -----------------------------------------------------------------------------
 
 
 def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ()) -> None:
-    """The reserve, the lock files, pins, what recovery cut off."""
+    """Check the reserve, the lock files, pins, and bytes that recovery cut off."""
     if RESERVE_PATH not in irregular:
         _check_reserve(disk, findings)
     for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK, FLUSH_LOCK):
         if path in irregular:
             continue
         if not disk.exists(path):
-            if path not in (PINS_LOCK, FLUSH_LOCK):  # made by the first who takes it
+            if path not in (PINS_LOCK, FLUSH_LOCK):  # the first process that takes it creates it
                 findings.warning(
                     "lock", f"{path} is missing", path=path, hint="the next writer makes it"
                 )
@@ -346,7 +362,7 @@ def _check_reserve(disk: Disk, findings: Findings) -> None:
 
 def check_names(
     disk: Disk,
-    named: set[str],
+    named_files: set[str],
     findings: Findings,
     is_wanted: IsWanted,
     irregular: Collection[str] = (),
@@ -356,18 +372,18 @@ def check_names(
         for path, name in _names(disk, directory, findings):
             if path in irregular:
                 continue
-            _check_name(disk, path, name, pattern, named, findings, is_wanted)
+            _check_name(disk, path, name, pattern, named_files, findings, is_wanted)
     strays: list[str] = []
     for directory in every_directory(disk, strays):
         if f"/{STAGE_DIR}" in directory:
-            continue  # nothing in it is ever named
+            continue  # no manifest ever names its files
         if directory.count("/") == _PARTITION_LEVEL and not _is_partition(directory):
             strays.append(directory)
         pattern = _CHANGES if f"/{CURSORS_DIR}/" in directory else _OF_TOPICS
         for path, name in _names(disk, directory, findings):
             if path in irregular:
                 continue
-            _check_name(disk, path, name, pattern, named, findings, is_wanted)
+            _check_name(disk, path, name, pattern, named_files, findings, is_wanted)
     for path in strays:
         _foreign(path, findings)
 
@@ -377,7 +393,7 @@ def _is_partition(path: str) -> bool:
 
 
 def _names(disk: Disk, directory: str, findings: Findings) -> Iterator[tuple[str, str]]:
-    """(path, name) of what lies in a directory of a store."""
+    """(path, name) of the entries of a directory of a store."""
     names = names_in(disk, directory)
     if names is None:
         _foreign(directory, findings)
@@ -397,16 +413,17 @@ def _foreign(path: str, findings: Findings) -> None:
 def check_left(
     disk: Disk,
     view: View,
-    before: Sequence[int],
+    generations_before: Sequence[int],
     findings: Findings,
     irregular: Collection[str] = (),
 ) -> None:
-    """Manifests that a checkpoint should have removed, locks that a consumer should have.
+    """Check for manifests that a checkpoint should have removed, and locks that a consumer
+    should have.
 
-    before: the generations when the look began; one that went since was being removed
+    generations_before: the generations when the check began; a missing one was being removed
     """
     now = {*generations(disk)}
-    for generation in before[:-2]:
+    for generation in generations_before[:-2]:
         if generation in now:
             path = manifest_path(generation)
             findings.warning(
@@ -425,9 +442,9 @@ def check_left(
 
 
 def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
-    """Check what jobs have staged; that of a running job is fine.
+    """Check the files that jobs have staged; files of a running job are fine.
 
-    oldest_ms: a job that began before has ended, or never will
+    oldest_ms: a job that began before this has ended, or never will
     """
     for topic in below_topics(disk, 3):
         stage = f"{topic}/{STAGE_DIR}"
@@ -455,7 +472,7 @@ def _check_name(
     path: str,
     name: str,
     pattern: re.Pattern[str],
-    named: set[str],
+    named_files: set[str],
     findings: Findings,
     is_wanted: IsWanted,
 ) -> None:
@@ -471,9 +488,99 @@ def _check_name(
         _foreign(path, findings)
     elif (
         path.endswith((".state", ".arrow", ".parquet"))
-        and path not in named
+        and path not in named_files
         and not holder_of(disk, path)[0]
         and not is_wanted(path)
         and disk.exists(path)
     ):
         findings.warning("unnamed", f"{path} is named by nothing", path=path, hint=UNNAMED_HINT)
+
+
+# --- logs of changes ------------------------------------------------------------------------------
+
+
+# Columns about the change, and not about the state after it.
+_OF_CHANGE: Final = frozenset(
+    "lsn time change first_lsn changes messages ranges txn batch complete".split()
+)
+_SHOWN_MAX: Final = 5
+Row = dict[str, Any]
+States = dict[tuple[Any, ...], Row]
+
+
+def check_changes(
+    disk: Disk, ref: ChangeRef, findings: Findings, is_wanted: IsWanted, *, deep: bool = False
+) -> bool:
+    """Check one file; returns whether it is good."""
+    try:
+        data = disk.read(ref.path)
+        findings.read(len(data))
+        table = decoded(ref, data)
+        if deep:
+            table.validate(full=True)
+    except MissingFile as error:
+        if not is_wanted(ref.path):
+            return True
+        findings.caught(error, path=ref.path, hint=CHANGES_HINT)
+        return False
+    except TxlogError as error:
+        findings.caught(error, path=ref.path, hint=CHANGES_HINT)
+        return False
+    except (pa.ArrowException, OSError) as error:
+        findings.error(601, f"{ref.path} cannot be read: {error}", path=ref.path, hint=CHANGES_HINT)
+        return False
+    return True
+
+
+def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
+    """Compare the final state in the logs of a checkpoint with its dumps."""
+    logs = changes_of(manifest)
+    if not logs.begun:
+        return
+    try:
+        states = snapshot(disk, manifest.dumps, manifest.cut_lsn, manifest.time_ms)
+        for kind, schema in SCHEMAS.items():
+            tables = [read(disk, ref) for ref in logs.refs if ref.kind == kind]
+            latest = newest(kind, pa.concat_tables([schema.empty_table(), *tables]))
+            _compare(kind, _states(kind, latest), _states(kind, states[kind]), findings)
+    except MissingFile:
+        return  # a checkpoint has replaced the files meanwhile, or the loss is reported already
+    except TxlogError:
+        return  # a dump is damaged, which is reported already
+
+
+def _compare(kind: str, from_logs: States, from_dumps: States, findings: Findings) -> None:
+    """Compare two maps from key to state; reports the first differences."""
+    wrong = sorted(
+        key for key in {*from_logs, *from_dumps} if from_logs.get(key) != from_dumps.get(key)
+    )
+    for key in wrong[:_SHOWN_MAX]:
+        why = (
+            "has no row"
+            if key not in from_logs
+            else "is gone"
+            if key not in from_dumps
+            else (
+                "differs in "
+                + ", ".join(n for n, v in from_dumps[key].items() if from_logs[key][n] != v)
+            )
+        )
+        name = " ".join(map(str, key))
+        findings.error(604, f"the log of changes: {kind} {name} {why}", hint=_HINT)
+    if len(wrong) > _SHOWN_MAX:
+        findings.error(604, f"the log of changes: {len(wrong)} of {kind} are wrong", hint=_HINT)
+
+
+_HINT: Final = "txlog admin repair --rebuild changes"
+
+
+def _states(kind: str, rows: pa.Table) -> States:
+    """The state of each key, as values that do not depend on how a bitmap is packed."""
+    names = [name for name in rows.column_names if name not in _OF_CHANGE]
+    out: States = {}
+    for row in rows.select(names).to_pylist():
+        for bitmap in row.get("bitmaps") or ():
+            load = BitMap64.deserialize if bitmap["entry"] is None else BitMap.deserialize
+            bitmap["bitmap"] = load(bitmap["bitmap"])
+        out[tuple(row[name] for name in KEYS[kind])] = row
+    return out

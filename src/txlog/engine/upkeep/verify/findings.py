@@ -1,13 +1,13 @@
-"""Owns Findings: what a look at a store has read, and what it found to be wrong.
+"""Owns Findings: how much a check of a store has read, and the problems it found.
 
-An *error* is a loss or a contradiction: something that was answered cannot be read, or two
-components say different things. A *warning* is something the next writer or the next upkeep puts in
-order on its own, or damage to bytes that nobody needs.
+An *error* is a loss or a contradiction: acknowledged data cannot be read, or two components
+disagree. A *warning* is something that the next writer or upkeep repairs by itself, or damage to
+unused bytes.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,
 `reserve`, `lock`, `loss`, `reserved` (a topic whose name would be refused today), `predecessor`
-(only the checkpoint before the newest needs it).
+(only the previous checkpoint needs it).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from txlog.errors import TxlogError
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
-# The most that are kept of each code: a lost directory would name a million files.
+# The most problems kept for each code, because a lost directory would name a million files.
 KEPT_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding; what does not apply is None."""
+    """One finding; fields that do not apply are None."""
 
     code: str
     severity: str
@@ -47,9 +47,9 @@ def silent(doing: str, size_bytes: int) -> None:
 
 @dataclass(slots=True)
 class Findings:
-    """What was read, and what is wrong; errors and warnings count all, problems keeps some.
+    """How much was read, and the problems; errors and warnings count all, problems keeps some.
 
-    tell: called with what is being done, and the bytes read so far
+    tell: called with the current step, and the bytes read so far
     """
 
     tell: Callable[[str, int], None] = silent
@@ -65,7 +65,7 @@ class Findings:
     _is_lowered: bool = False
 
     def read(self, size: int) -> None:
-        """A file was read whole."""
+        """Count a file that was read whole."""
         self.files += 1
         self.size_bytes += size
         self.tell("reading", self.size_bytes)
@@ -75,24 +75,24 @@ class Findings:
         self.tell(doing, self.size_bytes)
 
     def error(self, code: int, message: str, **where: object) -> None:
-        """Something is lost, or two things contradict each other."""
+        """Add a loss, or a contradiction between two components."""
         if self._is_lowered:
             self._add("predecessor", WARNING, message, where)
         else:
             self._add(f"TXL-{code}", ERROR, message, where)
 
     def warning(self, code: str, message: str, **where: object) -> None:
-        """Something that mends itself, or that nothing needs."""
+        """Add a problem that upkeep repairs, or in bytes that nothing needs."""
         self._add(code, WARNING, message, where)
 
     def caught(self, error: TxlogError, *, path: str | None = None, **where: object) -> None:
-        """An error that was raised; it says what and where."""
-        found = {"path": path, **_place(error), **where}
-        found.setdefault("hint", error.hint)
-        self.error(error.code, error.message, **found)
+        """Add an error that was raised, with its message and place."""
+        fields = {"path": path, **_place(error), **where}
+        fields.setdefault("hint", error.hint)
+        self.error(error.code, error.message, **fields)
 
     def take(self, other: Findings) -> None:
-        """Take over what another look found."""
+        """Add the findings of another check."""
         self.files += other.files
         self.size_bytes += other.size_bytes
         self.frames += other.frames
@@ -102,12 +102,12 @@ class Findings:
 
     @contextmanager
     def lowered(self, is_so: bool = True) -> Iterator[None]:
-        """What is found inside is needed only by the checkpoint before the newest: warnings."""
-        before, self._is_lowered = self._is_lowered, self._is_lowered or is_so
+        """Findings inside are warnings, because only the previous checkpoint needs the files."""
+        was_lowered, self._is_lowered = self._is_lowered, self._is_lowered or is_so
         try:
             yield
         finally:
-            self._is_lowered = before
+            self._is_lowered = was_lowered
 
     @property
     def is_damaged(self) -> bool:
@@ -123,7 +123,7 @@ class Findings:
             offset if isinstance(offset, int) else None,
         )
         if key in self._said:
-            return  # the journal's walk and the view meet the same damage
+            return  # the check of the journal and the view find the same damage
         self._said.add(key)
         if severity == ERROR:
             self.errors += 1
@@ -135,7 +135,7 @@ class Findings:
 
 
 def _place(error: TxlogError) -> dict[str, object]:
-    """What an error says of the place."""
+    """The fields of an error that tell the place."""
     fields = error.fields
     out: dict[str, object] = {}
     for name in ("path", "ledger", "offset"):

@@ -1,8 +1,8 @@
 """Verifying the journal: every file, every frame, the chain over all files, the zeros after them.
 
-It reads what spec/reliability 2.3 has a writer look at, and changes nothing: V, the last frame of
-the valid chain, against D, what is known to have been durable. A frame that somebody is writing at
-this moment is not a finding.
+It reads the same files as a writer in spec/reliability 2.3, and changes nothing. It compares V, the
+last frame of the valid chain, with D, the LSN known to be durable. A frame that another process is
+writing at this moment is not a finding.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _REWRITTEN: Final = "the next writer rewrites it"
 
 
 @dataclass(slots=True)
-class Walked:
-    """How far the valid frames of a file reach; end: the byte after the last one.
+class FrameWalk:
+    """The extent of the valid frames of a file; end: the byte after the last one.
 
-    attested: the highest LSN that a frame in it says is durable
+    attested: the highest LSN that a frame in it proves to be durable
     """
 
     last_lsn: int
@@ -54,7 +54,7 @@ class Walked:
 
 
 @dataclass(slots=True)
-class Chain:
+class JournalChain:
     """The journal as a whole; known_lsn above last_lsn: frames that were durable are lost.
 
     attested:  the highest LSN that the newest cut or a frame after it proves to be durable
@@ -82,33 +82,38 @@ def check_journals(
     findings: Findings,
     *,
     decode: bool = False,
-) -> Chain:
+) -> JournalChain:
     """Walk every journal file; returns where the chain of the newest manifest ends.
 
-    manifests: the good ones, oldest first
-    decode:    the ops of each frame as well
+    manifests: the good manifests, oldest first
+    decode:    also decode the ops of each frame
     """
-    known = max(
-        [0 if witnessed is None else witnessed.durable_lsn, *(one.cut_lsn for one in manifests)]
+    durable = max(
+        [
+            0 if witnessed is None else witnessed.durable_lsn,
+            *(manifest.cut_lsn for manifest in manifests),
+        ]
     )
     names = list_journals(disk)
-    cuts = [one.cut_lsn for one in manifests] or [0]
-    for one in manifests:
-        with findings.lowered(one.cut_lsn < cuts[-1]):
-            _check_cut(disk, salt, names, one, findings)
+    cuts = [manifest.cut_lsn for manifest in manifests] or [0]
+    for manifest in manifests:
+        with findings.lowered(manifest.cut_lsn < cuts[-1]):
+            _check_cut(disk, salt, names, manifest, findings)
     if not names:
         findings.error(602, "there is no journal file", path="journal", hint=HINT)
-        return Chain(cuts[-1], max(known, cuts[-1] + 1), None, 0, 0)
-    chain = Chain(cuts[-1], known, None, 0, 0)
-    before: Walked | None = None
+        return JournalChain(cuts[-1], max(durable, cuts[-1] + 1), None, 0, 0)
+    chain = JournalChain(cuts[-1], durable, None, 0, 0)
+    previous: FrameWalk | None = None
     for number, name in enumerate(names):
-        after = names[number + 1] if number + 1 < len(names) else None
-        if after is not None and after.first_lsn <= cuts[0] + 1:
+        next_name = names[number + 1] if number + 1 < len(names) else None
+        if next_name is not None and next_name.first_lsn <= cuts[0] + 1:
             _check_left_over(disk, salt, name, findings)
             continue
-        is_needed = after is None or after.first_lsn > cuts[-1] + 1
+        is_needed = next_name is None or next_name.first_lsn > cuts[-1] + 1
         with findings.lowered(not is_needed):
-            before = _look(disk, salt, (name, after), before, chain, findings, is_needed, decode)
+            previous = _look(
+                disk, salt, (name, next_name), previous, chain, findings, is_needed, decode
+            )
     if all(name.first_lsn != cuts[-1] + 1 for name in names):
         chain.name = None  # the newest checkpoint does not continue in an older file
     return chain
@@ -117,9 +122,9 @@ def check_journals(
 def _check_cut(
     disk: Disk, salt: bytes, names: Sequence[JournalName], manifest: Manifest, findings: Findings
 ) -> None:
-    """The file that begins where a manifest ends, and whether it continues that chain."""
-    mine = [name for name in names if name.first_lsn == manifest.cut_lsn + 1]
-    if not mine:
+    """Check that a file begins where a manifest ends, and continues its chain."""
+    candidates = [name for name in names if name.first_lsn == manifest.cut_lsn + 1]
+    if not candidates:
         findings.error(
             602,
             f"the journal after {manifest_path(manifest.generation)} is missing: no file "
@@ -129,15 +134,15 @@ def _check_cut(
         )
         return
     try:
-        file = JournalFile(disk, mine[-1], salt)
+        file = JournalFile(disk, candidates[-1], salt)
     except TxlogError:
         return  # its own check reports it
     try:
         if file.chain_crc != manifest.chain_crc:
             findings.error(
                 602,
-                f"{mine[-1].path} does not continue the checkpoint at LSN {manifest.cut_lsn}",
-                path=mine[-1].path,
+                f"{candidates[-1].path} does not continue the checkpoint at LSN {manifest.cut_lsn}",
+                path=candidates[-1].path,
                 offset=32,
             )
     finally:
@@ -148,28 +153,28 @@ def _look(
     disk: Disk,
     salt: bytes,
     names: tuple[JournalName, JournalName | None],
-    before: Walked | None,
-    chain: Chain,
+    previous: FrameWalk | None,
+    chain: JournalChain,
     findings: Findings,
     is_needed: bool,
     decode: bool,
-) -> Walked | None:
-    """Check a file that a kept manifest needs, and how far it reaches; is_needed: by the newest."""
-    name, after = names
+) -> FrameWalk | None:
+    """Check a file that a kept manifest needs, and follow the chain; is_needed: by the newest."""
+    name, next_name = names
     try:
         file = JournalFile(disk, name, salt)
     except MissingFile:
-        return None  # a checkpoint removed it while we read; what needs it reports it
-    except TxlogError as error:  # damaged, or it cannot be read at all
+        return None  # a checkpoint removed it meanwhile; the check of the manifest reports a loss
+    except TxlogError as error:  # damaged or unreadable
         findings.caught(error, path=name.path)
         if is_needed:
             chain.known_lsn = max(chain.known_lsn, name.first_lsn)
         return None
     try:
-        walked = _check_file(file, before, after, findings, decode=decode)
+        walked = _check_file(file, previous, next_name, findings, decode=decode)
         if is_needed:
-            _follow(chain, name, walked, after)
-        if after is None:
+            _follow(chain, name, walked, next_name)
+        if next_name is None:
             _check_tail(disk, salt, file, walked, chain, findings)
         return walked
     finally:
@@ -177,7 +182,7 @@ def _look(
 
 
 def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findings) -> None:
-    """A file that no kept manifest needs: the next checkpoint removes it."""
+    """Check a file that no kept manifest needs: the next checkpoint removes it."""
     try:
         file = JournalFile(disk, name, salt)
     except MissingFile:
@@ -194,19 +199,19 @@ def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findi
 
 def _check_file(
     file: JournalFile,
-    before: Walked | None,
-    after: JournalName | None,
+    previous: FrameWalk | None,
+    next_name: JournalName | None,
     findings: Findings,
     *,
     decode: bool,
-) -> Walked:
-    """Check one file up to where a newer one takes over, and after that."""
+) -> FrameWalk:
+    """Check one file up to the LSN where a newer one continues, and the bytes after that."""
     findings.read(file.size)
     name = file.name
-    follows = before is not None and before.last_lsn == name.first_lsn - 1
-    if follows and before is not None and before.crc != file.chain_crc:
+    follows = previous is not None and previous.last_lsn == name.first_lsn - 1
+    if follows and previous is not None and previous.crc != file.chain_crc:
         findings.error(602, f"{name.path} does not continue the chain", path=name.path, offset=32)
-    stop = None if after is None else after.first_lsn - 1
+    stop = None if next_name is None else next_name.first_lsn - 1
     walked = _walk(file, findings, decode=decode, stop=stop)
     if stop is None:
         return walked
@@ -220,8 +225,8 @@ def _check_file(
             hint=HINT,
         )
         return walked
-    # after the cut comes what a newer file has again, then zeros; nobody reads it
-    beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
+    # after the cut come frames that a newer file repeats, then zeros; no reader uses them
+    beyond = FrameWalk(walked.last_lsn, walked.crc, walked.end, walked.attested)
     _rest(file, _walk(file, findings, decode=False, start=beyond, count=False), findings)
     return walked
 
@@ -232,11 +237,11 @@ def _walk(
     *,
     decode: bool,
     stop: int | None = None,
-    start: Walked | None = None,
+    start: FrameWalk | None = None,
     count: bool = True,
-) -> Walked:
-    """Follow the frames of a file from its first, or from a place, up to an LSN or the last."""
-    at = start or Walked(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
+) -> FrameWalk:
+    """Follow the frames of a file from its first, or from `start`, up to an LSN or the last."""
+    at = start or FrameWalk(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
     while stop is None or at.last_lsn < stop:
         frame = file.read_frame(at.end, at.last_lsn + 1, at.crc)
         if frame is None:
@@ -266,8 +271,8 @@ def _first_other(file: JournalFile, at: int) -> int | None:
     return None
 
 
-def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
-    """Check that there is nothing after what a newer file repeats."""
+def _rest(file: JournalFile, walked: FrameWalk, findings: Findings) -> None:
+    """Check that only zeros follow the frames that a newer file repeats."""
     other = _first_other(file, walked.end)
     if other is not None:
         findings.warning(
@@ -278,7 +283,9 @@ def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
         )
 
 
-def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName | None) -> None:
+def _follow(
+    chain: JournalChain, name: JournalName, walked: FrameWalk, next_name: JournalName | None
+) -> None:
     """Follow the chain after the newest checkpoint into a file, unless it broke before."""
     is_next = chain.name is None or chain.last_lsn == name.first_lsn - 1
     if is_next:
@@ -286,14 +293,21 @@ def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName 
         chain.end, chain.crc = walked.end, walked.crc
     chain.known_lsn = max(chain.known_lsn, walked.attested, name.first_lsn - 1)
     chain.attested = max(chain.attested, walked.attested, name.first_lsn - 1)
-    if after is not None:
-        chain.known_lsn = max(chain.known_lsn, after.first_lsn - 1)
+    if next_name is not None:
+        chain.known_lsn = max(chain.known_lsn, next_name.first_lsn - 1)
 
 
 def _check_tail(
-    disk: Disk, salt: bytes, file: JournalFile, walked: Walked, chain: Chain, findings: Findings
+    disk: Disk,
+    salt: bytes,
+    file: JournalFile,
+    walked: FrameWalk,
+    chain: JournalChain,
+    findings: Findings,
 ) -> None:
-    """After the last valid frame: zeros, a frame in the making, an unfinished one, or damage."""
+    """Check the bytes after the last valid frame: zeros, a frame being written, an unfinished
+    frame, or damage.
+    """
     other = _first_other(file, walked.end)
     for _ in range(_LOOKS_MAX):
         if other is None:
@@ -333,7 +347,7 @@ def _check_tail(
 
 
 def _is_writing(disk: Disk) -> bool:
-    """True while some process has the write lock."""
+    """True while a process has the write lock."""
     try:
         lock = disk.lock_file(WRITE_LOCK, create=False)
     except TxlogError:
@@ -344,28 +358,33 @@ def _is_writing(disk: Disk) -> bool:
         lock.close()
 
 
-def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Findings) -> None:
-    """Whether the witness covers what frames prove; one of an earlier boot may be older (R7)."""
+def check_age(
+    disk: Disk, salt: bytes, boot_id: str, chain: JournalChain, findings: Findings
+) -> None:
+    """Check that the witness covers the LSN that frames prove.
+
+    A witness of an earlier boot may be older (R7).
+    """
     witness = Witness(disk, salt)
     try:
-        known = witness.read()
+        record = witness.read()
     except TxlogError:
-        return  # which is reported
+        return  # reported already
     finally:
         witness.close()
-    if known is None or known.boot != boot_bytes(boot_id) or known.durable_lsn >= chain.attested:
+    if record is None or record.boot != boot_bytes(boot_id) or record.durable_lsn >= chain.attested:
         return
     findings.warning(
         "witness",
         f"{WITNESS_PATH} is older than the journal: it knows of LSN "
-        f"{known.durable_lsn}, frames prove LSN {chain.attested}",
+        f"{record.durable_lsn}, frames prove LSN {chain.attested}",
         path=WITNESS_PATH,
         hint=_REWRITTEN,
     )
 
 
 def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
-    """Both records, and the zeros around them; the loss of both costs no message."""
+    """Check both records, and the zeros around them; the loss of both costs no message."""
     half = _WITNESS_BYTES // 2
     for _ in range(_LOOKS_MAX):  # a record may be read while it is being written
         try:
@@ -387,7 +406,7 @@ def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
     for at in (0, half):
         record = data[at : at + RECORD_BYTES]
         if decode_record(record, salt) is None:
-            # both are written at init, and each is one write: none is ever half there
+            # both are written at init, and each by one write, so neither is ever half written
             findings.warning(
                 "witness",
                 f"a record of {WITNESS_PATH} is damaged",

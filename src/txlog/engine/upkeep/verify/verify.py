@@ -1,33 +1,43 @@
-"""Verify: reads a store byte by byte, repairs nothing, and says how much of it can be relied on.
+"""Verify: reads a store byte by byte, repairs nothing, and reports how much of it is intact.
 
     fast   identity, witness, manifests, every journal frame and its chain, every named file against
-           its checksums, what nothing names and what jobs left
-    deep   the same, and: everything decodes; the state of the newest checkpoint is what the one
-           before it and the journal lead to (Law 1); the components agree with each other and with
+           its checksums, unnamed files and files that jobs left
+    deep   the same, and: everything decodes; the previous checkpoint and the journal give the
+           state of the newest checkpoint (Law 1); the components agree with each other and with
            the rows (`folds`)
 
-It works without an open store, since there may be none to open, and takes no lock. What a
-checkpoint replaces meanwhile is looked for again, so it is not a finding. Source: spec/reliability
-2.3 (the table), promise 5.
+It works without an open store, because the store may not open, and takes no lock. It checks again
+when a checkpoint replaces files meanwhile, so these are not findings. Source: spec/reliability 2.3
+(the table), promise 5.
+
+Law 1 says that a checkpoint and the frames after it give one state. `check_replay` compares two
+checkpoints; `first_conflict` applies the frames after the newest one. State is compared as
+values: the packing of a bitmap and the order of a dict make no difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Instant
-from txlog.engine.folds.buffer import Chunked
+from txlog.engine.folds.buffer import ChunkedMessage
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
+from txlog.engine.folds.coordinator import Coordinator, EndedTxns
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.ops import Component
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import JOURNAL_DIR, JournalName, list_journals
+from txlog.engine.storage.journal.file import JOURNAL_DIR, JournalName, RawFrame, list_journals
 from txlog.engine.storage.journal.journal import JournalMoved
 from txlog.engine.storage.journal.witness import Witness, WitnessRecord
+from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.manifest import (
     ChangeRef,
     DumpRef,
@@ -40,11 +50,11 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store.identity import IDENTITY_PATH, Identity, read_identity
-from txlog.engine.upkeep.checkpoint.unlinking import leading
+from txlog.engine.upkeep.checkpoint.checkpoint import leading
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.upkeep.space.sweep import paths_of
-from txlog.engine.upkeep.verify.changes import check_changes, compare_changes
 from txlog.engine.upkeep.verify.files import (
+    check_changes,
     check_fixed,
     check_history,
     check_kinds,
@@ -53,40 +63,212 @@ from txlog.engine.upkeep.verify.files import (
     check_segment,
     check_stages,
     check_state,
+    compare_changes,
 )
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.folds import check_folds
-from txlog.engine.upkeep.verify.journal import Chain, check_age, check_journals, check_witness
-from txlog.engine.upkeep.verify.replay import Conflict, check_replay, first_conflict
-from txlog.engine.view.view import View
+from txlog.engine.upkeep.verify.journal import (
+    JournalChain,
+    check_age,
+    check_journals,
+    check_witness,
+)
+from txlog.engine.view.view import FOLDS, View, load_dump
 from txlog.errors import Corruption, MissingFile, TxlogError
 
-# How often everything is checked again if something was wrong and others wrote meanwhile.
+# --- Law 1 ----------------------------------------------------------------------------------------
+
+
+FRAMES_AT_ONCE: Final = 4096
+_VALUES_OF_DUMP: Final = ("delayed", "watermark")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConflict:
+    """The first frame that its fold cannot apply; why: the reason from the fold."""
+
+    raw: RawFrame
+    why: str
+
+
+def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> ReplayConflict | None:
+    """The first frame, flushed or not, that contradicts the checkpoint and the frames before it.
+
+    generation: of the checkpoint; 0: the journal begins at LSN 1
+    returns:    None, also when the frames cannot be read, which other checks report
+    """
+    try:
+        view = View.open(disk, salt, boot_id, generation=generation)
+    except TxlogError:
+        return None
+    try:
+        frames = view.journal.read_valid()
+        view.take(frames)
+        conflicts = [_conflict_of(view, key) for key in view.changed()]
+    except (TxlogError, JournalMoved):
+        return None
+    finally:
+        view.close()
+    lsn, why = min(filter(None, conflicts), default=(0, ""))
+    return next((ReplayConflict(raw, why) for raw in frames if raw.lsn == lsn), None)
+
+
+def _conflict_of(view: View, key: Component) -> tuple[int, str] | None:
+    """The LSN of the first op that a component cannot apply, and the reason."""
+    fold, origin = FOLDS[key[0]], view.origin(key)
+    assert origin is not None  # this view has loaded nothing
+    try:
+        state = fold.new() if origin.ref is None else load_dump(view.disk, fold, origin.ref)
+    except TxlogError:
+        return None  # its dump is damaged, which is reported for the state file
+    for lsn, time_ms, op in origin.ops:
+        try:
+            fold.apply(state, lsn, time_ms, op)
+        except TxlogError as error:
+            return lsn, error.message.partition(": ")[2] or error.message
+        except (LookupError, ValueError, TypeError, AssertionError) as error:
+            return lsn, f"{key[0]}: {error!r}"
+    return None
+
+
+def check_replay(
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], findings: Findings
+) -> None:
+    """Replay from the older of two checkpoints to the cut of the newer, and compare every dump."""
+    if len(manifests) < 2:
+        return
+    old, new = manifests[-2:]
+    try:
+        view = View.open(disk, salt, boot_id, generation=old.generation)
+    except TxlogError:
+        return  # damaged bytes were reported
+    try:
+        while view.lsn < new.cut_lsn:
+            view.take(view.journal.read_until(min(view.lsn + FRAMES_AT_ONCE, new.cut_lsn)))
+        _compare(disk, view, old, new, findings)
+    except MissingFile:
+        return  # a checkpoint has replaced both meanwhile
+    except TxlogError as error:
+        if not findings.is_damaged:
+            findings.caught(error)
+    finally:
+        view.close()
+
+
+def _compare(disk: Disk, view: View, old: Manifest, new: Manifest, findings: Findings) -> None:
+    stored = {(ref.kind, ref.a, ref.b): ref for ref in new.dumps}
+    old_refs = {(ref.kind, ref.a, ref.b): ref for ref in old.dumps}
+    changed = set(view.changed())
+    for key in sorted({*view.known(), *stored}):
+        ref = stored.get(key)
+        if ref is not None and ref == old_refs.get(key) and key not in changed:
+            continue  # the same bytes
+        theirs = FOLDS[key[0]].dump(FOLDS[key[0]].new()) if ref is None else _bytes_of(disk, ref)
+        if theirs is None:
+            continue  # damaged, which was reported
+        if plain(key, view.dump(key)) != plain(key, theirs):
+            name = f"{key[0]} {key[1]}" + (f" {key[2]}" if key[2] else "")
+            findings.error(
+                604,
+                f"the state of {name} in {manifest_path(new.generation)} is not what "
+                f"{manifest_path(old.generation)} and the journal lead to",
+                path=manifest_path(new.generation) if ref is None else ref.path,
+                hint="txlog admin repair --rebuild state",
+            )
+
+
+def _bytes_of(disk: Disk, ref: DumpRef) -> bytes | None:
+    file = disk.open(ref.path)
+    try:
+        data = file.pread(ref.offset, ref.length)
+    finally:
+        file.close()
+    return data if len(data) == ref.length and crc32c(data) == ref.crc else None
+
+
+def plain(key: Component, blob: bytes) -> object:
+    """A dump as values that do not depend on the packing of bitmaps or the order of dicts."""
+    if key[0] in _VALUES_OF_DUMP:
+        return msgspec.msgpack.decode(blob, strict=False)
+    state: Any = FOLDS[key[0]].load(blob)
+    if isinstance(state, Cursor):
+        return _plain_cursor(state)
+    for name in state.__struct_fields__:
+        if isinstance(late := getattr(state, name), LazyDict):  # an older dump lacks newer fields
+            setattr(state, name, dict(late.items()))
+    if isinstance(state, Coordinator):
+        state.ended = EndedTxns(state.ended.values())
+    return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
+
+
+def _plain_cursor(state: Cursor) -> object:
+    leases = state.leases
+    return [
+        state.mark_delete,
+        state.acked.runs(),
+        state.held.runs(),
+        state.acked_count,
+        state.last_ack_ms,
+        state.epoch,
+        state.round,
+        state.rewinds,
+        state.redelivered,
+        state.released.runs(),
+        msgspec.to_builtins(state.figures),
+        leases.leased.runs(),
+        {
+            number: (
+                lease.ids.runs(),
+                [(due, ids.runs()) for due, ids in lease.handouts],
+                lease.ahead,
+                list(lease.batch),
+                list(lease.again),
+            )
+            for number, lease in sorted(leases.by_consumer.items())
+            if lease.ids
+        },
+        leases.waiting,
+        leases.waiting_ids.runs(),
+        _sorted(msgspec.to_builtins(state.pending, str_keys=False)),
+    ]
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# --- the whole check ------------------------------------------------------------------------------
+
+
+# How often the check repeats if it found problems while other processes wrote.
 TRIES_MAX: Final = 4
 
 
 @dataclass(slots=True)
-class Known:
-    """What a store was found to consist of, as far as it can be read.
+class StoreEvidence:
+    """The parts of a store that the check could read.
 
-    manifests: the good ones of the two kept, oldest first; bad: the generations of the others
-    view:      at the newest checkpoint and the frames after it; None: it cannot be opened
+    manifests: the good manifests of the two kept, oldest first; bad: the generations of the others
+    view:      at the newest checkpoint and the later frames; None: it cannot be opened
     """
 
     identity: Identity
     witnessed: WitnessRecord | None
     manifests: list[Manifest]
     bad: list[int]
-    chain: Chain
+    chain: JournalChain
     view: View | None
-    generations: list[int] = field(default_factory=list)  # of manifests, good or not, at the look
-    journals: list[JournalName] = field(default_factory=list)  # at the look
+    # of all manifests when the check began
+    generations: list[int] = field(default_factory=list)
+    journals: list[JournalName] = field(default_factory=list)  # when the check began
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_changes: list[ChangeRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
-    conflict: Conflict | None = None
-    irregular: set[str] = field(default_factory=set)  # not regular files where a store has some
+    conflict: ReplayConflict | None = None
+    irregular: set[str] = field(default_factory=set)  # paths that should be regular files
 
     @property
     def newest(self) -> Manifest | None:
@@ -94,7 +276,7 @@ class Known:
         return self.manifests[-1] if self.manifests else None
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         if self.view is not None:
             self.view.close()
 
@@ -106,75 +288,75 @@ def verify(
     *,
     deep: bool = False,
     topics: Sequence[TopicName] = (),
-) -> Known | None:
-    """Check everything; returns what was found, for a repair, or None: no identity.
+) -> StoreEvidence | None:
+    """Check everything; returns the evidence for a repair; None: no identity.
 
-    topics: only the files and components of these, and what all have in common
+    topics: only the files and components of these topics, and the shared ones
     raises: TopicNotFound
     """
 
-    def look(tried: Findings) -> Known | None:
+    def look(tried: Findings) -> StoreEvidence | None:
         return _verify(disk, now, tried, deep, topics)
 
     return _while_still(disk, findings, look)
 
 
-def glance(disk: Disk, boot_id: str, findings: Findings) -> Known | None:
+def glance(disk: Disk, boot_id: str, findings: Findings) -> StoreEvidence | None:
     """Check only the files that opening needs; returns as verify."""
 
-    def look(tried: Findings) -> Known | None:
+    def look(tried: Findings) -> StoreEvidence | None:
         return survey(disk, boot_id, tried)
 
     return _while_still(disk, findings, look)
 
 
 def _while_still(
-    disk: Disk, findings: Findings, look: Callable[[Findings], Known | None]
-) -> Known | None:
-    """Check, and repeat while a finding may be due to others writing meanwhile."""
+    disk: Disk, findings: Findings, look: Callable[[Findings], StoreEvidence | None]
+) -> StoreEvidence | None:
+    """Check, and repeat while a finding may come from other processes writing meanwhile."""
     for _ in range(TRIES_MAX):
         tried = Findings(findings.tell)
-        known = look(tried)
-        if not tried.errors or known is None or not _has_moved(disk, known):
+        evidence = look(tried)
+        if not tried.errors or evidence is None or not _has_moved(disk, evidence):
             break
-        known.close()
-    else:  # never quiet for that long: report what is found now
+        evidence.close()
+    else:  # other processes never paused: report the last findings
         tried = Findings(findings.tell)
-        known = look(tried)
+        evidence = look(tried)
     findings.take(tried)
-    return known
+    return evidence
 
 
 def _verify(
     disk: Disk, now: Instant, findings: Findings, deep: bool, topics: Sequence[TopicName]
-) -> Known | None:
+) -> StoreEvidence | None:
     irregular = check_kinds(disk, findings)
-    known = survey(disk, now.boot_id, findings, deep=deep)
-    if known is None:
+    evidence = survey(disk, now.boot_id, findings, deep=deep)
+    if evidence is None:
         return None
-    known.irregular = irregular
+    evidence.irregular = irregular
     try:
-        partitions = _partitions(known.view, topics)
-        _check_frames(disk, known, now.boot_id, findings)
-        _check_files(disk, known, findings, partitions, now.wall_ms, deep=deep)
-        if deep and known.view is not None and known.conflict is None:
+        partitions = _partitions(evidence.view, topics)
+        _check_frames(disk, evidence, now.boot_id, findings)
+        _check_files(disk, evidence, findings, partitions, now.wall_ms, deep=deep)
+        if deep and evidence.view is not None and evidence.conflict is None:
             findings.begin("replaying the journal")
-            check_replay(disk, known.identity.salt, now.boot_id, known.manifests, findings)
+            check_replay(disk, evidence.identity.salt, now.boot_id, evidence.manifests, findings)
             findings.begin("comparing components")
-            check_folds(known.view, findings, partitions)
-    except BaseException:  # nobody else can close it yet
-        known.close()
+            check_folds(evidence.view, findings, partitions)
+    except BaseException:  # no caller has it yet, so close it here
+        evidence.close()
         raise
-    return known
+    return evidence
 
 
-def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) -> None:
-    """Let the folds check the frames after the newest checkpoint: each follows from the last."""
+def _check_frames(disk: Disk, evidence: StoreEvidence, boot_id: str, findings: Findings) -> None:
+    """Let the folds check the frames after the newest checkpoint against each other."""
     findings.begin("replaying the journal")
-    newest = 0 if known.newest is None else known.newest.generation
-    if known.chain.is_broken:
-        return  # which is reported
-    conflict = known.conflict = first_conflict(disk, known.identity.salt, boot_id, newest)
+    newest = 0 if evidence.newest is None else evidence.newest.generation
+    if evidence.chain.is_broken:
+        return  # reported already
+    conflict = evidence.conflict = first_conflict(disk, evidence.identity.salt, boot_id, newest)
     if conflict is not None:
         findings.error(
             604,
@@ -185,14 +367,15 @@ def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) ->
         )
 
 
-def _has_moved(disk: Disk, known: Known) -> bool:
-    """True when others have written since the look began: what was missing may have been removed.
+def _has_moved(disk: Disk, evidence: StoreEvidence) -> bool:
+    """True when other processes have written since the check began: missing files may have been
+    removed.
 
-    Each durable frame raises the witness, whether or not the view opened on the way has it.
+    Each durable frame raises the witness, even if the view of this check does not have the frame.
     """
-    if generations(disk) != known.generations or list_journals(disk) != known.journals:
+    if generations(disk) != evidence.generations or list_journals(disk) != evidence.journals:
         return True
-    return _witnessed(disk, known.identity.salt) != known.witnessed
+    return _witnessed(disk, evidence.identity.salt) != evidence.witnessed
 
 
 def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | None:
@@ -201,12 +384,14 @@ def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | No
         return None
     out: set[int] = set()
     for name in topics:
-        every = numbers(find_topic(view, name))
-        out |= {*every} if name.partition is None else {every[name.partition]}
+        partitions = numbers(find_topic(view, name))
+        out |= {*partitions} if name.partition is None else {partitions[name.partition]}
     return out
 
 
-def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) -> Known | None:
+def survey(
+    disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False
+) -> StoreEvidence | None:
     """Check identity, witness, manifests and journals; with a view if one can be opened."""
     try:
         identity = read_identity(disk)
@@ -215,8 +400,8 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         return None
     findings.read(disk.size(IDENTITY_PATH))
     salt = identity.salt
-    witnessed = _witnessed(disk, salt)  # before all else: any write from here on changes it
-    found, journals = generations(disk), list_journals(disk)
+    witnessed = _witnessed(disk, salt)  # first, because any later write changes it
+    manifest_generations, journals = generations(disk), list_journals(disk)
     check_witness(disk, salt, findings)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
     chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
@@ -225,7 +410,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
     try:
         view = View.open(disk, salt, boot_id)
         view.take(view.journal.read_durable())
-        assert view.catalog is not None  # nothing can be checked without it
+        assert view.catalog is not None  # every check needs the catalog
     except (TxlogError, JournalMoved) as error:
         if view is not None:
             view.close()
@@ -236,7 +421,9 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
                 if isinstance(error, TxlogError)
                 else Corruption("the journal was removed while it was being read", path=JOURNAL_DIR)
             )
-    return Known(identity, witnessed, manifests, bad, chain, view, found, journals)
+    return StoreEvidence(
+        identity, witnessed, manifests, bad, chain, view, manifest_generations, journals
+    )
 
 
 def _witnessed(disk: Disk, salt: bytes) -> WitnessRecord | None:
@@ -253,9 +440,9 @@ def _witnessed(disk: Disk, salt: bytes) -> WitnessRecord | None:
 def _manifests(
     disk: Disk, salt: bytes, witnessed: WitnessRecord | None, findings: Findings
 ) -> tuple[list[Manifest], list[int]]:
-    """The good ones of the two newest, oldest first, and the generations of the bad ones."""
-    found = generations(disk)
-    newest = found[-1] if found else 0
+    """The good manifests of the two newest, oldest first, and the generations of the bad ones."""
+    manifest_generations = generations(disk)
+    newest = manifest_generations[-1] if manifest_generations else 0
     bad: list[int] = []
     if witnessed is not None and witnessed.generation > newest:
         path = manifest_path(witnessed.generation)
@@ -268,7 +455,7 @@ def _manifests(
         bad.append(witnessed.generation)
     out: list[Manifest] = []
     sums: dict[int, int] = {}
-    for generation in found[-2:]:
+    for generation in manifest_generations[-2:]:
         path = manifest_path(generation)
         try:
             data = disk.read(path)
@@ -276,7 +463,7 @@ def _manifests(
             sums[generation] = crc32c(data)
             manifest = read_manifest(disk, generation, salt)
         except MissingFile:
-            continue  # a checkpoint removed it meanwhile
+            continue  # a checkpoint has removed it meanwhile
         except TxlogError as error:
             findings.caught(error, path=path)
             bad.append(generation)
@@ -297,7 +484,7 @@ def _manifests(
 
 def _check_files(
     disk: Disk,
-    known: Known,
+    evidence: StoreEvidence,
     findings: Findings,
     partitions: Collection[int] | None,
     wall_ms: int,
@@ -305,9 +492,9 @@ def _check_files(
     deep: bool,
 ) -> None:
     """Check every file that a kept manifest or a frame names, and unnamed ones."""
-    view = known.view
-    is_wanted = _Wanted(disk, known)
-    for ref, partition in _segments(known):
+    view = evidence.view
+    is_wanted = _NamedPaths(disk, evidence)
+    for ref, partition in _segments(evidence):
         if partitions is not None and partition not in partitions:
             continue
         chunked = _chunked(view, ref, partition)
@@ -315,30 +502,30 @@ def _check_files(
             if not check_segment(
                 disk, ref, findings, is_wanted, deep=deep, chunked=chunked, partition=partition
             ):
-                known.bad_files.append(ref)
-    _check_states(disk, known, findings, is_wanted, deep=deep)
-    history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
-    for one in history.values():
-        is_newest = known.newest is not None and one in known.newest.history
+                evidence.bad_files.append(ref)
+    _check_states(disk, evidence, findings, is_wanted, deep=deep)
+    history = {ref.path: ref for manifest in evidence.manifests for ref in manifest.history}
+    for history_ref in history.values():
+        is_newest = evidence.newest is not None and history_ref in evidence.newest.history
         with findings.lowered(not is_newest):
-            if not check_history(disk, one, findings, is_wanted, deep=deep) and is_newest:
-                known.bad_history.append(one)
+            if not check_history(disk, history_ref, findings, is_wanted, deep=deep) and is_newest:
+                evidence.bad_history.append(history_ref)
     if partitions is not None:
         return
-    _check_changes(disk, known, findings, is_wanted, deep=deep)
-    check_fixed(disk, findings, known.irregular)
+    _check_changes(disk, evidence, findings, is_wanted, deep=deep)
+    check_fixed(disk, findings, evidence.irregular)
     if view is not None:
         _unavailable(view, findings)
-    if not known.bad and view is not None:
-        check_names(disk, is_wanted.named, findings, is_wanted, known.irregular)
-        check_left(disk, view, known.generations, findings, known.irregular)
+    if not evidence.bad and view is not None:
+        check_names(disk, is_wanted.named, findings, is_wanted, evidence.irregular)
+        check_left(disk, view, evidence.generations, findings, evidence.irregular)
         check_stages(
             disk, wall_ms - Settings.from_mapping(view.catalog.settings).stage_ttl_ms, findings
         )
 
 
-def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked | None:
-    """What the sidecar says of a large message; None: of others, and when it cannot be read."""
+def _chunked(view: View | None, ref: FileRef, partition: int | None) -> ChunkedMessage | None:
+    """The sidecar's record of a large message; None: of other files, and when it cannot be read."""
     if view is None or partition is None or ref.form != "chunks":
         return None
     try:
@@ -348,59 +535,68 @@ def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked 
 
 
 def _check_states(
-    disk: Disk, known: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+    disk: Disk, evidence: StoreEvidence, findings: Findings, is_wanted: _NamedPaths, *, deep: bool
 ) -> None:
-    """The dumps of both checkpoints; those that the newest does not need are lowered."""
-    salt = known.identity.salt
+    """The dumps of both checkpoints; problems in dumps that the newest does not need are
+    warnings.
+    """
+    salt = evidence.identity.salt
     dumps: dict[str, dict[int, DumpRef]] = {}
-    for manifest in known.manifests:
+    for manifest in evidence.manifests:
         for dump in manifest.dumps:
             dumps.setdefault(dump.path, {})[dump.offset] = dump
-    newest = {*known.newest.dumps} if known.newest is not None else set()
-    own = "" if known.newest is None else f"state/{known.newest.generation:010d}.state"
+    newest = {*evidence.newest.dumps} if evidence.newest is not None else set()
+    own_path = "" if evidence.newest is None else f"state/{evidence.newest.generation:010d}.state"
     for path, refs in sorted(dumps.items()):
         for is_newest in (True, False):
-            wanted = [ref for ref in refs.values() if (ref in newest) is is_newest]
-            if wanted:
+            selected = [ref for ref in refs.values() if (ref in newest) is is_newest]
+            if selected:
                 with findings.lowered(not is_newest):
-                    known.bad_dumps += check_state(
+                    evidence.bad_dumps += check_state(
                         disk,
                         salt,
                         path,
-                        wanted,
+                        selected,
                         findings,
                         is_wanted,
                         deep=deep,
-                        is_whole=is_newest and path == own,
+                        is_whole=is_newest and path == own_path,
                     )
 
 
 def _check_changes(
-    disk: Disk, known: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+    disk: Disk, evidence: StoreEvidence, findings: Findings, is_wanted: _NamedPaths, *, deep: bool
 ) -> None:
-    """The logs of both checkpoints; deep: the final state in the newer is that of its dumps."""
-    newest = [] if known.newest is None else changes_of(known.newest).refs
+    """Check the logs of both checkpoints.
+
+    deep: also compare the final state in the newer with its dumps.
+    """
+    newest = [] if evidence.newest is None else changes_of(evidence.newest).refs
     paths = {ref.path for ref in newest}
-    refs = {ref.path: ref for one in known.manifests for ref in changes_of(one).refs}
+    refs = {ref.path: ref for manifest in evidence.manifests for ref in changes_of(manifest).refs}
     for ref in refs.values():
         with findings.lowered(ref.path not in paths):
             if not check_changes(disk, ref, findings, is_wanted, deep=deep):
-                known.bad_changes.append(ref)
-    if deep and known.newest is not None and not paths & {ref.path for ref in known.bad_changes}:
+                evidence.bad_changes.append(ref)
+    if (
+        deep
+        and evidence.newest is not None
+        and not paths & {ref.path for ref in evidence.bad_changes}
+    ):
         findings.begin("comparing changes")
-        compare_changes(disk, known.newest, findings)
+        compare_changes(disk, evidence.newest, findings)
 
 
 def _unavailable(view: View, findings: Findings) -> None:
-    """Report unavailable partitions, and what was accepted as lost."""
-    for one in view.catalog.losses:
-        what = f"entries {one.first} to {one.last} of ledger {one.ledger}"
+    """Report unavailable partitions, and accepted losses."""
+    for loss in view.catalog.losses:
+        extent = f"entries {loss.first} to {loss.last} of ledger {loss.ledger}"
         findings.warning(
             "loss",
-            f"{one.messages} messages were accepted as lost: "
-            f"{what if one.ledger else f'LSN {one.first} to {one.last}'}, {one.reason}",
-            partition=one.partition or None,
-            ledger=one.ledger or None,
+            f"{loss.messages} messages were accepted as lost: "
+            f"{extent if loss.ledger else f'LSN {loss.first} to {loss.last}'}, {loss.reason}",
+            partition=loss.partition or None,
+            ledger=loss.ledger or None,
         )
     for number, why in sorted(view.catalog.unavailable.items()):
         topic = topic_of(view.catalog, number)
@@ -423,23 +619,23 @@ def _unavailable(view: View, findings: Findings) -> None:
             )
 
 
-def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
-    """The files of rows and the buckets, each with the partition it is of; None: not known."""
-    found: dict[str, FileRef] = {}
-    for manifest in known.manifests:
+def _segments(evidence: StoreEvidence) -> list[tuple[FileRef, int | None]]:
+    """The files of rows and the buckets, each with its partition; None: unknown."""
+    refs_by_path: dict[str, FileRef] = {}
+    for manifest in evidence.manifests:
         for refs in manifest.files.values():
-            found |= {ref.path: ref for ref in refs}
-    view = known.view
+            refs_by_path |= {ref.path: ref for ref in refs}
+    view = evidence.view
     if view is None:
-        return [(ref, None) for ref in found.values()]
-    gone = view.files.gone_since()
+        return [(ref, None) for ref in refs_by_path.values()]
+    dropped = view.files.gone_since()
     owners = view.catalog.owners
     for ref in view.files.sealed_since().values():
-        found[ref.path] = ref
+        refs_by_path[ref.path] = ref
     out: list[tuple[FileRef, int | None]] = []
-    for ref in found.values():
-        if ref.ledger in gone:
-            continue  # a frame has dropped it: nobody reads it
+    for ref in refs_by_path.values():
+        if ref.ledger in dropped:
+            continue  # a frame has dropped it, so no reader uses it
         owner = owners.get(ref.ledger)
         out.append((ref, None if owner is None else owner[0]))
     try:
@@ -451,28 +647,30 @@ def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
     return out
 
 
-class _Wanted:
-    """Whether anything names a path now; asked again after each checkpoint."""
+class _NamedPaths:
+    """Whether a manifest or frame names a path now; it reads new manifests after each
+    checkpoint.
+    """
 
     __slots__ = ("_disk", "_generation", "_let_go", "_newest", "_salt", "named")
 
-    def __init__(self, disk: Disk, known: Known) -> None:
+    def __init__(self, disk: Disk, evidence: StoreEvidence) -> None:
         self._disk = disk
-        self._salt = known.identity.salt
+        self._salt = evidence.identity.salt
         self._generation = generations(disk)
         self._newest = (
-            {ref.path for refs in known.newest.files.values() for ref in refs}
-            if (known.newest is not None)
+            {ref.path for refs in evidence.newest.files.values() for ref in refs}
+            if (evidence.newest is not None)
             else set()
         )
-        if known.view is not None:
-            self._newest |= {ref.path for ref in known.view.files.sealed_since().values()}
+        if evidence.view is not None:
+            self._newest |= {ref.path for ref in evidence.view.files.sealed_since().values()}
         self._let_go: set[str] = set()
         self.named: set[str] = set()
-        self._ask(known.manifests)
-        self.named |= {ref.path for ref, _ in _segments(known)}
-        if known.view is not None:
-            self.named |= {*known.view.files.lost}
+        self._ask(evidence.manifests)
+        self.named |= {ref.path for ref, _ in _segments(evidence)}
+        if evidence.view is not None:
+            self.named |= {*evidence.view.files.lost}
 
     def by_newest(self, path: str) -> bool:
         """True unless only the checkpoint before the newest names a file of rows."""
@@ -481,27 +679,28 @@ class _Wanted:
     def __call__(self, path: str) -> bool:
         if self._generation != (now := generations(self._disk)):
             self._generation = now
-            found = []
+            manifests = []
             for generation in now[-2:]:
                 try:
-                    found.append(read_manifest(self._disk, generation, self._salt))
+                    manifests.append(read_manifest(self._disk, generation, self._salt))
                 except TxlogError:
                     continue
-            self._ask(found)
+            self._ask(manifests)
         return path in self.named and path not in self._let_go
 
     def _ask(self, manifests: Sequence[Manifest]) -> None:
         """Note what manifests name, and the rows that the newest dropped without a grace.
 
-        Frames after the one before lead to where these are, or say that they are gone.
+        Frames after the previous manifest lead to the new files of the rows, or record that they
+        are dropped.
         """
         self.named = {path for manifest in manifests for path in paths_of(manifest)}
         self._let_go = set()
         if len(manifests) == 2:
-            before, newest = manifests
-            rows = {ref.path for refs in before.files.values() for ref in refs}
-            rows |= {ref.path for ref in before.history}
-            rows |= {ref.path for ref in changes_of(before).refs}
+            previous, newest = manifests
+            rows = {ref.path for refs in previous.files.values() for ref in refs}
+            rows |= {ref.path for ref in previous.history}
+            rows |= {ref.path for ref in changes_of(previous).refs}
             self._let_go = rows - paths_of(newest)
-            # trimmed or deleted since: these may go at once
-            self._let_go |= rows & {path for path, _ in newest.dropped} - leading(before, newest)
+            # rows that were trimmed or deleted since may be removed at once
+            self._let_go |= rows & {path for path, _ in newest.dropped} - leading(previous, newest)

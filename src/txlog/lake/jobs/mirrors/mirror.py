@@ -33,7 +33,7 @@ from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
-from txlog.engine.door.relation import Content, Source, bounded, content, scans_of
+from txlog.engine.door.relation import FileSource, RelationContent, bounded, content, scans_of
 from txlog.engine.door.topics import schema_in
 from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.lake.jobs.engine import Tell, silent
@@ -112,7 +112,9 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     }
 
 
-def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
+def rows_after(
+    client: Client, content: RelationContent, lsn: int, names: list[str]
+) -> Iterator[pa.Table]:
     """Committed messages that became visible after an LSN, a batch at a time."""
     bounds = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, bounds):
@@ -135,8 +137,8 @@ def _telling(path: str) -> Iterator[None]:
 
 
 def _typed(
-    content_found: Content, version_of_table: int | None, form: str
-) -> tuple[Content, pa.Schema, int]:
+    content_found: RelationContent, version_of_table: int | None, form: str
+) -> tuple[RelationContent, pa.Schema, int]:
     """The messages in the form of the table, its columns, and the version of its records.
 
     version_of_table: version of an existing table; its records keep that schema
@@ -179,7 +181,7 @@ def _loaded(form: str) -> _Making:
     return making
 
 
-def _files(content_found: Content) -> list[Source]:
+def _files(content_found: RelationContent) -> list[FileSource]:
     relation = content_found.relation
     return [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
 
