@@ -436,7 +436,7 @@ def main() -> None:
                 for event, facts in served.told
                 if event == "failed"
             )
-            return rows, before, after, failed, served.service.seats.count
+            return rows, before, after, failed, served.service.connection_limit.count
 
         limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
         with Longest() as longest:

@@ -113,7 +113,7 @@ def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> Non
         slow = await served.client()
         slow.writer.write(data)
         await slow.is_ended()
-        assert served.service.seats.count == 0
+        assert served.service.connection_limit.count == 0
         assert served.service.budget.held == 0
 
     serving(folder, program, limits=QUICK)
@@ -162,7 +162,7 @@ def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: 
         assert (await served.request("GET /ready HTTP/1.1\nHost: localhost\n\n"))[0] == 200
         assert await first.ask("ping") is not None
         second.close()
-        while served.service.seats.count > 1:
+        while served.service.connection_limit.count > 1:
             await asyncio.sleep(0)
         await still_served(served)
 
@@ -701,7 +701,7 @@ def test_a_request_without_end_is_dropped(folder: Path) -> None:
     async def program(served: Served) -> None:
         for head in ("", "GET /ready HTTP/1.1\nHost: loc", "POST /x HTTP/1.1\nHost: localhost\n"):
             assert (await served.request(head))[0] == 0
-        assert served.service.seats.count == 0
+        assert served.service.connection_limit.count == 0
 
     serving(folder, program, limits=QUICK)
 

@@ -99,7 +99,7 @@ def test_answers_that_nobody_takes_are_bounded_and_end(tmp_path: Path) -> None:
         await until(lambda: len(served.told) == len(unread))
         assert {fact["reason"] for _, fact in served.told} == {"it did not take its answer"}
         assert budget.peak < 16 * MIB + 4 * 9 * MIB  # four read at a time
-        await until(lambda: not budget.held and not served.service.seats.count)
+        await until(lambda: not budget.held and not served.service.connection_limit.count)
         for reader, writer in unread:  # the kernel keeps nothing of it either
             with pytest.raises(ConnectionResetError):
                 while await reader.read(MIB):

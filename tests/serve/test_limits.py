@@ -11,9 +11,9 @@ import pytest
 from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
 from txlog.serve.core.address import places_of
-from txlog.serve.core.descriptors import fitted
+from txlog.serve.core.descriptors import fit_limits
 from txlog.serve.core.exposure import check_exposed, is_loopback
-from txlog.serve.core.limits import Limits, Pace, Seat, Seats, network_of
+from txlog.serve.core.limits import ConnectionLimit, ConnectionSlot, Limits, RateLimiter, network_of
 from txlog.serve.core.systemd import handed_over, notify
 from txlog.serve.core.tls import Tls
 
@@ -41,7 +41,7 @@ def no_drop() -> bool:
 
 
 def test_connections_are_counted_in_all_and_per_address() -> None:
-    seats = Seats(Limits(connections=3, connections_per_address=2))
+    seats = ConnectionLimit(Limits(connections=3, connections_per_address=2))
     taken = [seats.arrive(address, no_drop) for address in ("a", "a", "b")]
     for seat in taken:
         seat.take(None)
@@ -61,7 +61,7 @@ def test_connections_are_counted_in_all_and_per_address() -> None:
 
 def test_a_role_leaves_connections_for_others() -> None:
     """Kills: a role, with any right or none, that opens all connections there are."""
-    seats = Seats(Limits(connections=100, connections_per_address=100))
+    seats = ConnectionLimit(Limits(connections=100, connections_per_address=100))
 
     def taken(role: str, **more: bool) -> int:
         count = 0
@@ -84,9 +84,9 @@ def test_a_role_leaves_connections_for_others() -> None:
 
 def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     """Kills: connections without a byte that take the places of clients that would say more."""
-    seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
+    seats, dropped = ConnectionLimit(Limits(connecting=8, connections=2)), list[str]()
 
-    def arrive(address: str, name: str) -> Seat:
+    def arrive(address: str, name: str) -> ConnectionSlot:
         def drop() -> bool:
             dropped.append(name)
             return True
@@ -114,7 +114,7 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
 
 def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
     """Kills: a thousand clients that come again at once, of which most are dropped unread."""
-    seats = Seats(Limits(connecting=4))
+    seats = ConnectionLimit(Limits(connecting=4))
     for _ in range(4):
         seats.arrive("10.0.0.1", lambda: False)
     assert seats.is_full  # the listener takes no more for a moment
@@ -142,7 +142,9 @@ def test_a_network_of_ipv6_is_one_address(address: str, network: str) -> None:
 def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
     """Kills: clients within their limits that leave the store no descriptor for its journal."""
     told = list[str]()
-    fitting = fitted(Limits(), descriptors, lambda event, facts: told.append(str(facts["limit"])))
+    fitting = fit_limits(
+        Limits(), descriptors, lambda event, facts: told.append(str(facts["limit"]))
+    )
     taken = fitting.connections + fitting.connecting + fitting.consumers_in_all
     assert taken <= descriptors - min(512, descriptors // 3)
     assert min(fitting.connections, fitting.connecting, fitting.consumers_in_all) > 0
@@ -153,12 +155,12 @@ def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
 
 def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:
     now = [0.0]
-    pace = Pace(100, lambda: now[0])
+    pace = RateLimiter(100, lambda: now[0])
     assert pace.spend(100) == 0
     assert pace.spend(50) == 0.5
     now[0] = 1.5
     assert pace.spend(0) == 0
-    assert Pace(0, lambda: now[0]).spend(10**9) == 0
+    assert RateLimiter(0, lambda: now[0]).spend(10**9) == 0
 
 
 # --- who may be listened to ------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.serve.siege import Served, Wire, serving
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import number_of_role
 from txlog.serve.core import acceptor, descriptors, shares
-from txlog.serve.core.limits import RESOURCES, Limits, Pool
+from txlog.serve.core.limits import RESOURCES, Limits, Quota
 from txlog.serve.http.core import works
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import encoded
@@ -158,7 +158,7 @@ def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_pool_gives_back_what_was_taken() -> None:
-    pool = Pool("things", 8)
+    pool = Quota("things", 8)
     for _ in range(4):
         pool.take("a")
     with pytest.raises(TryAgain, match="4 things of a"):
@@ -176,7 +176,7 @@ def test_a_pool_gives_back_what_was_taken() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 2_000, 20_000])
 def test_many_holders_that_take_all_they_can_leave_some(limit: int) -> None:
     """Kills: seven roles that fill a hundred places, after which nobody else gets one."""
-    pool = Pool("things", limit)
+    pool = Quota("things", limit)
 
     def taken(holder: str) -> int:
         """How many a holder gets that takes all it can."""

@@ -130,7 +130,9 @@ def serve(
              the signal
     raises:  NoResources, what closing a store raises
     """
-    limits = descriptors.fitted(options.limits, descriptors.raised(), options.tell)
+    limits = descriptors.fit_limits(
+        options.limits, descriptors.raise_descriptor_limit(), options.tell
+    )
     return asyncio.run(_serve(store, options._replace(limits=limits), told, authority, give_up))
 
 

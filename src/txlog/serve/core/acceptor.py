@@ -21,8 +21,8 @@ from functools import partial
 from typing import Final
 
 from txlog.engine.storage.disk.posix import descriptor_limit
-from txlog.serve.core.descriptors import is_for_clients
-from txlog.serve.core.limits import Seat, host_of
+from txlog.serve.core.descriptors import leaves_enough_for_store
+from txlog.serve.core.limits import ConnectionSlot, host_of
 from txlog.serve.core.service import Service
 
 BACKLOG: Final = 1_024
@@ -40,7 +40,7 @@ class Acceptor:
         self,
         service: Service,
         sockets: list[socket.socket],
-        protocol: Callable[[Seat], asyncio.BaseProtocol],
+        protocol: Callable[[ConnectionSlot], asyncio.BaseProtocol],
     ) -> None:
         """protocol: makes the one of a connection"""
         self._service, self._sockets, self._protocol = service, sockets, protocol
@@ -77,25 +77,25 @@ class Acceptor:
                 self._lack(error.strerror or str(error))
                 self._pause(listening, PAUSE_SECONDS)
                 return
-            if not is_for_clients(accepted.fileno(), self._descriptors):
+            if not leaves_enough_for_store(accepted.fileno(), self._descriptors):
                 accepted.close()
                 self._lack("the others are for files of the store")
                 self._pause(listening, PAUSE_SECONDS)
                 return
             accepted.setblocking(False)
             drop = partial(self._drop, accepted, peer, self._loop.time())
-            seat = self._service.seats.arrive(host_of(peer), drop)
+            seat = self._service.connection_limit.arrive(host_of(peer), drop)
             task = self._service.tasks.begin(self._begin(accepted, seat), seat.leave)
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
-            if self._service.seats.is_full:
+            if self._service.connection_limit.is_full:
                 self._pause(listening, FULL_SECONDS)
                 return
 
     def _lack(self, why: str) -> None:
         """Let one go that has not said who it is, for its descriptor."""
         self._service.tell("refused", {"reason": f"there is no descriptor for it: {why}"})
-        self._service.seats.make_room()
+        self._service.connection_limit.make_room()
 
     def _pause(self, listening: socket.socket, seconds: float) -> None:
         """Accept nothing for a moment; the kernel keeps those who come."""
@@ -115,7 +115,7 @@ class Acceptor:
             accepted.shutdown(socket.SHUT_RDWR)
         return True
 
-    async def _begin(self, accepted: socket.socket, seat: Seat) -> None:
+    async def _begin(self, accepted: socket.socket, seat: ConnectionSlot) -> None:
         """Make the connection; whoever serves it leaves the seat, unless TLS fails."""
         tls, limits = self._service.options.tls, self._service.limits
         is_tls = tls is not None

@@ -29,11 +29,11 @@ from txlog.base.settings import KIB
 SMALL_BYTES_MAX: Final = 64 * KIB
 
 
-def _gone() -> ConnectionResetError:
+def _client_gone() -> ConnectionResetError:
     return ConnectionResetError("the client has gone")
 
 
-class _Turn(NamedTuple):
+class _Waiter(NamedTuple):
     """A waiter of a pool: how many bytes it wants, and what wakes it.
 
     is_own: it waits in the share of its client, which may be waiting for itself only
@@ -44,7 +44,7 @@ class _Turn(NamedTuple):
     is_own: bool
 
 
-class _Pool:
+class _BytePool:
     """Bytes that some clients may have together, as a part of a larger pool.
 
     Large reservations wait for one another in order, and never take the last eighth. Small ones,
@@ -62,12 +62,12 @@ class _Pool:
         "peak",
     )
 
-    def __init__(self, bytes_max: int, parent: _Pool | None = None) -> None:
+    def __init__(self, bytes_max: int, parent: _BytePool | None = None) -> None:
         self.bytes_max = bytes_max
         self.held = self.peak = 0
         self._parent = parent
         self._climbing = 0  # bytes that count here and wait for room in the parent
-        self._small, self._large = deque[_Turn](), deque[_Turn]()
+        self._small, self._large = deque[_Waiter](), deque[_Waiter]()
 
     def take(self, size: int) -> None:
         """Count bytes that are here already, whether there is room or not."""
@@ -81,7 +81,7 @@ class _Pool:
             self._parent.release(size)
         self._uncount(size)
 
-    async def reserve(self, size: int, whole: int, hold: Hold) -> None:
+    async def reserve(self, size: int, whole: int, hold: Reservation) -> None:
         """Wait until this pool and its parents have room, and count the bytes.
 
         whole: bytes of what these are a part of
@@ -101,14 +101,14 @@ class _Pool:
         if hold.is_guest():  # it became one while it waited above
             self._uncount(size)
 
-    async def _enter(self, size: int, whole: int, hold: Hold) -> None:
+    async def _enter(self, size: int, whole: int, hold: Reservation) -> None:
         is_large = whole > SMALL_BYTES_MAX
         queue = self._large if is_large else self._small
         if not queue and self._fits(size, is_large=is_large):
             self._count(size)
             return
-        turn = _Turn(size, asyncio.get_running_loop().create_future(), self is hold.share)
-        if not hold.waits(turn):
+        turn = _Waiter(size, asyncio.get_running_loop().create_future(), self is hold.share)
+        if not hold.start_waiting(turn):
             return
         queue.append(turn)
         try:
@@ -121,7 +121,7 @@ class _Pool:
                 self._uncount(size)
             raise
         finally:
-            hold.goes_on()
+            hold.stop_waiting()
 
     def has_room(self) -> bool:
         """Whether neither this pool nor a parent is full."""
@@ -156,7 +156,7 @@ class _Pool:
         return self.held == 0 or self.held + size <= most
 
 
-class MemoryBudget(_Pool):
+class MemoryBudget(_BytePool):
     """Bytes that all clients together may have in the process.
 
     guest: the Hold whose bytes count in no pool, if there is one
@@ -170,13 +170,13 @@ class MemoryBudget(_Pool):
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
         self.ahead = 0
-        self.guest: Hold | None = None
-        self._waiting: dict[Hold, _Turn] = {}
-        self._owners = WeakValueDictionary[str, _Pool]()
+        self.guest: Reservation | None = None
+        self._waiting: dict[Reservation, _Waiter] = {}
+        self._owners = WeakValueDictionary[str, _BytePool]()
 
-    def share(self, owner: str, bytes_max: int) -> Share:
+    def share(self, owner: str, bytes_max: int) -> MemoryShare:
         """The share of a new client; owner: its role, or its address while it has none."""
-        return Share(self, owner, bytes_max)
+        return MemoryShare(self, owner, bytes_max)
 
     def read_ahead(self, size: int) -> bool:
         """Count bytes that may be read before they have room; False: there are too many.
@@ -189,81 +189,81 @@ class MemoryBudget(_Pool):
         assert self.ahead >= 0
         return True
 
-    def _of_owner(self, owner: str) -> _Pool:
+    def _owner_pool(self, owner: str) -> _BytePool:
         pool = self._owners.get(owner)
         if pool is None:
-            pool = self._owners[owner] = _Pool(self.bytes_max - self.bytes_max // 4, self)
+            pool = self._owners[owner] = _BytePool(self.bytes_max - self.bytes_max // 4, self)
         return pool
 
-    def _invite(self) -> None:
+    def _choose_guest(self) -> None:
         """Make the eldest waiter that has bytes the guest, unless there is one."""
         if self.guest is not None:
             return
         for hold, turn in self._waiting.items():
-            has_bytes = hold.held or (not turn.is_own and hold.share.has_beside())
+            has_bytes = hold.held or (not turn.is_own and hold.share.has_sibling_bytes())
             if has_bytes and not turn.granted.done():
                 self.guest = hold
-                hold.step_out()
+                hold.become_guest()
                 turn.granted.set_result(None)
                 hold.share.release(hold.held)
                 return
 
-    def _part(self) -> None:
+    def _end_guest(self) -> None:
         """The guest has ended."""
         self.guest = None
-        self._invite()
+        self._choose_guest()
 
-    def _refuse(self, share: Share) -> None:
+    def _fail_waiters(self, share: MemoryShare) -> None:
         """Wake the waiters of a client that is gone, with an error."""
         for hold, turn in self._waiting.items():
             if hold.share is share and not turn.granted.done():
-                turn.granted.set_exception(_gone())
+                turn.granted.set_exception(_client_gone())
 
 
-class Share(_Pool):
+class MemoryShare(_BytePool):
     """What one client has of the budget; it gives back all of it when it ends."""
 
-    __slots__ = ("_beside", "_main", "budget", "is_closed")
+    __slots__ = ("_main", "_siblings", "budget", "is_closed")
 
     def __init__(self, budget: MemoryBudget, owner: str, bytes_max: int) -> None:
-        super().__init__(bytes_max, budget._of_owner(owner))
+        super().__init__(bytes_max, budget._owner_pool(owner))
         self.budget = budget
         self.is_closed = False
-        self._main, self._beside = self, list[Share]()
+        self._main, self._siblings = self, list[MemoryShare]()
 
     def join(self, owner: str) -> None:
         """The client has said who it is: from now on that role has what it has."""
-        for share in self._beside:
+        for share in self._siblings:
             share.join(owner)
-        pool = self.budget._of_owner(owner)
+        pool = self.budget._owner_pool(owner)
         if pool is not self._parent and self._parent is not None:
             pool.take(self.held)
             self._parent.release(self.held)
             self._parent = pool
 
-    def beside(self, owner: str, bytes_max: int) -> Share:
+    def sibling(self, owner: str, bytes_max: int) -> MemoryShare:
         """Another share of the same client, for what it keeps while it sends more."""
-        share = Share(self.budget, owner, bytes_max)
+        share = MemoryShare(self.budget, owner, bytes_max)
         share._main = self
-        self._beside.append(share)
+        self._siblings.append(share)
         return share
 
-    def has_beside(self) -> bool:
+    def has_sibling_bytes(self) -> bool:
         """Whether the client keeps something in another share."""
-        return any(share.held for share in self._beside)
+        return any(share.held for share in self._siblings)
 
-    def is_of(self, other: Share) -> bool:
+    def is_same_client(self, other: MemoryShare) -> bool:
         """Whether both are shares of one client."""
         return self._main is other._main
 
     def check_open(self) -> None:
         """Raises ConnectionResetError once it is closed."""
         if self.is_closed:
-            raise _gone()
+            raise _client_gone()
 
-    def hold(self) -> Hold:
+    def hold(self) -> Reservation:
         """A place for one frame, body or answer."""
-        return Hold(self)
+        return Reservation(self)
 
     def release(self, size: int) -> None:
         """Stop counting bytes; after `close` they are not counted anyway."""
@@ -272,17 +272,17 @@ class Share(_Pool):
 
     def close(self) -> None:
         """Give back what is left; tasks that wait for room get ConnectionResetError."""
-        for share in self._beside:
+        for share in self._siblings:
             share.close()
-        self.budget._refuse(self)
+        self.budget._fail_waiters(self)
         self.release(self.held - self._climbing)
         self.is_closed = True
         guest = self.budget.guest
         if guest is not None and guest.share is self:
-            self.budget._part()
+            self.budget._end_guest()
 
 
-class Hold:
+class Reservation:
     """The bytes of one frame, body or answer; it may grow while they come.
 
     held: bytes that it has
@@ -290,12 +290,12 @@ class Hold:
 
     __slots__ = ("_is_guest", "held", "share")
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: MemoryShare) -> None:
         self.share = share
         self.held = 0
         self._is_guest = False
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> Reservation:
         return self
 
     def __exit__(
@@ -327,8 +327,8 @@ class Hold:
             await share.reserve(size, max(size, whole), self)
         if share.is_closed:  # it was closed in the moment in which it had room
             if not self.is_guest():
-                _Pool.release(share, size)
-            raise _gone()
+                _BytePool.release(share, size)
+            raise _client_gone()
         self.held += size
 
     def take(self, size: int) -> None:
@@ -352,36 +352,36 @@ class Hold:
         if self._is_guest:
             self._is_guest = False
             if self.share.budget.guest is self:
-                self.share.budget._part()
+                self.share.budget._end_guest()
         else:
             self.share.release(held)
 
     # --- for the pools ---------------------------------------------------------------------------
 
-    def step_out(self) -> None:
+    def become_guest(self) -> None:
         """Become the guest."""
         self._is_guest = True
 
-    def waits(self, turn: _Turn) -> bool:
+    def start_waiting(self, turn: _Waiter) -> bool:
         """Note that it waits; False: it need not, as it is the guest now."""
         budget = self.share.budget
         guest = budget.guest
-        if guest is not None and guest.share.is_of(self.share) and not turn.is_own:
-            self.step_out()  # what the guest still lacks comes this way
+        if guest is not None and guest.share.is_same_client(self.share) and not turn.is_own:
+            self.become_guest()  # what the guest still lacks comes this way
             self.share.release(self.held)
             return False
         budget._waiting[self] = turn
-        budget._invite()
+        budget._choose_guest()
         if self.is_guest():
             del budget._waiting[self]
         return not self.is_guest()
 
-    def goes_on(self) -> None:
+    def stop_waiting(self) -> None:
         """Note that it does not wait any more."""
         self.share.budget._waiting.pop(self, None)
 
 
-class Backlog:
+class OutboundBytes:
     """Bytes in the process that the server has sent and clients have not taken."""
 
     __slots__ = ("bytes_max", "peak", "used")

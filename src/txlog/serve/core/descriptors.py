@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from txlog.engine.storage.disk.posix import descriptor_limit
-from txlog.serve.core.limits import Limits, too_many
+from txlog.serve.core.limits import Limits, too_many_error
 
 WANTED_MAX: Final = 1 << 20
 KEPT_MAX: Final = 512  # for files of the store, and for what the process itself has open
@@ -21,7 +21,7 @@ KEPT_PART: Final = 3  # of so few descriptors that this is less: a third
 CONNECTING_PART, CONSUMERS_PART = 8, 3  # of what is left, where that is too little for the limits
 
 
-def raised() -> int:
+def raise_descriptor_limit() -> int:
     """How many descriptors the process may have, after its limit was raised as far as it can be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
@@ -31,7 +31,7 @@ def raised() -> int:
     return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-def check_room() -> None:
+def check_free_descriptors() -> None:
     """Raises TryAgain (509) if clients have all descriptors but those for files of the store.
 
     The kernel gives the lowest number that is free, so the number of a new one says how many are
@@ -39,16 +39,16 @@ def check_room() -> None:
     """
     with socket.socket(socket.AF_UNIX) as probe:
         number = probe.fileno()
-    if not is_for_clients(number, descriptor_limit()):
-        raise too_many("open files", number)
+    if not leaves_enough_for_store(number, descriptor_limit()):
+        raise too_many_error("open files", number)
 
 
-def is_for_clients(number: int, descriptors: int) -> bool:
+def leaves_enough_for_store(number: int, descriptors: int) -> bool:
     """Whether a descriptor of this number leaves enough for the files of the store."""
     return number < descriptors - min(KEPT_MAX, descriptors // KEPT_PART) // 2
 
 
-def fitted(
+def fit_limits(
     limits: Limits, descriptors: int, tell: Callable[[str, dict[str, object]], object]
 ) -> Limits:
     """The limits, lowered where the process has too few descriptors for what they allow.

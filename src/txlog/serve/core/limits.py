@@ -84,7 +84,7 @@ class Limits:
         return asdict(self)
 
 
-class Resource(NamedTuple):
+class SharedResource(NamedTuple):
     """Something that all clients share.
 
     name:    of its limit, or in words where the store has the bound
@@ -100,19 +100,19 @@ class Resource(NamedTuple):
 
 
 RESOURCES: Final = (
-    Resource("connections", "2,000", "role", "509, HTTP 429; the connection ends"),
-    Resource("connecting", "500", "address", "nothing: the oldest connection ends"),
-    Resource("consumers_in_all", "20,000", "role, or connection without rules", "509"),
-    Resource(
+    SharedResource("connections", "2,000", "role", "509, HTTP 429; the connection ends"),
+    SharedResource("connecting", "500", "address", "nothing: the oldest connection ends"),
+    SharedResource("consumers_in_all", "20,000", "role, or connection without rules", "509"),
+    SharedResource(
         "memory_bytes",
         "256 MiB",
         "role, or address without one: three quarters",
         "nothing: it is not read from",
     ),
-    Resource("open transactions", "`txn_active_max` of the store", "role", "509"),
-    Resource("transaction keys", "100,000", "role", "509"),
-    Resource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
-    Resource("long calls", "8 of each kind", "role, or address without one", "HTTP 429"),
+    SharedResource("open transactions", "`txn_active_max` of the store", "role", "509"),
+    SharedResource("transaction keys", "100,000", "role", "509"),
+    SharedResource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
+    SharedResource("long calls", "8 of each kind", "role, or address without one", "HTTP 429"),
 )
 # name of a unit -> (smallest, largest)
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
@@ -147,7 +147,7 @@ def _value(option: str, name: str, text: str) -> int:
     return value
 
 
-def too_many(what: str, limit: int) -> TryAgain:
+def too_many_error(what: str, limit: int) -> TryAgain:
     """The error of a client that asks for one more."""
     return TryAgain(f"there are {limit} {what} already, the most allowed", code=_TOO_MANY)
 
@@ -173,7 +173,7 @@ def network_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
-def has_share(own: int, used: int, limit: int) -> bool:
+def has_fair_share(own: int, used: int, limit: int) -> bool:
     """Whether a holder may take one more of what all holders share.
 
     Of seven eighths it may have as many as are left: one holder alone gets half of them, the next
@@ -186,7 +186,7 @@ def has_share(own: int, used: int, limit: int) -> bool:
     return own < limit - limit // KEPT - used or (own < few and used < limit)
 
 
-class Seat:
+class ConnectionSlot:
     """The place of one connection among those that are open; `leave` may be called repeatedly.
 
     network: where it comes from (network_of)
@@ -195,7 +195,7 @@ class Seat:
 
     __slots__ = ("_seats", "drop", "holder", "is_taken", "network")
 
-    def __init__(self, seats: Seats, network: str, drop: Callable[[], bool]) -> None:
+    def __init__(self, seats: ConnectionLimit, network: str, drop: Callable[[], bool]) -> None:
         self._seats, self.network, self.drop = seats, network, drop
         self.holder: str | None = None
         self.is_taken = False
@@ -214,7 +214,7 @@ class Seat:
         self._seats._leave(self)
 
 
-class Seats:
+class ConnectionLimit:
     """Which connections are open: those that have said who they are, and those that have not yet.
 
     The latter are counted from their first moment, before TLS, and apart, so that they keep no
@@ -231,23 +231,23 @@ class Seats:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_network, self._by_role = Counter[str](), Counter[str]()
-        self._waiting: dict[str, dict[Seat, None]] = {}  # the oldest first
+        self._waiting: dict[str, dict[ConnectionSlot, None]] = {}  # the oldest first
         self.count = self.waiting = 0
         self.is_full = False
 
-    def arrive(self, address: str, drop: Callable[[], bool]) -> Seat:
+    def arrive(self, address: str, drop: Callable[[], bool]) -> ConnectionSlot:
         """Count a connection that was accepted; another one may have to go for it.
 
         drop: see Seat
         """
         network, limit = network_of(address), self._limits.connecting
         own = len(self._waiting.get(network, ()))
-        self.is_full = own > 0 and not has_share(own, self.waiting, limit)
+        self.is_full = own > 0 and not has_fair_share(own, self.waiting, limit)
         if self.is_full:
             self.is_full = not self._drop(network)
         while self.waiting >= limit and not self.is_full:
             self.is_full = not self.make_room()
-        seat = Seat(self, network, drop)
+        seat = ConnectionSlot(self, network, drop)
         self._waiting.setdefault(network, {})[seat] = None
         self.waiting += 1
         return seat
@@ -266,12 +266,12 @@ class Seats:
                 return True
         return False
 
-    def _take(self, seat: Seat, role: str | None, *, is_bounded: bool) -> None:
+    def _take(self, seat: ConnectionSlot, role: str | None, *, is_bounded: bool) -> None:
         limits, network = self._limits, seat.network
         if self.count >= limits.connections:
-            raise too_many("connections", limits.connections)
+            raise too_many_error("connections", limits.connections)
         if self._by_network[network] >= limits.connections_per_address:
-            raise too_many("connections from this address", limits.connections_per_address)
+            raise too_many_error("connections from this address", limits.connections_per_address)
         if is_bounded:
             self._check_share(f"role {role}", network, str(role))
         if seat in self._waiting.get(network, ()):
@@ -293,10 +293,10 @@ class Seats:
                 limits.connections_per_address,
             ),
         ):
-            if not has_share(own, used, limit):
-                raise too_many(f"connections of {named}", own)
+            if not has_fair_share(own, used, limit):
+                raise too_many_error(f"connections of {named}", own)
 
-    def _leave(self, seat: Seat) -> None:
+    def _leave(self, seat: ConnectionSlot) -> None:
         network = seat.network
         if seat in self._waiting.get(network, ()):
             self._unwait(seat)
@@ -311,7 +311,7 @@ class Seats:
                 if not counter[name]:
                     del counter[name]
 
-    def _unwait(self, seat: Seat) -> None:
+    def _unwait(self, seat: ConnectionSlot) -> None:
         of_network = self._waiting[seat.network]
         del of_network[seat]
         self.waiting -= 1
@@ -319,7 +319,7 @@ class Seats:
             del self._waiting[seat.network]
 
 
-class Pool:
+class Quota:
     """How many of one thing all clients have, and how many each holder has."""
 
     __slots__ = ("_of", "_what", "limit", "used")
@@ -338,9 +338,9 @@ class Pool:
         """
         own = self._of[holder]
         if self.used >= self.limit:
-            raise too_many(self._what, self.limit)
-        if is_bounded and not has_share(own, self.used, self.limit):
-            raise too_many(f"{self._what} of {holder}", own)
+            raise too_many_error(self._what, self.limit)
+        if is_bounded and not has_fair_share(own, self.used, self.limit):
+            raise too_many_error(f"{self._what} of {holder}", own)
         self._of[holder] += 1
         self.used += 1
 
@@ -352,7 +352,7 @@ class Pool:
             del self._of[holder]
 
 
-class Pace:
+class RateLimiter:
     """How much may be read in a second: a bucket that fills with time, and holds one second."""
 
     __slots__ = ("_clock", "_debt", "_per_second", "_seen")

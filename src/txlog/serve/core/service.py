@@ -20,9 +20,9 @@ from txlog.serve.auth import Caller
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
-from txlog.serve.core.budget import Backlog, MemoryBudget
+from txlog.serve.core.budget import MemoryBudget, OutboundBytes
 from txlog.serve.core.exposure import listening
-from txlog.serve.core.limits import Limits, Pool, Seats
+from txlog.serve.core.limits import ConnectionLimit, Limits, Quota
 from txlog.serve.core.producer_names import ProducerNames
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.core.tls import Tls
@@ -127,10 +127,10 @@ class Service:
         self.publishers: Callable[[], list[Publisher]] = list
         self.names = ProducerNames()
         self.subscribers: Callable[[], list[Subscriber]] = list
-        self.seats = Seats(options.limits)
+        self.connection_limit = ConnectionLimit(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
-        self.consumers = Pool("consumers", options.limits.consumers_in_all)
-        self.backlog = Backlog(options.limits.memory_bytes // 4)
+        self.consumers = Quota("consumers", options.limits.consumers_in_all)
+        self.backlog = OutboundBytes(options.limits.memory_bytes // 4)
         self.tasks = Supervisor(self.failed)
         self._beside = ThreadPoolExecutor(BESIDE_MAX, "txlog-beside")
         self._figures: Client | None = None

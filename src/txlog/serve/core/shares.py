@@ -17,7 +17,7 @@ from txlog.engine.decide.transactions.keys import home
 from txlog.engine.folds import transaction_key as keys
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import is_number_of_role
-from txlog.serve.core.limits import has_share, too_many
+from txlog.serve.core.limits import has_fair_share, too_many_error
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
@@ -30,7 +30,7 @@ TOPICS_KEPT: Final = TOPICS_MAX // 8
 Owner = tuple[int, str]
 
 
-class OpenTxns:
+class OpenTransactions:
     """Transactions that have not ended, by owner; those that a group begins are counted as well."""
 
     def __init__(self, store: Store, coordinator: int, more: int) -> None:
@@ -41,7 +41,7 @@ class OpenTxns:
         def count(view: View) -> int:
             unfinished = view.coordinator(coordinator).unfinished
             used = len(unfinished)
-            if self._limit and not has_share(used + more, used + more, self._limit):
+            if self._limit and not has_fair_share(used + more, used + more, self._limit):
                 self._by_owner.update(txn.owner_uid for txn in unfinished.values())
             return used
 
@@ -51,13 +51,17 @@ class OpenTxns:
         """Count one more. Raises TryAgain (509) where a role has its share."""
         uid, role = owner
         own = self._by_owner[uid]
-        if self._limit and is_number_of_role(uid) and not has_share(own, self._used, self._limit):
-            raise too_many(f"open transactions of role {role}", own)
+        if (
+            self._limit
+            and is_number_of_role(uid)
+            and not has_fair_share(own, self._used, self._limit)
+        ):
+            raise too_many_error(f"open transactions of role {role}", own)
         self._by_owner[uid] += 1
         self._used += 1
 
 
-def check_key(client: Client, key: str) -> int:
+def check_key_share(client: Client, key: str) -> int:
     """The coordinator of a key.
 
     raises: TryAgain (509) for a new one of a role that has its share
@@ -71,8 +75,8 @@ def check_key(client: Client, key: str) -> int:
         return number, is_new, counts[uid], counts.total()
 
     number, is_new, own, used = client._store.read(look)
-    if is_new and is_number_of_role(uid) and not has_share(own, used, KEYS_MAX):
-        raise too_many(f"transaction keys of role {role}", own)
+    if is_new and is_number_of_role(uid) and not has_fair_share(own, used, KEYS_MAX):
+        raise too_many_error(f"transaction keys of role {role}", own)
     return number
 
 
@@ -87,7 +91,7 @@ def _keys_by_role(view: View) -> Counter[int]:
     return counts
 
 
-def check_topic(client: Client) -> None:
+def check_topic_share(client: Client) -> None:
     """Raises TryAgain (509) if roles may make no more topics: the last ones are not for them."""
     uid, _ = client._disk.owner()
     count = client._store.read(lambda view: len(view.catalog.topics), fresh=False)

@@ -16,7 +16,7 @@ from txlog.errors import NotAllowed
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
-from txlog.serve.core.limits import Seat
+from txlog.serve.core.limits import ConnectionSlot
 from txlog.serve.core.service import Service
 from txlog.serve.core.tasks import nothing
 from txlog.serve.http.application import application
@@ -175,7 +175,7 @@ class HttpListener:
             self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
         return url
 
-    def _protocol(self, seat: Seat) -> Bounded:
+    def _protocol(self, seat: ConnectionSlot) -> Bounded:
         """The protocol of one connection."""
         state = self._uvicorn.server_state
         made = Bounded(self._uvicorn.config, state, {})

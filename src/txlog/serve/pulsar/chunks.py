@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from txlog.errors import InvalidMessage, LimitExceeded
 
 if TYPE_CHECKING:
-    from txlog.serve.core.budget import Hold
+    from txlog.serve.core.budget import Reservation
     from txlog.serve.pulsar.messages import Proto
 
 CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
@@ -21,7 +21,7 @@ class Chunks:
     sequences: first and highest of each chunk
     """
 
-    def __init__(self, head: Proto, hold: Hold, bytes_max: int, idle_seconds: float) -> None:
+    def __init__(self, head: Proto, hold: Reservation, bytes_max: int, idle_seconds: float) -> None:
         """Raises LimitExceeded: the message is larger than bytes_max."""
         size = head.total_chunk_msg_size
         if size > bytes_max:

@@ -25,14 +25,14 @@ from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, Tx
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.acceptor import cut
 from txlog.serve.core.authority import Caller
-from txlog.serve.core.budget import Hold
+from txlog.serve.core.budget import Reservation
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import (
     FIRST_FRAME_BYTES_MAX,
     FRAME_BYTES_PER_SECOND_MIN,
-    Pace,
-    Seat,
-    too_many,
+    ConnectionSlot,
+    RateLimiter,
+    too_many_error,
 )
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
@@ -42,7 +42,7 @@ from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded, parsed, price
 
 if TYPE_CHECKING:
-    from txlog.serve.core.budget import Hold
+    from txlog.serve.core.budget import Reservation
     from txlog.serve.pulsar.chunks import Chunks
     from txlog.serve.pulsar.groups import Groups
 
@@ -112,7 +112,7 @@ class Connection:
     def __init__(
         self,
         listener: Host,
-        seat: Seat,
+        seat: ConnectionSlot,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -139,7 +139,7 @@ class Connection:
             max(limits.connection_bytes, 2 * self.frame_bytes_max),
         )
         self._incoming = self._share.hold()  # what has come of a frame that is not whole
-        self._chunk_share = self._share.beside(
+        self._chunk_share = self._share.sibling(
             seat.network, max(limits.connection_bytes, limits.memory_bytes // 4)
         )
         self._chunked = list["Chunks"]()  # messages in chunks for which it waits for room
@@ -212,7 +212,10 @@ class Connection:
         limits = self._limits
         idle_seconds = limits.idle_timeout_ms / 1_000
         connected_by, whole_by = now() + limits.connect_timeout_ms / 1_000, math.inf
-        paces = Pace(limits.bytes_per_second, now), Pace(limits.commands_per_second, now)
+        paces = (
+            RateLimiter(limits.bytes_per_second, now),
+            RateLimiter(limits.commands_per_second, now),
+        )
         is_asked = False
         while not self.is_over():
             last = whole_by if self._is_connected else min(whole_by, connected_by)
@@ -305,7 +308,7 @@ class Connection:
             if work is not None:
                 await work
 
-    async def room_for(self, size: int) -> Hold:
+    async def room_for(self, size: int) -> Reservation:
         """Wait until there is room for what something becomes; close the hold when that is gone.
 
         Half of the share is the most that is counted: the rest of it may never be free.
@@ -360,7 +363,7 @@ class Connection:
             answered.add_done_callback(lambda _: self.release(size))
             answered.add_done_callback(lambda _: task.close())  # if it never began
         if len(self._tasks) + self._owed > self._limits.commands:
-            raise too_many("commands without an answer", self._limits.commands)
+            raise too_many_error("commands without an answer", self._limits.commands)
         return None
 
     async def _answer(self, task: Coroutine[Any, Any, None], body: Proto) -> None:
@@ -447,7 +450,7 @@ class Connection:
         """They are stored, or refused."""
         self._share.release(size)
 
-    def hold_for_chunks(self) -> Hold:
+    def hold_for_chunks(self) -> Reservation:
         """A place for a message in chunks, beside the share of the connection."""
         return self._chunk_share.hold()
 

@@ -41,9 +41,9 @@ from txlog.errors import (
 )
 from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
-from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
-from txlog.serve.core.limits import too_many
+from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.service import Subscriber
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
@@ -230,7 +230,7 @@ async def _opened(
     """A new consumer, which delivers as soon as it has permits."""
     client, most = connection.client, connection.service.limits.consumers
     if len(room.consumers) > most:
-        raise too_many("consumers on this connection", most)
+        raise too_many_error("consumers on this connection", most)
     creates = connection.service.options.creates_topics and body.force_topic_creation
     topic = await client.run(partial(topics.in_use, name=name, creates=creates))
     await client.run(partial(schemas.check_reader, name=name.topic, body=body))
@@ -246,7 +246,7 @@ async def _opened(
     pool, caller = connection.service.consumers, connection.caller
     key = _key(connection, topic, body)
     async with room.members.joining.setdefault(key, asyncio.Lock()):
-        check_room()
+        check_free_descriptors()
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:
             member = await _joined(room, topic, wire, body, key)

@@ -30,7 +30,7 @@ from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.store.appender import Call
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
-from txlog.serve.core.shares import OpenTxns
+from txlog.serve.core.shares import OpenTransactions
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _done(group: _Group, client: Client) -> _Outcome:
 def _allowed(store: Store, begins: list[Begin]) -> list[tuple[Begin, Call]]:
     """The calls of begins; those beyond the share of their role have ended with the refusal."""
     calls = [(begin, begin.call(store)) for begin in begins]
-    open_txns = OpenTxns(store, COORDINATOR, len(begins)) if begins else None
+    open_txns = OpenTransactions(store, COORDINATOR, len(begins)) if begins else None
     for begin, call in calls:
         assert open_txns is not None
         try:

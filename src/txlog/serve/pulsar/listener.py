@@ -12,7 +12,7 @@ from txlog.errors import AlreadyClosed
 from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
 from txlog.serve.core.census import Census, follow
-from txlog.serve.core.limits import Seat
+from txlog.serve.core.limits import ConnectionSlot
 from txlog.serve.core.service import Publisher, Service, Subscriber
 from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
@@ -72,14 +72,14 @@ class PulsarListener:
         self.service.urls["pulsar"] = self.url
         return self.url
 
-    def _protocol(self, seat: Seat) -> asyncio.StreamReaderProtocol:
+    def _protocol(self, seat: ConnectionSlot) -> asyncio.StreamReaderProtocol:
         """The protocol of one connection, as asyncio's own servers make it."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(BUFFER_BYTES, loop)
         return asyncio.StreamReaderProtocol(reader, partial(self._accepted, seat), loop)
 
     def _accepted(
-        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Somebody connects; asyncio's own task for it would be nobody's."""
         task = self.service.tasks.begin(self._served(seat, reader, writer), writer.transport.abort)
@@ -87,7 +87,7 @@ class PulsarListener:
         task.add_done_callback(self._running.discard)
 
     async def _served(
-        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if self._following is None:  # from the first client on
             self._following = self.service.tasks.begin(

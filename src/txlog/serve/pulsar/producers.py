@@ -41,9 +41,9 @@ from txlog.errors import (
 )
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
-from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
-from txlog.serve.core.limits import too_many
+from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, Holder
 from txlog.serve.core.service import Publisher
 from txlog.serve.pulsar import ids, schemas, topics
@@ -175,7 +175,7 @@ class Room:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.producers: IdTable[WireProducer] = IdTable("producer", ProducerBusy)
-        self.seats: dict[int, Shared] = {}
+        self.connection_limit: dict[int, Shared] = {}
         self.exclusive = Known()
         connection.farewells.append(self.close)
         connection.occupied.append(self)
@@ -204,7 +204,7 @@ class Room:
         """A partition of a producer of the store is left; with the last one it closes."""
         if shared.users.get(partition) == (self, number):
             del shared.users[partition]
-            del self.seats[number]
+            del self.connection_limit[number]
         if shared.users:
             return
         shared.holder.is_leaving = True
@@ -229,7 +229,7 @@ class Room:
         """Dismiss those whose topic is gone; None: all."""
         if census is None:
             self.producers.refuse_opening(AlreadyClosed("the server stops"))
-        for number, shared in list(self.seats.items()):
+        for number, shared in list(self.connection_limit.items()):
             if census is None or census.lacks_topic(shared.topic.number):
                 await self.dismiss(shared, number)
 
@@ -316,7 +316,7 @@ async def _producer(
     """A new producer of a client."""
     service, most = connection.service, connection.service.limits.producers
     if len(room.producers) > most:
-        raise too_many("producers on this connection", most)
+        raise too_many_error("producers on this connection", most)
     creates = service.options.creates_topics
     topic = await connection.client.run(partial(topics.in_use, name=name, creates=creates))
     if name.partition is None and topic.partitions > 1:
@@ -330,7 +330,7 @@ async def _producer(
         raise ProducerFenced(f"producer {given} of {name} gave one number to two messages")
     shared = await _shared(connection, room, body, topic, seat)
     shared.users[partition] = (room, body.producer_id)
-    room.seats[body.producer_id] = shared
+    room.connection_limit[body.producer_id] = shared
     try:
         await shared.lane.settled()  # what this partition had by another connection
         last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
@@ -446,7 +446,7 @@ async def _opened(connection: Connection, body: Proto, topic: Topic, name: str) 
     """Open the producer of the store. Raises ProducerBusy, ProducerFenced."""
     mode = MODES[body.producer_access_mode]
     if mode != SHARED:  # it holds a lock file
-        check_room()
+        check_free_descriptors()
     had = body.topic_epoch if mode != SHARED and body.HasField("topic_epoch") else 0
     if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
         raise _fenced(topic, had)

@@ -26,7 +26,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
-from txlog.serve.core.shares import check_topic
+from txlog.serve.core.shares import check_topic_share
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import lookup_error_of, text_of
@@ -82,7 +82,7 @@ def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
     except TopicNotFound:
         if not creates or name.partition is not None:
             raise
-    check_topic(client)
+    check_topic_share(client)
     count = client.settings.default_num_partitions
     client.create_topic(name.full, count, if_not_exists=True)
     return found(client, name)

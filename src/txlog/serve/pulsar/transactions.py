@@ -31,7 +31,7 @@ from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.register import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.serve.core.authority import CONSUME, PRODUCE
-from txlog.serve.core.shares import OpenTxns, check_key
+from txlog.serve.core.shares import OpenTransactions, check_key_share
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Registration, Told
@@ -97,7 +97,7 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
             key = body.transaction_key
 
             def take(client: Client) -> KeyConnected:
-                check_key(client, key)
+                check_key_share(client, key)
                 return client.connect(key, body.epoch)
 
             taken = await connection.client.run(take)
@@ -133,7 +133,9 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
         timeout_ms = body.txn_ttl_seconds or None
 
         def begin(client: Client) -> TransactionBegun:
-            OpenTxns(client._store, check_key(client, key), 1).take(client._disk.owner())
+            OpenTransactions(client._store, check_key_share(client, key), 1).take(
+                client._disk.owner()
+            )
             return client.begin(timeout_ms, key=key, epoch=epoch)
 
         begun = await connection.client.run(begin)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from txlog.base.ids import TopicName
 from txlog.errors import NotAllowed, NotFound, TxlogError
 from txlog.serve.core.census import Census
-from txlog.serve.core.limits import too_many
+from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.messages import Proto
@@ -73,7 +73,7 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     watches: dict[int, Watch] = connection.rooms.setdefault(ROOM, {})
     most = connection.service.limits.consumers
     if len(watches) >= most:
-        raise too_many("watches on this connection", most)
+        raise too_many_error("watches on this connection", most)
     watch = watches[body.watcher_id] = Watch(body.namespace, body.topics_pattern)
 
     def look(client: Client) -> set[str] | None:

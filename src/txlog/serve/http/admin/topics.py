@@ -17,7 +17,7 @@ from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.lake.sql import segments
 from txlog.serve.core.service import Publisher, Subscriber
-from txlog.serve.core.shares import check_topic
+from txlog.serve.core.shares import check_topic_share
 from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
@@ -43,14 +43,14 @@ endpoint = Declared()
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
     """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
     _bare(members(body))
-    check_topic(client)
+    check_topic_share(client)
     client.create_topic(topic.full)
 
 
 @endpoint("PUT", f"{TOPIC}/partitions", ADMIN)
 def create_partitioned_topic(client: Client, topic: TopicName, body: object) -> None:
     """Create a topic with partitions; the body is their number, or {partitions, properties}."""
-    check_topic(client)
+    check_topic_share(client)
     client.create_topic(topic.full, _partitions(body))
 
 

@@ -39,7 +39,7 @@ from txlog.errors import (
     Usage,
     WrongState,
 )
-from txlog.serve.core.budget import Hold
+from txlog.serve.core.budget import Reservation
 
 HEADER: Final = "X-Pulsar-"
 
@@ -100,7 +100,7 @@ async def body_of(request: Request) -> object:
         raise InvalidArgument("the client has gone") from None
 
 
-async def json_of(data: bytes, hold: Hold | None) -> object:
+async def json_of(data: bytes, hold: Reservation | None) -> object:
     """JSON that a client sent; the event loop reads only a short one itself.
 
     hold:   where its values count once they are made; None: nowhere

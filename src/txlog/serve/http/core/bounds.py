@@ -24,8 +24,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from txlog.errors import NotAllowed
 from txlog.serve.core.acceptor import cut
-from txlog.serve.core.budget import Hold, Share
-from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat, host_of
+from txlog.serve.core.budget import MemoryShare, Reservation
+from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, ConnectionSlot, host_of
 from txlog.serve.core.service import Service
 from txlog.serve.http.core.answers import BODY_MAX, response_of
 
@@ -78,8 +78,8 @@ class Taking:
 class Bounded(Taking, H11Protocol):
     """A connection that has a seat, a share of the memory, and a time for what it begins."""
 
-    seat: Seat
-    share: Share
+    seat: ConnectionSlot
+    share: MemoryShare
     socket: BoundedSocket | None = None
     _address = ""
     _has_ended = False
@@ -116,7 +116,7 @@ class Bounded(Taking, H11Protocol):
         self.leave()
         super().connection_lost(exc)
 
-    async def reserve(self, hold: Hold, size: int, whole: int) -> None:
+    async def reserve(self, hold: Reservation, size: int, whole: int) -> None:
         """Wait until there is room for bytes of a body that came; the timer stands still."""
         self._waits_since = self.loop.time()
         try:
@@ -179,7 +179,7 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
     A message counts until the application asks for the next one.
     """
 
-    incoming: Hold
+    incoming: Reservation
     _bounded: Bounded
     _queued = 0  # bytes of the message that the application has or gets next
     _timer: asyncio.TimerHandle | None = None

@@ -20,12 +20,12 @@ from txlog.client.aio import Client
 from txlog.client.client import Client as Store
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
-from txlog.serve.core.budget import Hold, MemoryBudget, Share
+from txlog.serve.core.budget import MemoryBudget, MemoryShare, Reservation
 from txlog.serve.core.exposure import is_every_address
-from txlog.serve.core.limits import Limits, Seat
+from txlog.serve.core.limits import ConnectionSlot, Limits
 from txlog.serve.core.producer_names import ProducerNames
 from txlog.serve.core.service import Publisher, Subscriber
-from txlog.serve.core.shares import check_topic
+from txlog.serve.core.shares import check_topic_share
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
@@ -134,7 +134,7 @@ class Serving:
 
     async def work(self, connection: HTTPConnection, kind: str, act: Callable[[Store], T]) -> T:
         """Run a call that may take long; kind: the operation. Raises TryAgain: too many."""
-        seat: Seat | None = getattr(connection.state, "seat", None)
+        seat: ConnectionSlot | None = getattr(connection.state, "seat", None)
         holder = "" if seat is None else seat.holder or seat.network
         return await self.works.run(kind, holder, act, self.client._sync)
 
@@ -187,16 +187,16 @@ class Serving:
         connection.state.right = await self.gate(connection, Action(operation, resource, name))
         return topic
 
-    def hold(self, connection: HTTPConnection) -> Hold:
+    def hold(self, connection: HTTPConnection) -> Reservation:
         """A place in the memory for what a client is to be sent."""
         bounded = getattr(connection.state, "bounded", None)
         if bounded is None:  # it came by no listener
             return self.budget.share("", self.budget.bytes_max).hold()
-        share: Share = bounded.share
+        share: MemoryShare = bounded.share
         return share.hold()
 
     async def read(
-        self, hold: Hold, act: Callable[[], Awaitable[T]], size: Callable[[T], int]
+        self, hold: Reservation, act: Callable[[], Awaitable[T]], size: Callable[[T], int]
     ) -> T:
         """Read something for a client once it has room, and count it.
 
@@ -244,7 +244,7 @@ class Serving:
             try:
                 await self.client.describe_topic(topic.full)
             except TopicNotFound:
-                await self.client.run(check_topic)
+                await self.client.run(check_topic_share)
                 await self.client.create_topic(topic.full, if_not_exists=True)
 
     async def until_ended(

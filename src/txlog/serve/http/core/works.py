@@ -14,7 +14,7 @@ from contextvars import copy_context
 from typing import Final, TypeVar
 
 from txlog.client.client import Client
-from txlog.serve.core.limits import Pool
+from txlog.serve.core.limits import Quota
 
 T = TypeVar("T")
 PLACES: Final = 8  # of one kind
@@ -24,7 +24,7 @@ class Works:
     """The long calls of a server, by their kind: an operation such as admin or look."""
 
     def __init__(self) -> None:
-        self._places = dict[str, Pool]()
+        self._places = dict[str, Quota]()
         self._threads = dict[str, ThreadPoolExecutor]()
 
     async def run(self, kind: str, holder: str, act: Callable[[Client], T], client: Client) -> T:
@@ -33,7 +33,7 @@ class Works:
         holder: whose it is, a role or an address
         raises: TryAgain (509): there are too many; what the call raises
         """
-        places = self._places.setdefault(kind, Pool(f"long {kind} calls", PLACES))
+        places = self._places.setdefault(kind, Quota(f"long {kind} calls", PLACES))
         places.take(holder)
         if kind not in self._threads:
             self._threads[kind] = ThreadPoolExecutor(PLACES, f"txlog-{kind}")

@@ -19,7 +19,7 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import Bound
 from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Hold
+from txlog.serve.core.budget import Reservation
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.declared import CONSUME
 from txlog.serve.http.core.gate import Serving
@@ -76,7 +76,7 @@ async def _events(
     tails: list[AsyncGenerator[Message, None]],
     seen: dict[int, MessageId],
     stack: AsyncExitStack,
-    hold: Hold,
+    hold: Reservation,
 ) -> AsyncGenerator[bytes, None]:
     """Events of some tails; the hold has the one that the client takes."""
     queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(1)

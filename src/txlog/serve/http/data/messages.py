@@ -16,7 +16,7 @@ from txlog.base.ids import MessageId
 from txlog.client.aio import Reader
 from txlog.client.reading.message import Message, messages
 from txlog.errors import InvalidArgument
-from txlog.serve.core.budget import Hold
+from txlog.serve.core.budget import Reservation
 from txlog.serve.http.core.answers import check_size
 from txlog.serve.http.core.gate import Serving
 
@@ -50,7 +50,9 @@ def as_json(message: Message) -> dict[str, object]:
     }
 
 
-async def followed(serving: Serving, hold: Hold, reader: Reader) -> AsyncGenerator[Message, None]:
+async def followed(
+    serving: Serving, hold: Reservation, reader: Reader
+) -> AsyncGenerator[Message, None]:
     """The messages of a reader for ever; those that nobody has taken count in the hold.
 
     raises: LimitExceeded: a message is too large; ConnectionResetError: the client has gone

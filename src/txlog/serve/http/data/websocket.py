@@ -22,8 +22,8 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
 from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Hold
-from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.budget import Reservation
+from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.producer_names import SHARED, Holder
 from txlog.serve.http.core.answers import json_of, status_of
 from txlog.serve.http.core.bounds import taken
@@ -77,7 +77,7 @@ async def connected(
         await socket.close(1011 if status_of(error) >= 500 else 1008, error.message[:100])
 
 
-async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
+async def _words(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
     """The next message of a client, which the hold has room for.
 
     raises: InvalidArgument, LimitExceeded, WebSocketDisconnect
@@ -249,7 +249,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     name = socket.path_params["subscription"]
-    check_room()
+    check_free_descriptors()
     async with serving.client.consumer(str(topic), name, **options) as consumer:
         if policies:
             await serving.client.run(
@@ -257,7 +257,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
             )
         await socket.accept()
 
-        async def take(hold: Hold) -> Message | None:
+        async def take(hold: Reservation) -> Message | None:
             await hold.reserve(0)
             message = await consumer.receive(None)
             hold.take(0 if message is None else len(message.value or b""))
@@ -311,7 +311,7 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
 
         tail = followed(serving, serving.hold(socket), reader)
 
-        async def take(_: Hold) -> Message | None:
+        async def take(_: Reservation) -> Message | None:
             return await anext(tail)
 
         async def hear(given: dict[str, Any]) -> None:
@@ -329,7 +329,7 @@ async def _both(
     serving: Serving,
     socket: WebSocket,
     permits: Permits,
-    take: Callable[[Hold], Awaitable[Message | None]],
+    take: Callable[[Reservation], Awaitable[Message | None]],
     hear: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
     """Send messages and hear a client, until one of them fails or the client goes."""
