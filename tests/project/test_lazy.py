@@ -135,7 +135,7 @@ def told(places):
 import signal
 ran = set()
 client = txlog.open(sys.argv[1])
-app.serve(client, app.Options(pulsar=Address("127.0.0.1", 0)), told)
+app.serve(client, app.ServerOptions(pulsar=Address("127.0.0.1", 0)), told)
 idle = ("serve.http.application", "serve.http.listener", "serve.auth.keys", "serve.auth.tokens",
         "client.admin", "client.answers.inspect", "lake.sql.segments", "functions",
         "engine.relation.build", "engine.upkeep.space.sweep", "engine.upkeep.changes.log",

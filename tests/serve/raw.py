@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import txlog
 from txlog.serve.app import Server
 from txlog.serve.core.address import Address
-from txlog.serve.core.service import Options
+from txlog.serve.core.service import ServerOptions
 from txlog.serve.pulsar.messages import FIELDS
 from txlog.serve.pulsar.wire import Frame, Frames, encoded
 
@@ -84,7 +84,7 @@ def told(folder: Path, story: Story) -> None:
 async def _told(store: str, story: Story) -> None:
     if not Path(store).exists():
         txlog.init(store)
-    server = Server(txlog.open(store), Options(pulsar=Address("127.0.0.1", 0)))
+    server = Server(txlog.open(store), ServerOptions(pulsar=Address("127.0.0.1", 0)))
     (url,) = await server.start()
     place = Place(store, int(url.rpartition(":")[2]))
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import txlog
 from txlog.serve.app import Server
 from txlog.serve.core.address import Address
-from txlog.serve.core.service import Options
+from txlog.serve.core.service import ServerOptions
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import BaseCommand, MessageMetadata
 from txlog.serve.pulsar.wire import Frame, Frames
@@ -44,7 +44,9 @@ def served_twice(
     loops: list[tuple[asyncio.AbstractEventLoop, Server]] = []
 
     async def run() -> None:
-        server = Server(txlog.open(str(path)), Options(Address("127.0.0.1", port), http, **options))
+        server = Server(
+            txlog.open(str(path)), ServerOptions(Address("127.0.0.1", port), http, **options)
+        )
         loops.append((asyncio.get_running_loop(), server))
         try:
             places.extend(await server.start())

@@ -11,11 +11,11 @@ from typing import Any
 import txlog
 from txlog.clock import ManualClock
 from txlog.serve.app import Server
-from txlog.serve.auth import Guard
+from txlog.serve.auth import AuthProvider
 from txlog.serve.core.address import Address
-from txlog.serve.core.authority import Authority
+from txlog.serve.core.authority import AccessControl
 from txlog.serve.core.limits import Limits
-from txlog.serve.core.service import Options
+from txlog.serve.core.service import ServerOptions
 from txlog.serve.pulsar.messages import FIELDS, BaseCommand, MessageMetadata, Proto
 from txlog.serve.pulsar.wire import encoded, made, message_frame
 
@@ -130,13 +130,13 @@ def serving(
     guard = None
     if rules is not None:
         (folder / "rules.toml").write_text(rules)
-        guard = Guard(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
+        guard = AuthProvider(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
 
     async def main() -> Any:
-        made = Options(LOCAL, LOCAL, limits=limits, **options)._replace(
+        made = ServerOptions(LOCAL, LOCAL, limits=limits, **options)._replace(
             tell=lambda event, facts: told.append((event, facts))
         )
-        server = Server(txlog.open(path), made, Authority(guard))
+        server = Server(txlog.open(path), made, AccessControl(guard))
         places = await server.start()
         try:
             served = Served(server, places, told)

@@ -23,7 +23,7 @@ from txlog.clock import ManualClock
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
 from txlog.serve.core import census as census_of_serve
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
@@ -329,14 +329,14 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
     async def program(served: Served) -> None:
         run = served.service.client.run
-        before = await run(lambda client: client._store.read(Census.of))
+        before = await run(lambda client: client._store.read(CatalogSnapshot.of))
         await run(lambda client: client.create_topic("new"))
         one = await served.connected()
         await one.ask("producer", topic="new", producer_id=1, request_id=1)
         shared = {"subscription": "s", "subType": 1}
         await one.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
         [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
-        after = await run(lambda client: client._store.read(Census.of))
+        after = await run(lambda client: client._store.read(CatalogSnapshot.of))
         for census in (before, after):
             for room in connection.occupied:
                 await room.follow(census)
@@ -363,7 +363,7 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
 
         return first
 
-    monkeypatch.setattr(census_of_serve, "_stamp", failing("stamp", census_of_serve._stamp))
+    monkeypatch.setattr(census_of_serve, "_version", failing("stamp", census_of_serve._version))
     turn = failing("turn", active_consumer)
 
     async def program(served: Served) -> None:

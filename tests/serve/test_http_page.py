@@ -16,9 +16,9 @@ from tests.serve.http_kit import Talk, serving
 from tests.tiers import graded
 from txlog.errors import NoResources, SqlError
 from txlog.page import live as drawing
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.page import browser, live
-from txlog.serve.http.page.browser import ROWS_MAX, Browser, cell
+from txlog.serve.http.page.browser import ROWS_MAX, QueryRunner, cell
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -174,7 +174,7 @@ def test_sql_that_does_not_end_is_ended(path: str) -> None:
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         with pytest.raises(SqlError, match="longer than"):
-            await Browser(Serving(client), seconds=0.05).run(endless)
+            await QueryRunner(HttpContext(client), seconds=0.05).run(endless)
 
     serving(path, program)
 

@@ -14,8 +14,8 @@ from txlog.serve.core.address import places_of
 from txlog.serve.core.descriptors import fit_limits
 from txlog.serve.core.exposure import check_exposed, is_loopback
 from txlog.serve.core.limits import ConnectionLimit, ConnectionSlot, Limits, RateLimiter, network_of
-from txlog.serve.core.systemd import handed_over, notify
-from txlog.serve.core.tls import Tls
+from txlog.serve.core.systemd import notify, systemd_sockets
+from txlog.serve.core.tls import TlsContext
 
 
 def test_limits_are_given_by_name() -> None:
@@ -222,7 +222,7 @@ def test_places_for_offloads_have_names() -> None:
 
 def test_a_certificate_is_replaced_while_the_server_runs(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first.example")
-    tls = Tls(cert, key)
+    tls = TlsContext(cert, key)
     assert tls.context.minimum_version == ssl.TLSVersion.TLSv1_2
     other, other_key = make_certificate(tmp_path / "new", "second.example")
     old = cert.read_bytes()
@@ -241,10 +241,10 @@ def test_bad_files_of_tls_are_told_in_one_line(tmp_path: Path) -> None:
     empty.write_bytes(b"")
     for files in ((tmp_path / "no", key), (cert, tmp_path / "no"), (empty, key), (key, cert)):
         with pytest.raises(InvalidArgument, match="no TLS") as caught:
-            Tls(*files)
+            TlsContext(*files)
         assert "\n" not in str(caught.value)
     with pytest.raises(InvalidArgument, match="no TLS"):
-        Tls(cert, key, empty)
+        TlsContext(cert, key, empty)
 
 
 # --- systemd ---------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_sockets_for_another_process_are_not_taken() -> None:
         {"LISTEN_PID": "7", "LISTEN_FDS": "x"},
         {"LISTEN_PID": "7"},
     ):
-        assert handed_over(environment, 7) == {}
+        assert systemd_sockets(environment, 7) == {}
 
 
 @pytest.mark.parametrize("names", [None, "", "txlog.socket", "pulsar2"])
@@ -269,7 +269,7 @@ def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
     if names is not None:
         environment["LISTEN_FDNAMES"] = names
     with pytest.raises(InvalidArgument, match="neither pulsar nor http"):
-        handed_over(environment, 7)
+        systemd_sockets(environment, 7)
 
 
 def test_systemd_is_told(tmp_path: Path) -> None:

@@ -256,16 +256,16 @@ def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
     """Kills: 8 MiB of brackets for which the event loop stands still for two seconds."""
     each = 1 + value.count("[") + value.count("{") - ('"["' in value)
     data = f"[{','.join([value] * 30_000)}]".encode()
-    assert answers.values_in(data) == 30_000 * each
+    assert answers.count_values(data) == 30_000 * each
     quoted = json.dumps([data.decode()] * 2).encode()
-    assert answers.values_in(quoted) == 2
+    assert answers.count_values(quoted) == 2
 
 
 def test_large_json_is_read_beside_the_loop_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
-    parsed = answers.parsed
+    parsed = answers.parse_json
     rows = [{"payload": "x", "properties": {str(at): "" for at in range(15)}}] * 1_000
 
     async def program(served: Served) -> None:
@@ -277,7 +277,7 @@ def test_large_json_is_read_beside_the_loop_within_the_budget(
             held.append(budget.held - len(data))
             return parsed(data)
 
-        monkeypatch.setattr(answers, "parsed", counted)
+        monkeypatch.setattr(answers, "parse_json", counted)
         too_many = b"[" + b"0," * answers.VALUES_MAX + b"0]"
         for body, expected in ((json.dumps({"messages": rows}).encode(), 200), (too_many, 412)):
             head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"

@@ -322,7 +322,7 @@ async def _long_calls(served: Served) -> None:
         return asyncio.create_task(served.request(head + shown))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(works, "PLACES", 2)
+        patch.setattr(works, "SLOW_CALLS_MAX", 2)
         patch.setattr("txlog.client.client.Client.read", read)
         hogs = [look("hog") for _ in range(2)]
         [refused], _ = await asyncio.wait(hogs, return_when=asyncio.FIRST_COMPLETED)

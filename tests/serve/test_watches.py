@@ -14,7 +14,7 @@ import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.topic_patterns import SLICE_NAMES, TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS
@@ -112,7 +112,7 @@ def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
     assert costly.matching(names, limit_s=0) == ([], SLICE_NAMES)
     topics = {number: (name, 1) for number, name in enumerate([*names, "other/shop/a"])}
     look = Watch("acme/shop", ".*[05]")
-    census = Census((len(topics),), topics, frozenset())
+    census = CatalogSnapshot((len(topics),), topics, frozenset())
     asked = cast(Connection, SimpleNamespace(may=lambda *_: None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(look.pattern, "matching", partial(look.pattern.matching, limit_s=0))

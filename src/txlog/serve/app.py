@@ -25,8 +25,8 @@ from txlog.client.client import Client
 from txlog.engine.storage.remote import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core import descriptors
-from txlog.serve.core.authority import Authority
-from txlog.serve.core.service import Listener, Options, Service
+from txlog.serve.core.authority import AccessControl
+from txlog.serve.core.service import BrokerService, Listener, ServerOptions
 from txlog.serve.http import listener as http  # runs when it is used
 from txlog.serve.pulsar.listener import PulsarListener
 
@@ -39,8 +39,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class Server:
     """A store and the listeners that offer it, in one event loop."""
 
-    def __init__(self, store: Client, options: Options, authority: Authority | None = None) -> None:
-        self.service = Service(store, options, authority or Authority())
+    def __init__(
+        self, store: Client, options: ServerOptions, authority: AccessControl | None = None
+    ) -> None:
+        self.service = BrokerService(store, options, authority or AccessControl())
         uuid = store._store.identity.uuid
         trust(place_of(place, uuid) for place in options.places.values())
         self.listeners: list[Listener] = []
@@ -118,9 +120,9 @@ class Server:
 
 def serve(
     store: Client,
-    options: Options,
+    options: ServerOptions,
     told: Callable[[list[str]], None],
-    authority: Authority | None = None,
+    authority: AccessControl | None = None,
     give_up: Callable[[], object] | None = None,
 ) -> int:
     """Serve a store until a signal comes; returns its number. The store is closed then.
@@ -159,9 +161,9 @@ def _crashed(server: Server, what: dict[str, Any]) -> None:
 
 async def _serve(
     store: Client,
-    options: Options,
+    options: ServerOptions,
     told: Callable[[list[str]], None],
-    authority: Authority | None,
+    authority: AccessControl | None,
     give_up: Callable[[], object] | None,
 ) -> int:
     server = Server(store, options, authority)

@@ -99,7 +99,7 @@ def serve(
         raise Usage("--pulsar and --http are both off")
     app = _module("app")
     with _with_extra():
-        make = app.Options  # a module of txlog runs when it is used
+        make = app.ServerOptions  # a module of txlog runs when it is used
     tell = _log(call)
     options = make(
         pulsar_at,
@@ -109,11 +109,11 @@ def serve(
         limits=_module("core.limits").Limits.parse("--limit", limit or ()),
         places=_module("core.address").places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
-        sockets=_module("core.systemd").handed_over(os.environ, os.getpid()),
+        sockets=_module("core.systemd").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
     )
-    guard = None if auth is None else _module("auth.guard").Guard(Path(auth), call.clock)
-    authority = _module("core.authority").Authority(guard)
+    guard = None if auth is None else _module("auth.guard").AuthProvider(Path(auth), call.clock)
+    authority = _module("core.authority").AccessControl(guard)
     notify = _module("core.systemd").notify
 
     def told(places: list[str]) -> None:
@@ -164,7 +164,7 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: 
         return None
     ca = None if client_ca is None else Path(client_ca)
     # without rules a certificate is all that lets a client in
-    return _module("core.tls").Tls(Path(cert), Path(key), ca, needs_certificate=not has_auth)
+    return _module("core.tls").TlsContext(Path(cert), Path(key), ca, needs_certificate=not has_auth)
 
 
 @contextmanager

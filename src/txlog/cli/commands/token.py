@@ -44,7 +44,7 @@ def create_key(
     if (kind == "secret") != (public is None):
         raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
     pairs = _module("pairs")
-    made = pairs.make(kind, os.urandom)
+    made = pairs.create_key(kind, os.urandom)
     _write_new(path, made.private, 0o600)
     if public is not None:
         _write_new(public, made.public, 0o644)
@@ -111,7 +111,7 @@ def show(
     token = _given(path)
     guards = _module("guard")
     if auth is not None:
-        caller = guards.Guard(Path(auth), call.clock).connected("token", token.encode())
+        caller = guards.AuthProvider(Path(auth), call.clock).connected("token", token.encode())
         row = {"role": caller.role, "expires_at": caller.expires_ms, "verified": True}
     else:
         claims = _module("tokens").unchecked(token)

@@ -10,8 +10,8 @@ Contents:
     tokens    JSON web tokens
 """
 
-from txlog.serve.auth.guard import ANYONE, Caller, Guard
-from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Place, place_of
+from txlog.serve.auth.guard import ANYONE, AuthProvider, Caller
+from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Resource, resource_of
 
 __all__ = [
     "ADMIN",
@@ -21,7 +21,7 @@ __all__ = [
     "PRODUCE",
     "STORE",
     "Caller",
-    "Guard",
-    "Place",
-    "place_of",
+    "AuthProvider",
+    "Resource",
+    "resource_of",
 ]

@@ -38,11 +38,11 @@ from txlog.clock import Clock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
 from txlog.serve.auth import keys as signing  # run, with the libraries they need, when used
 from txlog.serve.auth import tokens as signed
-from txlog.serve.auth.policy import Place, Policy, is_role, place_of, read_policy
+from txlog.serve.auth.policy import AccessPolicy, Resource, is_role, read_policy, resource_of
 
 if TYPE_CHECKING:
-    from txlog.serve.auth.keys import Keys
-    from txlog.serve.auth.tokens import Tokens
+    from txlog.serve.auth.keys import KeySource
+    from txlog.serve.auth.tokens import TokenVerifier
 
 RULES_BYTES_MAX: Final = 4 * MIB
 ROOT: Final = (0, "root")
@@ -60,7 +60,7 @@ _NAMES_OF_CERTIFICATE: Final = ("cn", "san")
 Certificate = Mapping[str, Any]
 
 
-class Login(NamedTuple):
+class Credentials(NamedTuple):
     """What a client shows to say who it is; kept, so that it can be judged again.
 
     method:     as Pulsar's auth_method_name, such as token; empty without a proof
@@ -80,12 +80,12 @@ class Login(NamedTuple):
 class Rules:
     """What one reading of the file says."""
 
-    policy: Policy
-    tokens: Tokens | None
+    policy: AccessPolicy
+    tokens: TokenVerifier | None
     name_of_certificate: str | None
 
 
-class Guard:
+class AuthProvider:
     """Judges callers by a file of rules."""
 
     __slots__ = ("_clock", "_path", "_rules", "_told")
@@ -153,7 +153,7 @@ class Guard:
             raise NotAuthenticated("authentication is by Bearer", hint=_HINT)
         return self._by_token(token.strip())
 
-    def may(self, role: str, action: str, place: Place) -> bool:
+    def may(self, role: str, action: str, place: Resource) -> bool:
         """Whether the rules of the moment let a role do it."""
         return self._rules.policy.may(role, action, place)
 
@@ -197,7 +197,10 @@ class Caller:
     __slots__ = ("_guard", "expires_ms", "role")
 
     def __init__(
-        self, role: str | None = None, expires_ms: int | None = None, guard: Guard | None = None
+        self,
+        role: str | None = None,
+        expires_ms: int | None = None,
+        guard: AuthProvider | None = None,
     ) -> None:
         self.role, self.expires_ms, self._guard = role, expires_ms, guard
 
@@ -239,11 +242,11 @@ class Caller:
             return False
         return self._guard.now_ms() >= self.expires_ms
 
-    def may(self, action: str, place: Place | TopicName) -> bool:
+    def may(self, action: str, place: Resource | TopicName) -> bool:
         """Whether it may do it, by the rules of the moment."""
         if self.role is None or self._guard is None:
             return True
-        at = place_of(place) if isinstance(place, TopicName) else place
+        at = resource_of(place) if isinstance(place, TopicName) else place
         return not self.has_expired and self._guard.may(self.role, action, at)
 
     def check_any(self) -> None:
@@ -254,7 +257,7 @@ class Caller:
             reason = f"role {self.role} may neither produce nor consume anywhere"
             raise NotAllowed(reason, role=self.role)
 
-    def check(self, action: str, place: Place | TopicName) -> None:
+    def check(self, action: str, place: Resource | TopicName) -> None:
         """Raises NotAllowed if it may not, NotAuthenticated if its token has expired."""
         if self.has_expired:
             raise NotAuthenticated("the token has expired", hint=_HINT)
@@ -335,7 +338,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} is not TOML: {str(error)[:200]}") from error
 
 
-def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
+def _tokens(given: Mapping[str, Any], path: Path) -> TokenVerifier:
     named = [name for name in _KEYS if name in given]
     if len(named) != 1:
         raise InvalidArgument(f"{path}: tokens needs one of {', '.join(_KEYS)}")
@@ -348,7 +351,7 @@ def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
         raise InvalidArgument(
             f"{path}: tokens.leeway_s is not 0 to {signed.LEEWAY_MS_MAX // 1_000}"
         )
-    return signed.Tokens(
+    return signed.TokenVerifier(
         keys=_keys(named[0], path.parent / given[named[0]]),
         audience=given.get("audience"),
         issuer=given.get("issuer"),
@@ -357,10 +360,10 @@ def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
     )
 
 
-def _keys(name: str, path: Path) -> Keys:
+def _keys(name: str, path: Path) -> KeySource:
     if name == "secret_key":
         return signing.read_secret(path)
-    return signing.read_public_key(path) if name == "public_key" else signing.KeySet(path)
+    return signing.read_public_key(path) if name == "public_key" else signing.JwksFile(path)
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any] | None:

@@ -35,27 +35,27 @@ KEYS_TRIED_MAX: Final = 8
 _OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
-Public = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Key:
+class SigningKey:
     """One key, with all the algorithms it may be used with; its text never shows it."""
 
     algorithms: tuple[str, ...]
-    value: bytes | Public
+    value: bytes | PublicKey
     name: str | None = None  # `kid` of a JWKS file
 
 
-class Secret:
+class SingleKey:
     """A secret that both sides have."""
 
     __slots__ = ("_key",)
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: SigningKey) -> None:
         self._key = key
 
-    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
+    def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
         """The key, if it is for the algorithm; what a token calls it does not matter."""
         if algorithm in self._key.algorithms:
             yield self._key
@@ -67,7 +67,7 @@ class Secret:
         """Nothing: it never changes."""
 
 
-class KeySet:
+class JwksFile:
     """The keys of a JWKS file (RFC 7517), read again when the file changes."""
 
     __slots__ = ("_keys", "_path", "_seen", "_told")
@@ -82,7 +82,7 @@ class KeySet:
         """Call a function whenever other keys were read, in the thread that read them."""
         self._told = told
 
-    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
+    def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
         """The keys that a token of this algorithm and `kid` may be signed with."""
         self._look()
         fitting = [key for key in self._keys if algorithm in key.algorithms]
@@ -106,10 +106,10 @@ class KeySet:
             return  # whoever changes it has a signal to see the error: SIGHUP
 
 
-Keys = Secret | KeySet
+KeySource = SingleKey | JwksFile
 
 
-def read_secret(path: Path) -> Secret:
+def read_secret(path: Path) -> SingleKey:
     """The secret in a file, every byte of which counts; raises InvalidArgument."""
     data = _read(path)
     if _is_public_or_private(data):
@@ -122,10 +122,10 @@ def read_secret(path: Path) -> Secret:
             f"the secret in {path} has {len(data)} bytes, it needs {SECRET_BYTES_MIN}",
             hint="make one: txlog token create-key FILE",
         )
-    return Secret(Key(algorithms=algorithms_of_secret(data), value=data))
+    return SingleKey(SigningKey(algorithms=algorithms_of_secret(data), value=data))
 
 
-def read_public_key(path: Path) -> Secret:
+def read_public_key(path: Path) -> SingleKey:
     """The public key in a file, as PEM or DER; raises InvalidArgument."""
     data = _read(path)
     try:
@@ -136,7 +136,7 @@ def read_public_key(path: Path) -> Secret:
     except (ValueError, UnsupportedAlgorithm) as error:
         what = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
         raise InvalidArgument(f"{path} is {what}") from error
-    return Secret(_public(found, str(path)))
+    return SingleKey(_public(found, str(path)))
 
 
 def read_private_key(
@@ -167,19 +167,19 @@ def algorithms_of_secret(data: bytes) -> tuple[str, ...]:
     return tuple(f"HS{8 * size}" for size in (32, 48, 64) if len(data) >= size)
 
 
-def _public(found: object, place: str) -> Key:
+def _public(found: object, place: str) -> SigningKey:
     if isinstance(found, rsa.RSAPublicKey):
         if found.key_size < RSA_BITS_MIN:
             raise InvalidArgument(
                 f"the key of {place} has {found.key_size} bits, it needs {RSA_BITS_MIN}"
             )
-        return Key(algorithms=_OF_RSA, value=found)
+        return SigningKey(algorithms=_OF_RSA, value=found)
     if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _OF_CURVE:
-        return Key(algorithms=(_OF_CURVE[found.curve.name],), value=found)
+        return SigningKey(algorithms=(_OF_CURVE[found.curve.name],), value=found)
     raise InvalidArgument(f"the key of {place} is neither RSA nor EC over P-256, P-384 or P-521")
 
 
-def _read_jwks(path: Path) -> list[Key]:
+def _read_jwks(path: Path) -> list[SigningKey]:
     """The keys for signatures; those of kinds that are not known here are left out."""
     try:
         document = json.loads(_read(path))
@@ -204,7 +204,7 @@ def _read_jwks(path: Path) -> list[Key]:
     return keys
 
 
-def _key_of(one: Mapping[str, Any], place: str) -> Key:
+def _key_of(one: Mapping[str, Any], place: str) -> SigningKey:
     algorithm = jwt.algorithms.RSAAlgorithm if one["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
     try:
         key = _public(algorithm.from_jwk(dict(one)), place)
@@ -216,7 +216,7 @@ def _key_of(one: Mapping[str, Any], place: str) -> Key:
     if pinned is not None and pinned not in key.algorithms:
         raise InvalidArgument(f"{place} has alg {str(pinned)[:40]}, which is not of its kind")
     name = one.get("kid")
-    return Key(
+    return SigningKey(
         algorithms=key.algorithms if pinned is None else (pinned,),
         value=key.value,
         name=name if isinstance(name, str) else None,

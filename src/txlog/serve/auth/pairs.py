@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 SECRET_BYTES = 32
 
 
-class Made(NamedTuple):
+class NewKey(NamedTuple):
     """A new key: what signs, what checks (empty for a secret), and by which algorithm."""
 
     private: bytes
@@ -19,10 +19,10 @@ class Made(NamedTuple):
     algorithm: str
 
 
-def make(kind: str, random_bytes: Callable[[int], bytes]) -> Made:
+def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
     """A key of the kind secret, rsa or ec."""
     if kind == "secret":
-        return Made(random_bytes(SECRET_BYTES), b"", "HS256")
+        return NewKey(random_bytes(SECRET_BYTES), b"", "HS256")
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
     if kind == "rsa":
         key, algorithm = rsa.generate_private_key(public_exponent=65_537, key_size=2_048), "RS256"
@@ -36,4 +36,4 @@ def make(kind: str, random_bytes: Callable[[int], bytes]) -> Made:
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    return Made(private, public, algorithm)
+    return NewKey(private, public, algorithm)

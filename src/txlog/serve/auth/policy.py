@@ -36,8 +36,8 @@ ROLES_MAX: Final = 10_000
 ROLE_BYTES_MAX: Final = 256
 PLACES_MAX: Final = 1_000  # of one role and action
 
-Place = tuple[str, ...]
-STORE: Final[Place] = ()
+Resource = tuple[str, ...]
+STORE: Final[Resource] = ()
 _KINDS: Final = ("tenant", "namespace", "topic")
 
 
@@ -53,13 +53,13 @@ def is_role(role: object) -> bool:
     return len(role.encode()) <= ROLE_BYTES_MAX
 
 
-class Pattern(NamedTuple):
+class ResourcePattern(NamedTuple):
     """A place of a rule: whole names, then the beginning of one."""
 
-    names: Place
+    names: Resource
     beginning: str | None
 
-    def covers(self, place: Place) -> bool:
+    def covers(self, place: Resource) -> bool:
         """True if the rule holds for a place."""
         count = len(self.names)
         if place[:count] != self.names:
@@ -68,7 +68,7 @@ class Pattern(NamedTuple):
             return True
         return len(place) > count and place[count].startswith(self.beginning)
 
-    def reaches(self, place: Place) -> bool:
+    def reaches(self, place: Resource) -> bool:
         """True if the rule holds for something at or below a place."""
         shared = min(len(self.names), len(place))
         if place[:shared] != self.names[:shared]:
@@ -77,13 +77,13 @@ class Pattern(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class AccessPolicy:
     """The rules of all roles; superusers may do everything."""
 
     superusers: frozenset[str] = frozenset()
-    rules: Mapping[str, Mapping[str, tuple[Pattern, ...]]] = field(default_factory=dict)
+    rules: Mapping[str, Mapping[str, tuple[ResourcePattern, ...]]] = field(default_factory=dict)
 
-    def may(self, role: str, action: str, place: Place) -> bool:
+    def may(self, role: str, action: str, place: Resource) -> bool:
         """True if a role may do it; who has admin of a place may do everything there."""
         if role in self.superusers:
             return True
@@ -101,12 +101,12 @@ class Policy:
         return role in self.superusers or any(of.get(name) for name in (PRODUCE, CONSUME, ADMIN))
 
 
-def place_of(topic: TopicName) -> Place:
+def resource_of(topic: TopicName) -> Resource:
     """A topic as a place; its partitions are the same one."""
     return (topic.tenant, topic.namespace, topic.name)
 
 
-def read_policy(document: Mapping[str, object], name: str) -> Policy:
+def read_policy(document: Mapping[str, object], name: str) -> AccessPolicy:
     """The rules in `superusers` and `[roles.NAME]` of a file; raises InvalidArgument.
 
     name: what the file is called in errors
@@ -132,7 +132,7 @@ def read_policy(document: Mapping[str, object], name: str) -> Policy:
             action: _patterns(given.get(action, []), f"{name}: roles.{role}.{action}")
             for action in ACTIONS
         }
-    return Policy(superusers=frozenset(superusers), rules=rules)
+    return AccessPolicy(superusers=frozenset(superusers), rules=rules)
 
 
 def _check_role(role: str, name: str) -> None:
@@ -140,16 +140,16 @@ def _check_role(role: str, name: str) -> None:
         raise InvalidArgument(f"{name}: {role[:40]!r} can be no role", code=202)
 
 
-def _patterns(given: object, place: str) -> tuple[Pattern, ...]:
+def _patterns(given: object, place: str) -> tuple[ResourcePattern, ...]:
     return tuple(
         _pattern(text, f"{place}[{index}]")
         for index, text in enumerate(_texts(given, place, PLACES_MAX))
     )
 
 
-def _pattern(text: str, place: str) -> Pattern:
+def _pattern(text: str, place: str) -> ResourcePattern:
     if text == "*":
-        return Pattern((), None)
+        return ResourcePattern((), None)
     names = text.removeprefix("persistent://").split("/")
     if len(names) == 1:
         names = [TENANT_DEFAULT, NAMESPACE_DEFAULT, *names]
@@ -171,7 +171,7 @@ def _pattern(text: str, place: str) -> Pattern:
             check_name("topic", beginning)
     except InvalidArgument as error:
         raise InvalidArgument(f"{place}: {error}", code=202) from error
-    return Pattern(tuple(names), beginning or None)
+    return ResourcePattern(tuple(names), beginning or None)
 
 
 def _texts(given: object, place: str, count_max: int) -> list[str]:

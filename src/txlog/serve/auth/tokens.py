@@ -14,7 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from txlog.errors import InvalidArgument, NotAuthenticated
-from txlog.serve.auth.keys import Keys
+from txlog.serve.auth.keys import KeySource
 from txlog.serve.auth.policy import is_role
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
@@ -30,7 +30,7 @@ class Claims(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class TokenVerifier:
     """Which tokens are believed.
 
     audience:   a token must be for it; None: tokens for an audience are not believed
@@ -38,7 +38,7 @@ class Tokens:
     role_claim: the claim that is the role
     """
 
-    keys: Keys
+    keys: KeySource
     audience: str | None = None
     issuer: str | None = None
     role_claim: str = "sub"

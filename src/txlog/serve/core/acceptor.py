@@ -23,7 +23,7 @@ from typing import Final
 from txlog.engine.storage.disk.posix import descriptor_limit
 from txlog.serve.core.descriptors import leaves_enough_for_store
 from txlog.serve.core.limits import ConnectionSlot, host_of
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 
 BACKLOG: Final = 1_024
 TOGETHER_MAX: Final = 64  # connections that are accepted in one turn of the loop
@@ -38,7 +38,7 @@ class Acceptor:
 
     def __init__(
         self,
-        service: Service,
+        service: BrokerService,
         sockets: list[socket.socket],
         protocol: Callable[[ConnectionSlot], asyncio.BaseProtocol],
     ) -> None:

@@ -12,18 +12,28 @@ from typing import Final
 from txlog.base.ids import TopicName
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import NotAuthenticated
-from txlog.serve.auth import ADMIN, ANYONE, CONSUME, LOOK, PRODUCE, STORE, Caller, Guard, Place
+from txlog.serve.auth import (
+    ADMIN,
+    ANYONE,
+    CONSUME,
+    LOOK,
+    PRODUCE,
+    STORE,
+    AuthProvider,
+    Caller,
+    Resource,
+)
 from txlog.serve.auth.guard import Certificate
 
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
 
-__all__ = ["ACTIONS", "ADMIN", "CONSUME", "LOOK", "PRODUCE", "Authority", "Caller"]
+__all__ = ["ACTIONS", "ADMIN", "CONSUME", "LOOK", "PRODUCE", "AccessControl", "Caller"]
 
 
-class Authority:
+class AccessControl:
     """Judges clients by rules; without rules everybody is the user of the server."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: AuthProvider | None = None) -> None:
         self.guard = guard
 
     def authenticate(
@@ -40,7 +50,7 @@ class Authority:
             return ANYONE
         return self.guard.connected(method, data, certificate)
 
-    def check(self, caller: Caller | None, action: str, place: TopicName | Place | None) -> None:
+    def check(self, caller: Caller | None, action: str, place: TopicName | Resource | None) -> None:
         """Raises NotAllowed unless a client may do this; place: None for the whole store."""
         if caller is None:
             if self.guard is None:

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from txlog.client.reading.pause import until_told
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 
 GAP_SECONDS: Final = 0.05  # between looks at a store that is written to all the time
 AGAIN_SECONDS: Final = 1.0  # after one that failed, and may be repeated
 
 
-class Census(NamedTuple):
+class CatalogSnapshot(NamedTuple):
     """Which topics and subscriptions there are, by their numbers, which are not used again.
 
     stamp:  another one if there are others
@@ -33,11 +33,11 @@ class Census(NamedTuple):
     subscriptions: frozenset[int]
 
     @classmethod
-    def of(cls, view: View) -> Census:
+    def of(cls, view: View) -> CatalogSnapshot:
         """Take it."""
         catalog = view.catalog
         topics = {one.number: (one.name, one.partitions) for one in catalog.topics.values()}
-        return cls(_stamp(view), topics, frozenset(catalog.subscriptions))
+        return cls(_version(view), topics, frozenset(catalog.subscriptions))
 
     def lacks_topic(self, number: int) -> bool:
         """Whether a topic is gone; one that came after the census is not."""
@@ -48,25 +48,27 @@ class Census(NamedTuple):
         return number < self.stamp[2] and number not in self.subscriptions
 
 
-def _stamp(view: View) -> tuple[int, ...]:
+def _version(view: View) -> tuple[int, ...]:
     one = view.catalog  # numbers only grow, so what came and went shows
     known = len(one.topics), len(one.subscriptions)
     return one.next_topic, one.next_partition, one.next_subscription, *known
 
 
-async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) -> None:
+async def watch_catalog(
+    service: BrokerService, told: Callable[[CatalogSnapshot], Awaitable[None]]
+) -> None:
     """Tell of each change, until it is cancelled, or the store cannot be read any more."""
     store, waits = service.store._store, service.client._waits
     seen: tuple[int, ...] = ()
     while True:
         looks = 0
 
-        def look(_: bool, seen: tuple[int, ...] = seen) -> Census | bool | None:
+        def look(_: bool, seen: tuple[int, ...] = seen) -> CatalogSnapshot | bool | None:
             nonlocal looks
             looks += 1
-            if store.read(_stamp) == seen:
+            if store.read(_version) == seen:
                 return False if looks > 1 else None  # nothing, though something was told
-            return store.read(Census.of, fresh=False)
+            return store.read(CatalogSnapshot.of, fresh=False)
 
         try:
             found = await waits.until(look, None, until_told)
@@ -76,7 +78,7 @@ async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) ->
                 return
             await asyncio.sleep(AGAIN_SECONDS)
             continue
-        if isinstance(found, Census):
+        if isinstance(found, CatalogSnapshot):
             seen = found.stamp
             await told(found)
         await asyncio.sleep(GAP_SECONDS)

@@ -31,7 +31,7 @@ def is_loopback(name: object) -> bool:
     return (mapped or address).is_loopback
 
 
-def is_every_address(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
     """True for the host of a listener at all addresses of its machine: 0.0.0.0 or ::."""
     try:
         return ipaddress.ip_address(host).is_unspecified
@@ -56,7 +56,7 @@ def check_exposed(
     )
 
 
-def listening(
+def bind_sockets(
     option: str,
     address: Address,
     given: list[socket.socket] | None,

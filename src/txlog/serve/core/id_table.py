@@ -26,7 +26,7 @@ T = TypeVar("T")
 DISMISSED_MAX: Final = 1_000
 
 
-class State(Enum):
+class IdState(Enum):
     """What an id is doing."""
 
     FREE = "free"
@@ -35,7 +35,7 @@ class State(Enum):
     CLOSING = "closing"
 
 
-_MOVING: Final = (State.OPENING, State.CLOSING)
+_MOVING: Final = (IdState.OPENING, IdState.CLOSING)
 
 
 class _Entry(Generic[T]):
@@ -51,7 +51,7 @@ class _Entry(Generic[T]):
     __slots__ = ("closes", "refusal", "settled", "state", "task", "value", "waiting", "wanted")
 
     def __init__(self) -> None:
-        self.state = State.FREE
+        self.state = IdState.FREE
         self.wanted: object = None
         self.value: T | None = None
         self.task: asyncio.Task[object] | None = None
@@ -65,10 +65,10 @@ class _Entry(Generic[T]):
         task = asyncio.current_task()
         assert task is not None
         self.wanted, self.refusal, self.task = wanted, None, task
-        self.become(State.OPENING)
+        self.become(IdState.OPENING)
         return task
 
-    def become(self, state: State) -> None:
+    def become(self, state: IdState) -> None:
         """Change the state; commands that wait for the end of the one before go on."""
         self.state = state
         if state in _MOVING:
@@ -83,7 +83,7 @@ class _Entry(Generic[T]):
 
     def refuse(self, error: TxlogError) -> None:
         """Cancel its opening; the command that opens it raises this error."""
-        if self.state is State.OPENING and self.refusal is None:
+        if self.state is IdState.OPENING and self.refusal is None:
             assert self.task is not None
             self.refusal = error
             self.task.cancel()
@@ -102,12 +102,12 @@ class IdTable(Generic[T]):
 
     def __len__(self) -> int:
         """How many ids are open, or about to be."""
-        return sum(entry.state is not State.FREE for entry in self._entries.values())
+        return sum(entry.state is not IdState.FREE for entry in self._entries.values())
 
     def get(self, number: int) -> T | None:
         """What is open under an id; None if nothing is."""
         entry = self._entries.get(number)
-        return entry.value if entry is not None and entry.state is State.OPEN else None
+        return entry.value if entry is not None and entry.state is IdState.OPEN else None
 
     def find(self, number: int) -> T:
         """The same. Raises NotFound."""
@@ -125,7 +125,7 @@ class IdTable(Generic[T]):
         return [
             (number, entry.opened())
             for number, entry in self._entries.items()
-            if entry.state is State.OPEN
+            if entry.state is IdState.OPEN
         ]
 
     def values(self) -> list[T]:
@@ -135,7 +135,7 @@ class IdTable(Generic[T]):
     def is_opening(self, number: int) -> bool:
         """Whether a command is opening an id."""
         entry = self._entries.get(number)
-        return entry is not None and entry.state is State.OPENING
+        return entry is not None and entry.state is IdState.OPENING
 
     def dismissed(self, number: int) -> bool:
         """Whether the server closed this id, not its client."""
@@ -162,7 +162,7 @@ class IdTable(Generic[T]):
         if entry.closes != closes:
             raise self.closed(number)
         self._entries[number] = entry
-        if entry.state is State.OPEN:
+        if entry.state is IdState.OPEN:
             if entry.wanted != wanted:
                 raise self._busy(f"{self._noun} {number} of this connection is something else")
             return entry.opened(), True
@@ -174,10 +174,10 @@ class IdTable(Generic[T]):
                 raise  # its connection ends
             raise entry.refusal from None
         else:
-            entry.become(State.OPEN)
+            entry.become(IdState.OPEN)
         finally:
             entry.task = None
-            if entry.state is State.OPENING:
+            if entry.state is IdState.OPENING:
                 self._free(number, entry)
         return entry.opened(), False
 
@@ -211,9 +211,9 @@ class IdTable(Generic[T]):
         entry.closes += 1
         entry.refuse(self.closed(number))
         await self._settled(number, entry)
-        if entry.state is not State.OPEN:
+        if entry.state is not IdState.OPEN:
             return True
-        entry.become(State.CLOSING)
+        entry.become(IdState.CLOSING)
         try:
             await act(entry.opened())
         except Exception:  # refused, or a bug: a taken id would be lost; cancelled: rule 4
@@ -228,13 +228,13 @@ class IdTable(Generic[T]):
         raises: NotFound, what the act raises
         """
         entry = self._entries.get(number)
-        if entry is None or entry.state is not State.OPEN:
+        if entry is None or entry.state is not IdState.OPEN:
             raise self.unknown(number)
-        entry.become(State.CLOSING)
+        entry.become(IdState.CLOSING)
         try:
             await act(entry.opened())
         except Exception:  # refused, or a bug: nothing was closed; cancelled: rule 4
-            entry.become(State.OPEN)
+            entry.become(IdState.OPEN)
             raise
         self._dismiss(number, entry)
         self._free(number, entry)
@@ -272,12 +272,12 @@ class IdTable(Generic[T]):
 
     def _free(self, number: int, entry: _Entry[T]) -> None:
         entry.value = None
-        entry.become(State.FREE)
+        entry.become(IdState.FREE)
         self._forget(number, entry)
 
     def _forget(self, number: int, entry: _Entry[T]) -> None:
         """Keep a free id no longer, unless a command waits for it."""
-        is_kept = entry.waiting or entry.state is not State.FREE
+        is_kept = entry.waiting or entry.state is not IdState.FREE
         if not is_kept and self._entries.get(number) is entry:
             del self._entries[number]
 

@@ -32,7 +32,7 @@ WAITING: Final = "wait-for-exclusive"
 FENCING: Final = "exclusive-with-fencing"
 
 
-class Holder:
+class NameHolder:
     """A producer of a client that is connected, or about to be.
 
     topic:   in full; name: in the store
@@ -56,9 +56,9 @@ class ProducerNames:
     """Who holds which name, on which topic."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[str, Holder]] = {}
+        self._topics: dict[str, dict[str, NameHolder]] = {}
 
-    def take(self, holder: Holder, *, comes_again: bool) -> Holder | None:
+    def take(self, holder: NameHolder, *, comes_again: bool) -> NameHolder | None:
         """Take a name at once, so that another client cannot; returns its holder before.
 
         comes_again: its client had this producer before; a holder of another connection goes
@@ -76,23 +76,23 @@ class ProducerNames:
         self._topics.setdefault(holder.topic, {})[holder.name] = holder
         return before
 
-    async def succeed(self, before: Holder) -> None:
+    async def succeed(self, before: NameHolder) -> None:
         """Close the holder before, unless it leaves by itself, and wait until it has left."""
         if not before.is_leaving:
             before.close(ProducerBusy(f"producer {before.name} came again by another connection"))
         await before.is_free.wait()
 
-    async def alone(self, holder: Holder) -> None:
+    async def alone(self, holder: NameHolder) -> None:
         """Wait until there is no other producer of the topic but those that wait, too."""
         while others := [one for one in self._others(holder) if not one.is_waiting]:
             await others[0].is_free.wait()
 
-    def close_others(self, holder: Holder) -> None:
+    def close_others(self, holder: NameHolder) -> None:
         """Close the other producers of the topic: this one has fenced them."""
         for other in list(self._others(holder)):
             other.close(ProducerFenced(f"producer {holder.name} has taken over the topic"))
 
-    def free(self, holder: Holder) -> None:
+    def free(self, holder: NameHolder) -> None:
         """A producer has left; its name is free unless a newer one has it."""
         holder.is_free.set()
         names = self._topics.get(holder.topic, {})
@@ -101,7 +101,7 @@ class ProducerNames:
             if not names:
                 del self._topics[holder.topic]
 
-    def _others(self, holder: Holder) -> Iterator[Holder]:
+    def _others(self, holder: NameHolder) -> Iterator[NameHolder]:
         for other in self._topics.get(holder.topic, {}).values():
             if other.name != holder.name:
                 yield other

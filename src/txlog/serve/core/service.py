@@ -17,26 +17,26 @@ from txlog.client.client import Client as Synchronous
 from txlog.client.open import open_store
 from txlog.errors import NotAllowed, NotAuthenticated
 from txlog.serve.auth import Caller
-from txlog.serve.auth.guard import Login
+from txlog.serve.auth.guard import Credentials
 from txlog.serve.core.address import Address
-from txlog.serve.core.authority import Authority
+from txlog.serve.core.authority import AccessControl
 from txlog.serve.core.budget import MemoryBudget, OutboundBytes
-from txlog.serve.core.exposure import listening
+from txlog.serve.core.exposure import bind_sockets
 from txlog.serve.core.limits import ConnectionLimit, Limits, Quota
 from txlog.serve.core.producer_names import ProducerNames
 from txlog.serve.core.tasks import Supervisor
-from txlog.serve.core.tls import Tls
+from txlog.serve.core.tls import TlsContext
 
 T = TypeVar("T")
 BESIDE_MAX: Final = 2  # threads; more would only wait for the interpreter
 Tell = Callable[[str, Mapping[str, object]], object]
 
 
-def silent(event: str, facts: Mapping[str, object]) -> None:
+def ignore_event(event: str, facts: Mapping[str, object]) -> None:
     """Tell nobody."""
 
 
-class Options(NamedTuple):
+class ServerOptions(NamedTuple):
     """What to serve, and how; an address that is None is not served.
 
     creates_topics: a topic that a client names and that is missing is made
@@ -50,15 +50,15 @@ class Options(NamedTuple):
     pulsar: Address | None = None
     http: Address | None = None
     creates_topics: bool = True
-    tls: Tls | None = None
+    tls: TlsContext | None = None
     limits: Limits = Limits()
     places: Mapping[str, str] = {}
     is_insecure: bool = False
     sockets: Mapping[str, list[socket.socket]] = {}
-    tell: Tell = silent
+    tell: Tell = ignore_event
 
 
-class Publisher(NamedTuple):
+class ProducerStats(NamedTuple):
     """A producer of a client that is connected here, and what it has sent since then.
 
     topic:    in full; partition: of it
@@ -80,7 +80,7 @@ class Publisher(NamedTuple):
     metadata: Mapping[str, str] = {}
 
 
-class Subscriber(NamedTuple):
+class ConsumerStats(NamedTuple):
     """A consumer of a client that is connected here.
 
     topic:     in full; partition: of it
@@ -102,7 +102,7 @@ class Subscriber(NamedTuple):
     metadata: Mapping[str, str]
 
 
-class Service:
+class BrokerService:
     """What is served.
 
     client:    the store, for the event loop; listeners share it, and with it flushes
@@ -117,16 +117,18 @@ class Service:
     names:     who holds the name of a producer
     """
 
-    def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
+    def __init__(
+        self, store: Synchronous, options: ServerOptions, authority: AccessControl
+    ) -> None:
         self.client = Client(store, Worker())
         self.store = store
         self.options = options
         self.authority = authority
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
-        self.publishers: Callable[[], list[Publisher]] = list
+        self.publishers: Callable[[], list[ProducerStats]] = list
         self.names = ProducerNames()
-        self.subscribers: Callable[[], list[Subscriber]] = list
+        self.subscribers: Callable[[], list[ConsumerStats]] = list
         self.connection_limit = ConnectionLimit(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
         self.consumers = Quota("consumers", options.limits.consumers_in_all)
@@ -137,7 +139,7 @@ class Service:
         self._opening = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
-    def log_in(self, login: Login) -> Caller:
+    def log_in(self, login: Credentials) -> Caller:
         """Who a client is, by the rules, keys and authorities of the moment.
 
         raises: NotAuthenticated
@@ -150,7 +152,7 @@ class Service:
                 raise NotAuthenticated("no authority that is known here vouches for this client")
         return self.authority.authenticate(login.method, login.data, certificate)
 
-    def judge_again(self, login: Login, caller: Caller) -> None:
+    def judge_again(self, login: Credentials, caller: Caller) -> None:
         """Raises NotAllowed unless the same login would let the same caller in now."""
         if self.log_in(login).role != caller.role:
             raise NotAllowed(f"its login is not that of role {caller.role} any more")
@@ -200,7 +202,7 @@ class Service:
         raises: OSError; Usage where others could connect who must not
         """
         given = self.options.sockets.get(name)
-        return listening(
+        return bind_sockets(
             f"--{name}",
             address,
             given,

@@ -17,7 +17,7 @@ SOCKETS_MAX: Final = 16
 NAMES: Final = ("pulsar", "http")
 
 
-def handed_over(environment: Mapping[str, str], pid: int) -> dict[str, list[socket.socket]]:
+def systemd_sockets(environment: Mapping[str, str], pid: int) -> dict[str, list[socket.socket]]:
     """The sockets that systemd listens on, by their names; none if they are for another process.
 
     A name may have several, such as one for each version of IP.

@@ -10,13 +10,13 @@ from txlog.serve.auth import issuers  # runs, with its library, when a connectio
 from txlog.serve.auth.guard import Certificate
 
 
-class _Context(ssl.SSLContext):
+class _SslContext(ssl.SSLContext):
     """A context that remembers which authorities it believes, as the bytes of their file."""
 
     authorities = b""
 
 
-class Tls:
+class TlsContext:
     """What TLS connections begin with; those that are open keep the context of their handshake.
 
     context:           for new connections
@@ -61,15 +61,15 @@ class Tls:
         certificate = ssl_object.getpeercert()
         began_with, authorities = ssl_object.context, self.context.authorities
         if not certificate or (
-            isinstance(began_with, _Context) and began_with.authorities == authorities
+            isinstance(began_with, _SslContext) and began_with.authorities == authorities
         ):
             return certificate or None
         encoded = ssl_object.getpeercert(binary_form=True)
         assert encoded is not None
         return certificate if issuers.is_issued_by(encoded, authorities, now_ms) else None
 
-    def _made(self) -> _Context:
-        context = _Context(ssl.PROTOCOL_TLS_SERVER)
+    def _made(self) -> _SslContext:
+        context = _SslContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         self._load(context)
@@ -78,7 +78,7 @@ class Tls:
             context.verify_mode = required
         return context
 
-    def _load(self, context: _Context) -> None:
+    def _load(self, context: _SslContext) -> None:
         try:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)
             if self._ca is not None:

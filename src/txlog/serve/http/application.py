@@ -46,7 +46,13 @@ from txlog.serve.http.admin import (
     topics,
 )
 from txlog.serve.http.admin import transactions as txns
-from txlog.serve.http.core.answers import Sliced, answered, body_of, dumped, response_of
+from txlog.serve.http.core.answers import (
+    SlicedAnswer,
+    read_json,
+    response_for,
+    response_of,
+    to_json,
+)
 from txlog.serve.http.core.declared import (
     LOOK,
     PRODUCE,
@@ -56,9 +62,9 @@ from txlog.serve.http.core.declared import (
     openapi,
     topic_in,
 )
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.data import events, rest
-from txlog.serve.http.data.websocket import SESSIONS, Session, connected
+from txlog.serve.http.data.websocket import SESSIONS, Session, serve_socket
 from txlog.serve.http.page import live as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
@@ -84,7 +90,7 @@ SECURITY: Final = {
 _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 
 
-def application(serving: Serving) -> Starlette:
+def application(serving: HttpContext) -> Starlette:
     """The application over an open client; it neither opens nor closes it."""
     found: list[BaseRoute] = [
         *page.routes(serving),
@@ -107,18 +113,18 @@ def application(serving: Serving) -> Starlette:
     app.add_exception_handler(TxlogError, _failed)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _crashed)
-    app.add_middleware(Guarded)
+    app.add_middleware(SecurityMiddleware)
     return app
 
 
-def _socket(serving: Serving, session: Session, operation: str) -> Callable[[WebSocket], Any]:
+def _socket(serving: HttpContext, session: Session, operation: str) -> Callable[[WebSocket], Any]:
     async def handle(socket: WebSocket) -> None:
-        await connected(serving, socket, session, operation, session.__name__)
+        await serve_socket(serving, socket, session, operation, session.__name__)
 
     return handle
 
 
-def route_of(endpoint: Endpoint, serving: Serving) -> Route:
+def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
     """The route of a declared endpoint."""
 
     async def handle(request: Request) -> Response:
@@ -126,7 +132,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
         right = await serving.gate(request, action)
         given = endpoint.arguments(request.path_params, request.query_params)
         if endpoint.takes("body"):
-            given["body"] = await body_of(request)
+            given["body"] = await read_json(request)
         for name, value in (
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
@@ -157,7 +163,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
 
 
 async def _answer(
-    serving: Serving,
+    serving: HttpContext,
     request: Request,
     read: Callable[[], Awaitable[Response]],
     *,
@@ -185,20 +191,22 @@ async def _answer(
 
 
 async def _read(
-    serving: Serving, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
+    serving: HttpContext, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
 ) -> Response:
     """The answer of an endpoint, from where its call belongs."""
     if endpoint.operation == PRODUCE and endpoint.takes("body"):
-        return await serving.store(lambda client: answered(act(client)))
+        return await serving.store(lambda client: response_for(act(client)))
     if endpoint.is_slow:
-        return await serving.work(request, endpoint.operation, lambda client: answered(act(client)))
+        return await serving.work(
+            request, endpoint.operation, lambda client: response_for(act(client))
+        )
     if endpoint.is_aside:
-        return await serving.client.run(lambda client: answered(act(client)), blocking=True)
+        return await serving.client.run(lambda client: response_for(act(client)), blocking=True)
     found = await serving.client.run(act)
-    return await _joined(serving, found) if isinstance(found, Sliced) else answered(found)
+    return await _joined(serving, found) if isinstance(found, SlicedAnswer) else response_for(found)
 
 
-async def _joined(serving: Serving, sliced: Sliced) -> Response:
+async def _joined(serving: HttpContext, sliced: SlicedAnswer) -> Response:
     """Read an answer slice by slice, with the calls of others in between, and encode it beside."""
     body = bytearray()
     while True:
@@ -210,7 +218,7 @@ async def _joined(serving: Serving, sliced: Sliced) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TxlogError)
-    serving: Serving = request.app.state.serving
+    serving: HttpContext = request.app.state.serving
     if isinstance(error, IntegrityError | DiskFailed):
         serving.failed(error)
     return response_of(error, hides_names=serving.hides_names)
@@ -235,7 +243,7 @@ async def _crashed(request: Request, error: Exception) -> Response:
     return response_of(InternalError(f"a bug: {type(error).__name__}"), 500)
 
 
-class Guarded:
+class SecurityMiddleware:
     """What every response has: headers that keep a page to itself, and no request from another.
 
     A browser says from where a request comes. A page of another site may neither change anything
@@ -283,7 +291,7 @@ Text = Callable[[Store], tuple[str, int, str]]
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
-def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response]]:
+def _text(serving: HttpContext, act: Text) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, act.__name__.strip("_")))
 
@@ -298,10 +306,10 @@ def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response
 
 @cache
 def _described() -> bytes:
-    return dumped(openapi(ENDPOINTS, txlog.__version__))
+    return to_json(openapi(ENDPOINTS, txlog.__version__))
 
 
-def _openapi(serving: Serving) -> Callable[[Request], Awaitable[Response]]:
+def _openapi(serving: HttpContext) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, "openapi"))
         return Response(_described(), media_type="application/json")
@@ -320,7 +328,7 @@ def _metrics(client: Store) -> tuple[str, int, str]:
 def _health(client: Store) -> tuple[str, int, str]:
     found = client.admin.check()
     status = 503 if found["status"] == "critical" else 200
-    return dumped(found).decode(), status, "application/json"
+    return to_json(found).decode(), status, "application/json"
 
 
 def _ready(client: Store) -> tuple[str, int, str]:

@@ -13,20 +13,20 @@ import uvicorn
 from starlette.requests import HTTPConnection
 
 from txlog.errors import NotAllowed
-from txlog.serve.auth.guard import Login
+from txlog.serve.auth.guard import Credentials
 from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
 from txlog.serve.core.limits import ConnectionSlot
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 from txlog.serve.core.tasks import nothing
 from txlog.serve.http.application import application
-from txlog.serve.http.core.bounds import Bounded, BoundedSocket, Bounds
+from txlog.serve.http.core.bounds import LimitedHttp, LimitedWebSocket, LimitsMiddleware
 from txlog.serve.http.core.declared import LOOK, STORE, Action
-from txlog.serve.http.core.gate import Gate, Right, Serving
+from txlog.serve.http.core.gate import Gate, Grant, HttpContext
 from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 
 
-class _Quiet(uvicorn.Server):
+class _EmbeddedServer(uvicorn.Server):
     """uvicorn without listening sockets and signal handlers of its own.
 
     The acceptor takes the connections, and the process has one way to stop.
@@ -56,7 +56,7 @@ OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transact
 OPEN: Final = frozenset(["ready"])
 
 
-def gate_of(service: Service) -> Gate:
+def gate_of(service: BrokerService) -> Gate:
     """The gate that asks the authority of a server, by the token or certificate of a request.
 
     A browser's WebSocket and EventSource send no headers: their token is in the query, as Pulsar's
@@ -64,7 +64,7 @@ def gate_of(service: Service) -> Gate:
     """
     authority = service.authority
 
-    async def gate(connection: HTTPConnection, action: Action) -> Right | None:
+    async def gate(connection: HTTPConnection, action: Action) -> Grant | None:
         if action.resource == STORE and action.name in OPEN:
             return None
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
@@ -72,7 +72,7 @@ def gate_of(service: Service) -> Gate:
             token = connection.query_params.get("token", "")
         ssl_object = getattr(connection.state, "ssl_object", None)
         data = token.strip().encode(errors="replace")
-        login = Login("token" if token else "", data, ssl_object)
+        login = Credentials("token" if token else "", data, ssl_object)
         try:
             caller = service.log_in(login)
             connection.state.seat.take(caller.role, is_superuser=caller.is_superuser)
@@ -95,7 +95,7 @@ def gate_of(service: Service) -> Gate:
                 service.tell("dropped", told)
                 raise
 
-        return Right(check, caller.left_ms, partial(caller.may, LOOK))
+        return Grant(check, caller.left_ms, partial(caller.may, LOOK))
 
     return gate
 
@@ -108,7 +108,7 @@ def _is_harmless(action: Action) -> bool:
 def _join(connection: HTTPConnection, role: str | None) -> None:
     """What the connection has of the memory counts for its role from now on."""
     if role is not None:
-        bounded: Bounded = connection.state.bounded
+        bounded: LimitedHttp = connection.state.bounded
         bounded.share.join(f"role {role}")
 
 
@@ -119,11 +119,11 @@ def _peer(connection: HTTPConnection) -> str | None:
 class HttpListener:
     """HTTP at one address."""
 
-    def __init__(self, service: Service, address: Address) -> None:
+    def __init__(self, service: BrokerService, address: Address) -> None:
         self._address = address
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
         self._addresses: dict[str, str] = {}
-        serving = self._serving = Serving(
+        serving = self._serving = HttpContext(
             service.client,
             gate_of(service),
             self._addresses,
@@ -141,14 +141,14 @@ class HttpListener:
         self.application = application(serving)
         tls = service.options.tls
         config = uvicorn.Config(
-            Bounds(self.application, service, address.host),
-            http=Bounded,
+            LimitsMiddleware(self.application, service, address.host),
+            http=LimitedHttp,
             reset_contextvars=True,  # what one request acts for is none of the next one's
             log_config=None,
             lifespan="off",
             access_log=False,
             server_header=False,
-            ws=BoundedSocket,
+            ws=LimitedWebSocket,
             ws_max_size=MESSAGE_MAX,
             ws_per_message_deflate=False,  # a few bytes may become megabytes
             timeout_graceful_shutdown=GRACE_SECONDS,
@@ -156,7 +156,7 @@ class HttpListener:
         config.load()
         self._scheme = "http" if tls is None else "https"
         self._service = service
-        self._uvicorn = _Quiet(config)
+        self._uvicorn = _EmbeddedServer(config)
         self._acceptor: Acceptor | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -175,10 +175,10 @@ class HttpListener:
             self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
         return url
 
-    def _protocol(self, seat: ConnectionSlot) -> Bounded:
+    def _protocol(self, seat: ConnectionSlot) -> LimitedHttp:
         """The protocol of one connection."""
         state = self._uvicorn.server_state
-        made = Bounded(self._uvicorn.config, state, {})
+        made = LimitedHttp(self._uvicorn.config, state, {})
         made.service, made.seat = self._service, seat
         return made
 

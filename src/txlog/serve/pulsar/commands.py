@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from txlog import __version__
 from txlog.errors import NotAllowed, TryAgain
-from txlog.serve.auth.guard import Login
+from txlog.serve.auth.guard import Credentials
 from txlog.serve.core.authority import Caller
 from txlog.serve.pulsar import consumers, producers, schemas, topics, transactions, watches
 from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
@@ -46,7 +46,7 @@ def auth_response(connection: Connection, body: Proto, rest: memoryview) -> None
         connection.renewed(login, caller)
 
 
-def _caller(connection: Connection, login: Login) -> Caller | None:
+def _caller(connection: Connection, login: Credentials) -> Caller | None:
     """Who the client says it is; None: it is refused, and the connection ends."""
     service = connection.service
     try:

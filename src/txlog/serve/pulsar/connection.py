@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from txlog.base.ids import TopicName
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
-from txlog.serve.auth.guard import Login
+from txlog.serve.auth.guard import Credentials
 from txlog.serve.core.acceptor import cut
 from txlog.serve.core.authority import Caller
 from txlog.serve.core.budget import Reservation
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.limits import (
     FIRST_FRAME_BYTES_MAX,
     FRAME_BYTES_PER_SECOND_MIN,
@@ -34,7 +34,7 @@ from txlog.serve.core.limits import (
     RateLimiter,
     too_many_error,
 )
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
 from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
@@ -70,14 +70,14 @@ Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, 
 class Occupied(Protocol):
     """What a client has open: producers, or consumers."""
 
-    async def follow(self, census: Census | None) -> None:
+    async def follow(self, census: CatalogSnapshot | None) -> None:
         """Close what has no topic any more, and tell the client; all of it if that is None."""
 
 
 class Host(Protocol):
     """What a connection needs of its listener."""
 
-    service: Service
+    service: BrokerService
     connections: set[Connection]
     wanted: Groups
     sends: Sends
@@ -120,7 +120,7 @@ class Connection:
         self.service = listener.service
         self.client = listener.service.client
         self.caller: Caller | None = None
-        self._login = Login()
+        self._login = Credentials()
         self.refreshes = False  # it can be asked for another token
         self.version = ""  # of the client
         self.protocol = 0
@@ -185,9 +185,9 @@ class Connection:
         """Whose share it takes: that of its role, or its own without rules."""
         return f"this connection from {self.peer}" if self.role is None else f"role {self.role}"
 
-    def login(self, method: str, data: bytes) -> Login:
+    def login(self, method: str, data: bytes) -> Credentials:
         """What it shows to say who it is."""
-        return Login(method, data, self._writer.get_extra_info("ssl_object"))
+        return Credentials(method, data, self._writer.get_extra_info("ssl_object"))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class Connection:
 
     # --- for the rooms -----------------------------------------------------------------------
 
-    def connected(self, login: Login, caller: Caller, version: str, protocol: int) -> None:
+    def connected(self, login: Credentials, caller: Caller, version: str, protocol: int) -> None:
         """It has said who it is; from now on its other commands are taken."""
         self._login, self.caller = login, caller
         self.version, self.protocol = version, protocol
@@ -402,7 +402,7 @@ class Connection:
         self._is_connected = True
         self._watch()
 
-    def renewed(self, login: Login, caller: Caller) -> None:
+    def renewed(self, login: Credentials, caller: Caller) -> None:
         """It has said anew who it is; raises NotAllowed if that is somebody else."""
         if self.caller is None or caller.role != self.caller.role:
             raise NotAllowed("another role needs another connection")

@@ -40,11 +40,11 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.serve.core.authority import CONSUME
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.limits import too_many_error
-from txlog.serve.core.service import Subscriber
+from txlog.serve.core.service import ConsumerStats
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
@@ -171,7 +171,7 @@ class Room:
             await self.consumers.close(wire.number, self.leave, by_server=True)
         self.connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
 
-    async def follow(self, census: Census | None) -> None:
+    async def follow(self, census: CatalogSnapshot | None) -> None:
         """Dismiss those whose topic or subscription is gone; None: all."""
         if census is None:
             self.consumers.refuse_opening(AlreadyClosed("the server stops"))
@@ -184,15 +184,15 @@ class Room:
         await self.consumers.close_all(self.leave, self.connection.service.failed)
 
 
-def subscribers(connection: Connection) -> list[Subscriber]:
+def subscribers(connection: Connection) -> list[ConsumerStats]:
     """The consumers of a client."""
     room: Room | None = connection.rooms.get(ROOM)
     return [] if room is None else [_subscriber(*one) for one in room.consumers.values()]
 
 
-def _subscriber(wire: Wire, member: Member) -> Subscriber:
+def _subscriber(wire: Wire, member: Member) -> ConsumerStats:
     sync = member.handle._sync
-    return Subscriber(
+    return ConsumerStats(
         member.topic.name,
         wire.partition,
         member.subscription,

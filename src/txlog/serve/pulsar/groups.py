@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
     from txlog.engine.decide.transactions.enter import NewTxn
     from txlog.engine.store.store import Store
-    from txlog.serve.core.service import Service
+    from txlog.serve.core.service import BrokerService
 
 TOGETHER_MAX: Final = 1000  # of each kind
 COORDINATOR: Final = 0  # the one that clients are told of
@@ -132,7 +132,7 @@ class Groups:
     sends: what they send
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
         self.sends = Sends(self._wake)
         self._begins: list[tuple[Begin, Told]] = []

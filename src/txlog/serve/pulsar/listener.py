@@ -11,9 +11,9 @@ from typing import Any, Final
 from txlog.errors import AlreadyClosed
 from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
-from txlog.serve.core.census import Census, follow
+from txlog.serve.core.census import CatalogSnapshot, watch_catalog
 from txlog.serve.core.limits import ConnectionSlot
-from txlog.serve.core.service import Publisher, Service, Subscriber
+from txlog.serve.core.service import BrokerService, ConsumerStats, ProducerStats
 from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
@@ -36,7 +36,7 @@ class PulsarListener:
     fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
     """
 
-    def __init__(self, service: Service, address: Address) -> None:
+    def __init__(self, service: BrokerService, address: Address) -> None:
         self.service = service
         self.url = ""
         self.connections: set[Connection] = set()
@@ -55,10 +55,10 @@ class PulsarListener:
         self._is_stopping = False
         service.publishers, service.subscribers = self._publishers, self._subscribers
 
-    def _publishers(self) -> list[Publisher]:
+    def _publishers(self) -> list[ProducerStats]:
         return [one for each in self.connections for one in publishers(each)]
 
-    def _subscribers(self) -> list[Subscriber]:
+    def _subscribers(self) -> list[ConsumerStats]:
         return [one for each in self.connections for one in subscribers(each)]
 
     async def start(self) -> str:
@@ -91,7 +91,7 @@ class PulsarListener:
     ) -> None:
         if self._following is None:  # from the first client on
             self._following = self.service.tasks.begin(
-                follow(self.service, self._changed), self._is_blind
+                watch_catalog(self.service, self._changed), self._is_blind
             )
         connection = Connection(self, seat, reader, writer)
         self.connections.add(connection)
@@ -110,7 +110,7 @@ class PulsarListener:
         for connection in list(self.connections):
             connection.close()
 
-    async def _changed(self, census: Census) -> None:
+    async def _changed(self, census: CatalogSnapshot) -> None:
         """There are other topics or subscriptions: tell clients whom that concerns."""
         for connection in list(self.connections):
             connection.begin(_told(connection, census))
@@ -175,7 +175,7 @@ class PulsarListener:
             await asyncio.wait(self._running)
 
 
-async def _told(connection: Connection, census: Census) -> None:
+async def _told(connection: Connection, census: CatalogSnapshot) -> None:
     """Tell one client; of topics first, so that it does not open again what is gone."""
     await watches.tell(connection, census)
     for room in connection.occupied:

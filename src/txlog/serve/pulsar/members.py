@@ -37,7 +37,7 @@ from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.plan.reading.compacted import is_newest
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import (
@@ -266,7 +266,7 @@ class Member:
         self._tasks: list[asyncio.Task[None]] = []
         self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
 
-    def is_gone(self, census: Census) -> bool:
+    def is_gone(self, census: CatalogSnapshot) -> bool:
         """True if its topic or subscription is not there any more."""
         if census.lacks_topic(self.topic.number):
             return True

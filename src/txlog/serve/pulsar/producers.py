@@ -40,12 +40,12 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.serve.core.authority import CONSUME, PRODUCE
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.limits import too_many_error
-from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, Holder
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, NameHolder
+from txlog.serve.core.service import ProducerStats
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import (
     Unpacked,
@@ -96,7 +96,7 @@ class Shared:
         self,
         handle: Handle,
         topic: Topic,
-        holder: Holder,
+        holder: NameHolder,
         schema: Schema | None,
         version: int | None,
     ) -> None:
@@ -225,7 +225,7 @@ class Room:
         if producer is not None:
             self.tell_closed(number)
 
-    async def follow(self, census: Census | None) -> None:
+    async def follow(self, census: CatalogSnapshot | None) -> None:
         """Dismiss those whose topic is gone; None: all."""
         if census is None:
             self.producers.refuse_opening(AlreadyClosed("the server stops"))
@@ -242,14 +242,14 @@ class Room:
         await self.producers.close_all(self.leave, self.connection.service.failed)
 
 
-def publishers(connection: Connection) -> list[Publisher]:
+def publishers(connection: Connection) -> list[ProducerStats]:
     """The producers of a client."""
     room: Room | None = connection.rooms.get(ROOM)
     return (
         []
         if room is None
         else [
-            Publisher(
+            ProducerStats(
                 one.shared.topic.name,
                 one.partition,
                 one.number,
@@ -396,7 +396,9 @@ async def _shared(
                     continue
             raise ProducerBusy(f"producer {name} of {topic.name} is connected")
         names = connection.service.names
-        holder = Holder(topic.name, name, mode, partial(room.producers.refuse, body.producer_id))
+        holder = NameHolder(
+            topic.name, name, mode, partial(room.producers.refuse, body.producer_id)
+        )
         before = names.take(holder, comes_again=bool(body.epoch))
         try:
             if before is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from txlog.base.ids import TopicName
 from txlog.errors import NotAllowed, NotFound, TxlogError
-from txlog.serve.core.census import Census
+from txlog.serve.core.census import CatalogSnapshot
 from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -39,7 +39,7 @@ class Watch:
         self.numbers = set[int]()
         self.next = 0
 
-    def look(self, connection: Connection, census: Census) -> set[str] | None:
+    def look(self, connection: Connection, census: CatalogSnapshot) -> set[str] | None:
         """The matching topics that the client may see, those with partitions as these.
 
         None: the time for a match ran out; the next look goes on from there.
@@ -77,7 +77,7 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     watch = watches[body.watcher_id] = Watch(body.namespace, body.topics_pattern)
 
     def look(client: Client) -> set[str] | None:
-        return watch.look(connection, client._store.read(Census.of))
+        return watch.look(connection, client._store.read(CatalogSnapshot.of))
 
     topics = await connection.client.run(look)
     if topics is None:
@@ -94,7 +94,7 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     )
 
 
-async def tell(connection: Connection, census: Census) -> None:
+async def tell(connection: Connection, census: CatalogSnapshot) -> None:
     """Tell a client what has come and gone of what it watches."""
     for number, watch in list(connection.rooms.get(ROOM, {}).items()):
         topics = None
@@ -112,7 +112,9 @@ async def tell(connection: Connection, census: Census) -> None:
             )
 
 
-def _look(watch: Watch, connection: Connection, census: Census, _: object) -> set[str] | None:
+def _look(
+    watch: Watch, connection: Connection, census: CatalogSnapshot, _: object
+) -> set[str] | None:
     return watch.look(connection, census)
 
 

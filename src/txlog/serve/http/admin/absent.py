@@ -17,7 +17,7 @@ from txlog.errors import NotAllowed
 from txlog.serve.http.admin.store import CLUSTER, NAMESPACE, broker_of, full
 from txlog.serve.http.admin.subscriptions import SUBSCRIPTION
 from txlog.serve.http.admin.topics import TOPIC, TYPES
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList
 
 _ALL_TYPES: Final = list(TYPES.values())
 # What each answers; None is what Pulsar answers for a policy that is not set.
@@ -111,7 +111,7 @@ REFUSED: Final = (
     ),
 )
 ISOLATION: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 class _OfTopic(StringConvertor):

@@ -13,10 +13,10 @@ import txlog
 from txlog.base.ids import TopicName
 from txlog.client.client import Client
 from txlog.errors import NotAllowed, TopicNotFound
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.service import ProducerStats
 from txlog.serve.http.admin.store import BUNDLE, names
 from txlog.serve.http.admin.topics import stats
-from txlog.serve.http.core.declared import LOOK, Declared
+from txlog.serve.http.core.declared import LOOK, EndpointList
 from txlog.serve.http.core.rates import Rates
 
 _PATH: Final = "/admin/v2/broker-stats"
@@ -27,12 +27,12 @@ _SUMS: Final = {
     "brk_out_tp_rate": "msgThroughputOut",
     "brk_storage_size": "storageSize",
 }
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{_PATH}/topics", LOOK, is_slow=True)
 def topics_of_broker(
-    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
 ) -> dict[str, object]:
     """Figures of all topics, by namespace and bundle."""
     out: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def topics_of_broker(
 
 @endpoint("GET", f"{_PATH}/metrics", LOOK, is_slow=True)
 def metrics_of_broker(
-    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
 ) -> list[dict[str, object]]:
     """Figures of each namespace; /metrics has more, for Prometheus."""
     sums: dict[str, dict[str, float]] = {}
@@ -70,7 +70,7 @@ def load_report(
     client: Client,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
+    publishers: Sequence[ProducerStats],
     addresses: dict[str, str],
 ) -> dict[str, object]:
     """What a load balancer would look at: what goes through this server."""
@@ -108,10 +108,10 @@ def allocators(client: Client, allocator: str) -> None:
 
 
 def _all(
-    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
 ) -> list[tuple[TopicName, dict[str, Any]]]:
     """The figures of each topic, a look at the store each: others have their turns in between."""
-    of_topic: dict[str, list[Publisher]] = {}
+    of_topic: dict[str, list[ProducerStats]] = {}
     for one in publishers:
         of_topic.setdefault(one.topic, []).append(one)
     out = []

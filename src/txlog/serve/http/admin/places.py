@@ -16,7 +16,7 @@ from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 
 
-def as_pulsar(client: Client, place: MessageId | None, partition: int) -> dict[str, object]:
+def pulsar_id(client: Client, place: MessageId | None, partition: int) -> dict[str, object]:
     """An id by Pulsar's names; -1 for none."""
     if place is None:
         return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
@@ -24,7 +24,7 @@ def as_pulsar(client: Client, place: MessageId | None, partition: int) -> dict[s
     return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}
 
 
-def wire_text(client: Client, place: MessageId) -> str:
+def pulsar_id_text(client: Client, place: MessageId) -> str:
     """An id as `LEDGER:ENTRY`."""
     ledger, entry = client._ask(lambda view: _on_wire(view, place))
     return f"{ledger}:{entry}"
@@ -43,7 +43,7 @@ def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
     return found.ledgerId, found.entryId
 
 
-def message_of(client: Client, given: dict[str, Any], *, is_last: bool) -> MessageId:
+def store_id(client: Client, given: dict[str, Any], *, is_last: bool) -> MessageId:
     """The message that an id names; of an id that names a batch, its first or its last.
 
     raises: InvalidArgument, MessageNotFound

@@ -17,11 +17,11 @@ from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.serve.http.admin.store import BUNDLE, CLUSTER, NAMESPACE
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer, members
+from txlog.serve.http.core.declared import ADMIN, LOOK, EndpointList, integer, members
 
 MIB: Final = 1 << 20
 Values = dict[str, Any]
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 class Policy(NamedTuple):

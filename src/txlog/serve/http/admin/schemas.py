@@ -12,7 +12,7 @@ from txlog.base.rows.topics import SchemaRow
 from txlog.base.schemas.schema import Schema
 from txlog.client.client import Client
 from txlog.errors import IncompatibleSchema, InvalidArgument, NotFound
-from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, Declared, members
+from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, EndpointList, members
 from txlog.serve.pulsar.schemas import (
     KEY_VALUE,
     add,
@@ -22,7 +22,7 @@ from txlog.serve.pulsar.schemas import (
 )
 
 SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{SCHEMAS}/schema", LOOK)

@@ -16,12 +16,12 @@ from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_n
 from txlog.client.client import Client
 from txlog.engine.view.view import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList
 
 CLUSTER: Final = "standalone"
 BUNDLE: Final = "0x00000000_0xffffffff"  # the only one
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
-endpoint = Declared()
+endpoint = EndpointList()
 Sees = Callable[[TopicName], bool]  # whether a caller may see the name of a topic
 
 

@@ -10,14 +10,14 @@ from txlog.client.client import Client
 from txlog.client.reading.message import messages
 from txlog.engine.relation.positions import Where
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.serve.http.admin.places import message_of, wire_text
+from txlog.serve.http.admin.places import pulsar_id_text, store_id
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.answers import Peeked, check_size
-from txlog.serve.http.core.declared import CONSUME, LOOK, Declared, members
+from txlog.serve.http.core.answers import MessageAnswer, check_size
+from txlog.serve.http.core.declared import CONSUME, LOOK, EndpointList, members
 
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
 _ENDS_OF_TIME: Final = (1 << 63) - 1  # what Pulsar's clients send for the latest message
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{TOPIC}/subscriptions", LOOK)
@@ -92,7 +92,7 @@ def _position(client: Client, body: object) -> Where:
     if ledger == -1:
         return START
     is_behind = bool(given.get("isExcluded"))
-    place = message_of(client, given, is_last=is_behind)
+    place = store_id(client, given, is_last=is_behind)
     return Bound("after" if is_behind else "id", place)
 
 
@@ -100,7 +100,7 @@ def _position(client: Client, body: object) -> Where:
 
 
 @endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME, is_slow=True)
-def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Peeked:
+def peek(client: Client, topic: TopicName, subscription: str, number: int) -> MessageAnswer:
     """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
     client.subscription(str(topic), subscription)
     wanted = Range(kind="unacked", subscription=subscription)
@@ -108,9 +108,9 @@ def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Pe
 
 
 @endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME, is_slow=True)
-def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Peeked:
+def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> MessageAnswer:
     """A message by its id."""
-    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    place = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
     found = _nth(client, topic, Range(start=Bound("id", place), stop=END), 1)
     if found.message.message_id != place:
         raise MessageNotFound(f"topic {topic} has no message {ledger}:{entry}")
@@ -120,7 +120,7 @@ def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Pee
 @endpoint("GET", f"{TOPIC}/examinemessage", CONSUME, is_slow=True)
 def examine(
     client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
-) -> Peeked:
+) -> MessageAnswer:
     """The n-th message from the first, or from the last back."""
     if initialPosition == "earliest":
         return _nth(client, topic, Range(stop=END), messagePosition)
@@ -128,7 +128,7 @@ def examine(
     return _nth(client, topic, Range(start=bound, stop=END), 1)
 
 
-def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked:
+def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> MessageAnswer:
     if number < 1:
         raise InvalidArgument(f"{number} is not a place, they count from 1", code=203)
     only = None if topic.partition is None else [topic.partition]
@@ -139,7 +139,7 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked
             check_size(row)
             [found] = messages(row)
             assert found.message_id is not None
-            return Peeked(found, wire_text(client, found.message_id))
+            return MessageAnswer(found, pulsar_id_text(client, found.message_id))
         seen += table.num_rows
     raise MessageNotFound(f"topic {topic} has only {seen} such messages")
 

@@ -11,10 +11,18 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.client.client import Client
 from txlog.errors import InvalidArgument
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, PRODUCE, Declared, integer, members
+from txlog.serve.http.core.declared import (
+    ADMIN,
+    CONSUME,
+    LOOK,
+    PRODUCE,
+    EndpointList,
+    integer,
+    members,
+)
 
 LISTED_MAX = 1000
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{TOPIC}/delayed", LOOK)

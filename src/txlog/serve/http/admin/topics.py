@@ -16,11 +16,11 @@ from txlog.base.rows.topics import TopicDescription, TopicPartition
 from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.lake.sql import segments
-from txlog.serve.core.service import Publisher, Subscriber
+from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.core.shares import check_topic_share
-from txlog.serve.http.admin.places import as_pulsar
+from txlog.serve.http.admin.places import pulsar_id
 from txlog.serve.http.admin.store import full
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList, integer, members
 from txlog.serve.http.core.rates import Rates
 from txlog.serve.pulsar.topics import count_partitions
 
@@ -33,7 +33,7 @@ TYPES: Final = {
     "key_shared": "Key_Shared",
 }
 T = TypeVar("T")
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 # --- the topic itself ------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _whole(client: Client, topic: TopicName) -> None:
 # --- figures ---------------------------------------------------------------------------------
 
 
-class _Looked:
+class _TopicView:
     """A topic and its subscriptions, looked at once for all answers about its partitions."""
 
     def __init__(self, client: Client, topic: TopicName) -> None:
@@ -177,14 +177,14 @@ def stats(
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber],
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats],
 ) -> dict[str, Any]:
     """Figures of a topic or a partition, by Pulsar's names.
 
     Its publishers are those of stock clients at this server, as are the addresses of consumers.
     """
-    looked = _Looked(client, topic)
+    looked = _TopicView(client, topic)
     return _stats(looked, topic, rates, now_ms, publishers, subscribers)
 
 
@@ -194,12 +194,12 @@ def partitioned_stats(
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber],
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats],
     perPartition: bool = True,
 ) -> dict[str, Any]:
     """Figures of a partitioned topic, and of each partition."""
-    looked = _Looked(client, topic.topic)
+    looked = _TopicView(client, topic.topic)
     count = looked.topic["partitions"]
     out = _stats(looked, topic.topic, rates, now_ms, publishers, subscribers)
     out["metadata"] = {"partitions": count, "deleted": False}
@@ -213,12 +213,12 @@ def partitioned_stats(
 
 
 def _stats(
-    looked: _Looked,
+    looked: _TopicView,
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber] = (),
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats] = (),
 ) -> dict[str, Any]:
     here = [
         one
@@ -268,7 +268,7 @@ def _stats(
     }
 
 
-def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
+def _publisher(one: ProducerStats, rates: Rates, now_ms: int) -> dict[str, object]:
     key = f"{one.topic} {one.partition} {one.name} {one.peer} {one.number}"
     return {
         "accessMode": one.mode,
@@ -287,7 +287,7 @@ def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
 
 
 def _subscription(
-    looked: _Looked, partition: int | None, name: str, subscribers: Sequence[Subscriber]
+    looked: _TopicView, partition: int | None, name: str, subscribers: Sequence[ConsumerStats]
 ) -> dict[str, object]:
     found, parts = looked.subscriptions[name], looked.parts_of(name, partition)
     leased = sum(row["leased"] for row in parts)
@@ -317,7 +317,9 @@ def _subscription(
     }
 
 
-def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[dict[str, object]]:
+def _consumers(
+    row: ConsumerRow, subscribers: Sequence[ConsumerStats]
+) -> Iterator[dict[str, object]]:
     """A consumer of the store, as the consumers of a stock client that it is, or as itself."""
     usual: dict[str, object] = {
         "consumerName": row["name"],
@@ -346,7 +348,7 @@ def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[
 @endpoint("GET", f"{TOPIC}/internalStats", LOOK, is_aside=True)
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""
-    return _internal(_Looked(client, topic), topic, segments.listed(client, str(topic)))
+    return _internal(_TopicView(client, topic), topic, segments.listed(client, str(topic)))
 
 
 @endpoint("GET", f"{TOPIC}/internal-info", LOOK, is_aside=True)
@@ -359,7 +361,7 @@ def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
 @endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_aside=True)
 def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of each partition."""
-    looked = _Looked(client, topic.topic)
+    looked = _TopicView(client, topic.topic)
     number = looked.topic["partitions"]
     files: dict[int | None, list[SegmentRow]] = {}
     for row in segments.listed(client, topic.full):
@@ -373,7 +375,9 @@ def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, ob
     }
 
 
-def _internal(looked: _Looked, topic: TopicName, files: Sequence[SegmentRow]) -> dict[str, object]:
+def _internal(
+    looked: _TopicView, topic: TopicName, files: Sequence[SegmentRow]
+) -> dict[str, object]:
     parts = looked.parts(topic.partition)
     ledgers: dict[int, dict[str, Any]] = {}
     for row in files:
@@ -446,7 +450,7 @@ def last_message_id(client: Client, topic: TopicName) -> dict[str, object]:
     if topic.partition is None and found["partitions"] > 1:
         raise InvalidArgument(f"{topic.short} is partitioned", hint="name a partition")
     last = found["partition_list"][topic.partition or 0]["last"]
-    return as_pulsar(client, last, -1 if topic.partition is None else topic.partition)
+    return pulsar_id(client, last, -1 if topic.partition is None else topic.partition)
 
 
 @endpoint("GET", f"{TOPIC}/messageid/{{timestamp}}", CONSUME)
@@ -454,8 +458,8 @@ def message_id_at(client: Client, topic: TopicName, timestamp: int) -> dict[str,
     """The first message that became visible at an instant or later."""
     wanted = Range(start=Bound("time", timestamp))
     for message in client.reader(str(topic), wanted.start):
-        return as_pulsar(client, message.message_id, message.partition)
-    return as_pulsar(client, None, topic.partition or 0)
+        return pulsar_id(client, message.message_id, message.partition)
+    return pulsar_id(client, None, topic.partition or 0)
 
 
 # --- compaction and offload ------------------------------------------------------------------

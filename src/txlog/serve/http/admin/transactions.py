@@ -12,15 +12,15 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.rows.transactions import CoordinatorStats
 from txlog.client.client import Client
 from txlog.errors import CoordinatorNotFound, TopicNotFound
-from txlog.serve.http.admin.places import message_of
+from txlog.serve.http.admin.places import store_id
 from txlog.serve.http.admin.store import full
-from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer
+from txlog.serve.http.core.declared import ADMIN, LOOK, EndpointList, integer
 
 V3: Final = "/admin/v3/transactions"
 V2: Final = "/admin/v2/transactions"
 OF_TOPIC: Final = "{tenant}/{namespace}/{topic}"
 HALVES: Final = "{most}/{least}"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 # --- coordinators ----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def position_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, ledger: int, entry: int
 ) -> object:
     """Whether a transaction holds a message of a subscription."""
-    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    place = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
     return camel(client.admin.position_in_pending_ack(str(topic), subscription, place))
 
 

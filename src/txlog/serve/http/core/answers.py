@@ -44,14 +44,14 @@ from txlog.serve.core.budget import Reservation
 HEADER: Final = "X-Pulsar-"
 
 
-class Peeked(NamedTuple):
+class MessageAnswer(NamedTuple):
     """A message as an answer; place: its id as Pulsar's clients have it."""
 
     message: Message
     place: str
 
 
-class Sliced(NamedTuple):
+class SlicedAnswer(NamedTuple):
     """An answer of JSON that is read in slices.
 
     pieces: each step is a short call of the store; it returns what encodes a piece of the answer
@@ -86,21 +86,21 @@ STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
 )
 
 
-async def body_of(request: Request) -> object:
+async def read_json(request: Request) -> object:
     """The JSON of a request; None without any.
 
     raises: InvalidArgument, LimitExceeded
     """
-    data = await bytes_of(request)
+    data = await read_body(request)
     if not data.strip():
         return None
     try:
-        return await json_of(data, getattr(request.state, "body", None))
+        return await decode_json(data, getattr(request.state, "body", None))
     except ConnectionResetError:
         raise InvalidArgument("the client has gone") from None
 
 
-async def json_of(data: bytes, hold: Reservation | None) -> object:
+async def decode_json(data: bytes, hold: Reservation | None) -> object:
     """JSON that a client sent; the event loop reads only a short one itself.
 
     hold:   where its values count once they are made; None: nowhere
@@ -108,7 +108,7 @@ async def json_of(data: bytes, hold: Reservation | None) -> object:
             ConnectionResetError: the client has gone
     """
     is_short = len(data) <= LOOP_BYTES_MAX
-    count = values_in(data) if is_short else await asyncio.to_thread(values_in, data)
+    count = count_values(data) if is_short else await asyncio.to_thread(count_values, data)
     if count > VALUES_MAX:
         raise LimitExceeded(
             f"JSON with about {count} values, the most is {VALUES_MAX}",
@@ -118,10 +118,10 @@ async def json_of(data: bytes, hold: Reservation | None) -> object:
         )
     if hold is not None:
         await hold.reserve(count * VALUE_BYTES)
-    return parsed(data) if is_short else await asyncio.to_thread(parsed, data)
+    return parse_json(data) if is_short else await asyncio.to_thread(parse_json, data)
 
 
-def values_in(data: bytes) -> int:
+def count_values(data: bytes) -> int:
     """About how many values JSON has: commas and opening brackets outside of its texts.
 
     It takes short steps, so that other threads go on meanwhile.
@@ -136,7 +136,7 @@ def values_in(data: bytes) -> int:
     return count
 
 
-def parsed(data: bytes) -> object:
+def parse_json(data: bytes) -> object:
     """JSON that a client sent. Raises InvalidArgument, also for text that UTF-8 cannot hold."""
     try:
         found = json.loads(data.decode())
@@ -151,7 +151,7 @@ def parsed(data: bytes) -> object:
     return found
 
 
-async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
+async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
     """The body of a request. Raises LimitExceeded before it holds more than `most`.
 
     InvalidArgument: the client has gone before it was whole
@@ -170,7 +170,7 @@ async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def dumped(found: object) -> bytes:
+def to_json(found: object) -> bytes:
     """An answer as JSON; ids as their text."""
     return orjson.dumps(found, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
@@ -183,13 +183,13 @@ def _plain(value: object) -> object:
     raise TypeError(f"no JSON of {type(value).__name__}")
 
 
-def answered(found: object) -> Response:
+def response_for(found: object) -> Response:
     """The response of what an endpoint returned: 204 for None."""
     if found is None:
         return Response(status_code=204)
-    if isinstance(found, Peeked):
-        return peeked(found)
-    return Response(dumped(found), media_type="application/json")
+    if isinstance(found, MessageAnswer):
+        return message_response(found)
+    return Response(to_json(found), media_type="application/json")
 
 
 def status_of(error: TxlogError) -> int:
@@ -229,7 +229,7 @@ def response_of(
     status = status_of(error) if status is None else status
     headers = {"Retry-After": "1"} if status in (429, 503) else None
     said = error_of(error, hides_names=hides_names)
-    return Response(dumped(said), status, headers, "application/json")
+    return Response(to_json(said), status, headers, "application/json")
 
 
 # --- a message ---------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def check_size(table: pa.Table) -> None:
             )
 
 
-def peeked(found: Peeked) -> Response:
+def message_response(found: MessageAnswer) -> Response:
     """The response for a message; text that no header can hold is percent-encoded."""
     message = found.message
     headers = {

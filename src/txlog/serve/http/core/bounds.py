@@ -26,7 +26,7 @@ from txlog.errors import NotAllowed
 from txlog.serve.core.acceptor import cut
 from txlog.serve.core.budget import MemoryShare, Reservation
 from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, ConnectionSlot, host_of
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 from txlog.serve.http.core.answers import BODY_MAX, response_of
 
 PIECE_BYTES: Final = 1 << 18  # of an answer, written at once
@@ -34,10 +34,10 @@ READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is
 FRAGMENT_BYTES: Final = 64  # what a piece of a message costs beside its bytes
 
 
-class Taking:
+class WriteTimeout:
     """A protocol whose client has to take what the server sends."""
 
-    service: Service
+    service: BrokerService
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _untaken: asyncio.TimerHandle | None = None
@@ -75,12 +75,12 @@ class Taking:
         cut(self.transport)
 
 
-class Bounded(Taking, H11Protocol):
+class LimitedHttp(WriteTimeout, H11Protocol):
     """A connection that has a seat, a share of the memory, and a time for what it begins."""
 
     seat: ConnectionSlot
     share: MemoryShare
-    socket: BoundedSocket | None = None
+    socket: LimitedWebSocket | None = None
     _address = ""
     _has_ended = False
     _timer: asyncio.TimerHandle | None = None
@@ -173,14 +173,14 @@ class Bounded(Taking, H11Protocol):
         self.seat.leave()
 
 
-class BoundedSocket(Taking, WebSocketsSansIOProtocol):
+class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
     """A WebSocket whose messages count in the share of its connection while they come.
 
     A message counts until the application asks for the next one.
     """
 
     incoming: Reservation
-    _bounded: Bounded
+    _bounded: LimitedHttp
     _queued = 0  # bytes of the message that the application has or gets next
     _timer: asyncio.TimerHandle | None = None
     _resting: asyncio.Task[None] | None = None
@@ -259,21 +259,21 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
             self._timer = None
 
 
-async def taken(connection: HTTPConnection) -> None:
+async def until_written(connection: HTTPConnection) -> None:
     """Wait until the client of a WebSocket has taken all that it was sent."""
-    bounded: Bounded | None = getattr(connection.state, "bounded", None)
+    bounded: LimitedHttp | None = getattr(connection.state, "bounded", None)
     if bounded is not None and bounded.socket is not None:
         await bounded.socket.writable.wait()
 
 
-class Bounds:
+class LimitsMiddleware:
     """Around an application: bodies are read while there is room, and names are those of here.
 
     A page of another site can make its own name lead here (DNS rebinding); then the browser takes
     what it reads here for its own. Without authentication such names are refused.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, host: str) -> None:
+    def __init__(self, app: ASGIApp, service: BrokerService, host: str) -> None:
         self._app, self._service = app, service
         is_open = service.authority.guard is None and not service.options.is_insecure
         self._host = host if is_open else None
@@ -294,7 +294,7 @@ class Bounds:
             await self._app(scope, receive, send)
             return
         size = _size_of(headers)
-        bounded: Bounded = scope["state"]["bounded"]
+        bounded: LimitedHttp = scope["state"]["bounded"]
         body = scope["state"]["body"] = bounded.share.hold()
         is_answered = False
 

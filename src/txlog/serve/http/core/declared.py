@@ -151,7 +151,7 @@ class Endpoint(NamedTuple):
         return out
 
 
-class Declared:
+class EndpointList:
     """Endpoints in the order of their declaration; a module makes one, and `endpoint` fills it."""
 
     def __init__(self) -> None:

@@ -21,27 +21,27 @@ from txlog.client.client import Client as Store
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
 from txlog.serve.core.budget import MemoryBudget, MemoryShare, Reservation
-from txlog.serve.core.exposure import is_every_address
+from txlog.serve.core.exposure import is_wildcard
 from txlog.serve.core.limits import ConnectionSlot, Limits
 from txlog.serve.core.producer_names import ProducerNames
-from txlog.serve.core.service import Publisher, Subscriber
+from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.core.shares import check_topic_share
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
-from txlog.serve.http.core.works import Works
+from txlog.serve.http.core.works import SlowCalls
 
 T = TypeVar("T")
 
 
-class Figures(Protocol):
+class StoreReader(Protocol):
     """What looks at a whole store, as Service does."""
 
     async def figures(self, act: Callable[[Store], T]) -> T:
         """Run a call that looks at the whole store."""
 
 
-class Right(NamedTuple):
+class Grant(NamedTuple):
     """By what a request was let in.
 
     check:   raises NotAllowed once it would be no more
@@ -56,17 +56,17 @@ class Right(NamedTuple):
 
 STORING_MAX: Final = 4  # requests whose messages the server stores at a time
 READING_MAX: Final = 4  # clients for which the server reads at a time
-Gate = Callable[[HTTPConnection, Action], Awaitable[Right | None]]
+Gate = Callable[[HTTPConnection, Action], Awaitable[Grant | None]]
 
 
-async def everybody(connection: HTTPConnection, action: Action) -> None:
+async def allow_all(connection: HTTPConnection, action: Action) -> None:
     """The gate that is always open."""
 
 
-class Stay:
+class LongRequest:
     """Something that never ends by itself, and the event that ends it."""
 
-    def __init__(self, right: Right | None) -> None:
+    def __init__(self, right: Grant | None) -> None:
         self.ended = asyncio.Event()
         self._right = right
         self.timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class Stay:
 
 
 @dataclass
-class Serving:
+class HttpContext:
     """What the handlers of an application share.
 
     addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
@@ -107,23 +107,23 @@ class Serving:
     """
 
     client: Client
-    gate: Gate = everybody
+    gate: Gate = allow_all
     addresses: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     rates: Rates = field(default_factory=Rates)
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
     hides_names: bool = False
-    publishers: Callable[[], list[Publisher]] = list
-    subscribers: Callable[[], list[Subscriber]] = list
+    publishers: Callable[[], list[ProducerStats]] = list
+    subscribers: Callable[[], list[ConsumerStats]] = list
     names: ProducerNames = field(default_factory=ProducerNames)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    stays: set[Stay] = field(default_factory=set)
+    long_requests: set[LongRequest] = field(default_factory=set)
     failed: Callable[[BaseException], object] = repr
     tasks: Supervisor = field(default_factory=lambda: Supervisor(repr))
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(Limits().memory_bytes))
-    figures: Figures | None = None
-    works: Works = field(default_factory=Works)
+    figures: StoreReader | None = None
+    works: SlowCalls = field(default_factory=SlowCalls)
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
     _storing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STORING_MAX))
 
@@ -160,7 +160,7 @@ class Serving:
         for name, url in self.addresses.items():
             scheme, _, place = url.partition("://")
             bound, _, port = place.rpartition(":")
-            if is_every_address(bound.strip("[]")):
+            if is_wildcard(bound.strip("[]")):
                 found[name] = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         return found
 
@@ -216,25 +216,25 @@ class Serving:
     def stop(self) -> None:
         """End what never ends by itself."""
         self.stopped.set()
-        for one in self.stays:
+        for one in self.long_requests:
             one.ended.set()
 
     def judge_again(self) -> None:
         """End what the rules do not allow any more."""
-        for one in self.stays:
+        for one in self.long_requests:
             one.judge()
 
     @contextmanager
-    def staying(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:
+    def long_request(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:
         """While something goes on that was let in: the event that is set when it has to end."""
-        stay = Stay(connection.state.right)
+        stay = LongRequest(connection.state.right)
         if self.stopped.is_set():
             stay.ended.set()
-        self.stays.add(stay)
+        self.long_requests.add(stay)
         try:
             yield stay.ended
         finally:
-            self.stays.discard(stay)
+            self.long_requests.discard(stay)
             if stay.timer is not None:
                 stay.timer.cancel()
 
@@ -251,7 +251,7 @@ class Serving:
         self, connection: HTTPConnection, pieces: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
         """The pieces of a response that never ends, until it has to."""
-        with self.staying(connection) as ended:
+        with self.long_request(connection) as ended:
             stop = asyncio.ensure_future(ended.wait())
             following: asyncio.Future[bytes] | None = None
             try:

@@ -17,10 +17,10 @@ from txlog.client.client import Client
 from txlog.serve.core.limits import Quota
 
 T = TypeVar("T")
-PLACES: Final = 8  # of one kind
+SLOW_CALLS_MAX: Final = 8  # of one kind
 
 
-class Works:
+class SlowCalls:
     """The long calls of a server, by their kind: an operation such as admin or look."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Works:
         holder: whose it is, a role or an address
         raises: TryAgain (509): there are too many; what the call raises
         """
-        places = self._places.setdefault(kind, Quota(f"long {kind} calls", PLACES))
+        places = self._places.setdefault(kind, Quota(f"long {kind} calls", SLOW_CALLS_MAX))
         places.take(holder)
         if kind not in self._threads:
-            self._threads[kind] = ThreadPoolExecutor(PLACES, f"txlog-{kind}")
+            self._threads[kind] = ThreadPoolExecutor(SLOW_CALLS_MAX, f"txlog-{kind}")
         call = self._threads[kind].submit(copy_context().run, act, client)
         waiting = asyncio.wrap_future(call)
         waiting.add_done_callback(lambda _: places.give(holder))

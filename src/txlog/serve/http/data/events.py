@@ -20,10 +20,10 @@ from txlog.base.ranges import Bound
 from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.serve.core.budget import Reservation
-from txlog.serve.http.core.answers import dumped, error_of
+from txlog.serve.http.core.answers import error_of, to_json
 from txlog.serve.http.core.declared import CONSUME
-from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import as_json, followed
+from txlog.serve.http.core.gate import HttpContext
+from txlog.serve.http.data.messages import as_json, tail_of
 
 QUIET_SECONDS = 15.0  # then a comment says that the connection is there
 EVENT_STREAM = "text/event-stream"
@@ -35,7 +35,7 @@ def event(data: bytes, *, name: str = "", id: str = "") -> bytes:
     return b"%sdata: %s\n\n" % (head.encode(), data)
 
 
-async def tail(serving: Serving, request: Request) -> Response:
+async def tail(serving: HttpContext, request: Request) -> Response:
     """GET …/events?start=end: what becomes visible in a topic, as it does."""
     topic = await serving.let_in(request, CONSUME, "events")
     assert topic is not None
@@ -62,8 +62,7 @@ async def tail(serving: Serving, request: Request) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
     holds = [stack.enter_context(serving.hold(request)) for _ in readers]
     tails = [
-        followed(serving, hold, reader)
-        for hold, reader in zip(holds, readers.values(), strict=True)
+        tail_of(serving, hold, reader) for hold, reader in zip(holds, readers.values(), strict=True)
     ]
     return StreamingResponse(
         serving.until_ended(request, _events(tails, seen, stack, serving.hold(request))),
@@ -100,11 +99,11 @@ async def _events(
                 yield b":\n\n"
                 continue
             if isinstance(one, TxlogError):
-                yield event(dumped(error_of(one)), name="failure")
+                yield event(to_json(error_of(one)), name="failure")
                 return
             if one.message_id is not None:
                 seen[one.partition] = one.message_id
-            data = event(dumped(as_json(one)), id=_text(seen))
+            data = event(to_json(as_json(one)), id=_text(seen))
             hold.take(len(data))
             yield data
             hold.close()

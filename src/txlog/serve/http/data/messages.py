@@ -18,7 +18,7 @@ from txlog.client.reading.message import Message, messages
 from txlog.errors import InvalidArgument
 from txlog.serve.core.budget import Reservation
 from txlog.serve.http.core.answers import check_size
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.gate import HttpContext
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64
@@ -50,8 +50,8 @@ def as_json(message: Message) -> dict[str, object]:
     }
 
 
-async def followed(
-    serving: Serving, hold: Reservation, reader: Reader
+async def tail_of(
+    serving: HttpContext, hold: Reservation, reader: Reader
 ) -> AsyncGenerator[Message, None]:
     """The messages of a reader for ever; those that nobody has taken count in the hold.
 
@@ -85,7 +85,7 @@ def _text(name: str, value: bytes | None) -> dict[str, object]:
         return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def packed(place: MessageId, partition: int) -> str:
+def encode_id(place: MessageId, partition: int) -> str:
     """An id as WebSocket clients get it."""
     values = (place.ledger, place.entry, partition, place.index)
     data = bytearray()
@@ -96,7 +96,7 @@ def packed(place: MessageId, partition: int) -> str:
     return base64.b64encode(data).decode()
 
 
-def unpacked(text: object) -> MessageId:
+def decode_id(text: object) -> MessageId:
     """The id that a client hands back. Raises InvalidArgument."""
     try:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
@@ -157,14 +157,14 @@ def value_of(given: dict[str, Any], name: str = "payload") -> bytes | None:
     """
     encoded = given.get(f"{name}Base64")
     if encoded is not None:
-        return decoded(encoded)
+        return decode_base64(encoded)
     text = given.get(name)
     if text is None or isinstance(text, str):
         return None if text is None else text.encode()
     raise InvalidArgument(f"{name} has to be text, or bytes in {name}Base64")
 
 
-def decoded(text: object) -> bytes:
+def decode_base64(text: object) -> bytes:
     """The bytes of base64. Raises InvalidArgument, which does not repeat them."""
     try:
         return base64.b64decode(str(text), validate=True)

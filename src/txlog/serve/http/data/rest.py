@@ -16,8 +16,8 @@ from txlog.client.client import Client
 from txlog.client.reading.message import Message, messages
 from txlog.client.sending.receipt import SendReceipt
 from txlog.errors import InvalidArgument, LimitExceeded
-from txlog.serve.http.core.answers import Sliced, check_size, dumped
-from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
+from txlog.serve.http.core.answers import SlicedAnswer, check_size, to_json
+from txlog.serve.http.core.declared import CONSUME, PRODUCE, EndpointList, members
 from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
@@ -26,7 +26,7 @@ MESSAGES_MAX: Final = 10_000  # of a request
 TOGETHER: Final = 250  # that are stored or read at once, while others wait
 MESSAGE_BYTES: Final = 256  # what a message costs beside its value
 ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("POST", TOPICS, PRODUCE)
@@ -98,7 +98,7 @@ def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
 @endpoint("GET", TOPICS, CONSUME)
 def read(
     client: Client, topic: TopicName, now_ms: int, start: str = "start", limit: int = 100
-) -> Sliced:
+) -> SlicedAnswer:
     """Read messages from a place on: {messages, next}.
 
     start: start, end, -N, an id, after=ID, or @TIME; next: the start of what follows, of a topic
@@ -106,7 +106,7 @@ def read(
     """
     if not 0 < limit <= LIMIT_MAX:
         raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
-    return Sliced(_pieces(client, topic, Bound.parse(start, now_ms), start, limit))
+    return SlicedAnswer(_pieces(client, topic, Bound.parse(start, now_ms), start, limit))
 
 
 def _pieces(
@@ -142,12 +142,12 @@ def _pieces(
                     limit=ANSWER_BYTES,
                 )
             break
-    end = b'],"next":%s}' % dumped(follows)
+    end = b'],"next":%s}' % to_json(follows)
     yield partial(bytes, end if before == b"," else before + end)
 
 
 def _rows(before: bytes, few: list[Message]) -> bytes:
-    return before + dumped([as_json(one) for one in few])[1:-1]
+    return before + to_json([as_json(one) for one in few])[1:-1]
 
 
 def _size_of(message: Message) -> int:

@@ -24,12 +24,12 @@ from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.serve.core.budget import Reservation
 from txlog.serve.core.descriptors import check_free_descriptors
-from txlog.serve.core.producer_names import SHARED, Holder
-from txlog.serve.http.core.answers import json_of, status_of
-from txlog.serve.http.core.bounds import taken
+from txlog.serve.core.producer_names import SHARED, NameHolder
+from txlog.serve.http.core.answers import decode_json, status_of
+from txlog.serve.http.core.bounds import until_written
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
-from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import decoded, followed, number_in, packed, unpacked
+from txlog.serve.http.core.gate import HttpContext
+from txlog.serve.http.data.messages import decode_base64, decode_id, encode_id, number_in, tail_of
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
@@ -42,11 +42,11 @@ _TYPES: Final = {
     "Key_Shared": "key-shared",
 }
 _UNNAMED: Final = count(1)
-Session = Callable[[Serving, WebSocket, TopicName], Awaitable[None]]
+Session = Callable[[HttpContext, WebSocket, TopicName], Awaitable[None]]
 
 
-async def connected(
-    serving: Serving, socket: WebSocket, session: Session, operation: str, name: str
+async def serve_socket(
+    serving: HttpContext, socket: WebSocket, session: Session, operation: str, name: str
 ) -> None:
     """Pass the gate, then talk; an error before the talk is the status of the handshake."""
     try:
@@ -54,7 +54,7 @@ async def connected(
         assert topic is not None
         if session is not reading:
             await serving.need(topic)
-        with serving.staying(socket) as ended:
+        with serving.long_request(socket) as ended:
             talk = asyncio.ensure_future(session(serving, socket, topic))
             stop = asyncio.ensure_future(ended.wait())
             try:
@@ -77,7 +77,7 @@ async def connected(
         await socket.close(1011 if status_of(error) >= 500 else 1008, error.message[:100])
 
 
-async def _words(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
+async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
     """The next message of a client, which the hold has room for.
 
     raises: InvalidArgument, LimitExceeded, WebSocketDisconnect
@@ -88,7 +88,7 @@ async def _words(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
         raise InvalidArgument("a message has to be JSON, as text") from None
     try:
         await hold.reserve(PARSED * len(text))
-        found = await json_of(text.encode(), hold)
+        found = await decode_json(text.encode(), hold)
     except ConnectionResetError:
         raise WebSocketDisconnect from None
     if not isinstance(found, dict):
@@ -99,25 +99,27 @@ async def _words(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
 # --- producing -------------------------------------------------------------------------------
 
 
-async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+async def producing(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
     """Send what a client sends; each gets its answer, in order.
 
     raises: ProducerBusy, ProducerFenced: for another producer of the topic, at any time
     """
     name = socket.query_params.get("producerName")
     async with (
-        _seated(serving, topic, name) as holder,
+        _registered(serving, topic, name) as holder,
         serving.client.producer(str(topic), name) as producer,
     ):
         await socket.accept()
         try:
-            await _answered(serving, socket, producer)
+            await _send_all(serving, socket, producer)
         finally:  # what was sent is stored by now, and closing must not be cut short
             holder.is_leaving = True
 
 
 @asynccontextmanager
-async def _seated(serving: Serving, topic: TopicName, name: str | None) -> AsyncGenerator[Holder]:
+async def _registered(
+    serving: HttpContext, topic: TopicName, name: str | None
+) -> AsyncGenerator[NameHolder]:
     """While a producer is connected: its place among the producers of all protocols.
 
     As a broker sees it, it is shared: another of its name is refused, and so is an exclusive one.
@@ -135,7 +137,7 @@ async def _seated(serving: Serving, topic: TopicName, name: str | None) -> Async
 
     # With a space in it, which no name of a client can have in the store.
     place = name or f"unnamed {next(_UNNAMED)}"
-    holder = Holder(topic.full, place, SHARED, close)
+    holder = NameHolder(topic.full, place, SHARED, close)
     before = serving.names.take(holder, comes_again=False)
     try:
         if before is not None:  # it is leaving: another one would have been ProducerBusy
@@ -150,7 +152,7 @@ async def _seated(serving: Serving, topic: TopicName, name: str | None) -> Async
         serving.names.free(holder)
 
 
-async def _answered(serving: Serving, socket: WebSocket, producer: aio.Producer) -> None:
+async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Producer) -> None:
     """Store what a client sends, and answer, until it goes; then what it sent is stored."""
     waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(QUEUE)
 
@@ -167,7 +169,7 @@ async def _answered(serving: Serving, socket: WebSocket, producer: aio.Producer)
     try:
         while not answering.done():
             hold = serving.hold(socket)
-            given = await _words(socket, hold)
+            given = await _next_message(socket, hold)
             context = given.get("context")
             sending = asyncio.create_task(_send(producer, given))
             sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
@@ -183,7 +185,7 @@ async def _answered(serving: Serving, socket: WebSocket, producer: aio.Producer)
 
 async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, object]:
     try:
-        value = None if given.get("payload") is None else decoded(given["payload"])
+        value = None if given.get("payload") is None else decode_base64(given["payload"])
         options = {
             "key": given.get("key"),
             "properties": given.get("properties"),
@@ -197,7 +199,7 @@ async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, obje
     except (TxlogError, TypeError) as error:
         return {"result": "send-error:3", "errorMsg": str(error), "errorCode": 3}
     place = receipt.message_id
-    found = "" if place is None else packed(place, receipt.partition)
+    found = "" if place is None else encode_id(place, receipt.partition)
     return {"result": "ok", "messageId": found, "errorCode": 0, "schemaVersion": -1}
 
 
@@ -224,7 +226,7 @@ class Permits:
         self._left -= 1
 
 
-async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+async def consuming(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
     """Deliver the messages of a subscription, which is made if it is missing."""
     query = socket.query_params
     kind = query.get("subscriptionType")
@@ -270,18 +272,18 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
             elif kind == "unsubscribe":
                 await consumer.unsubscribe()
             elif kind == "negativeAcknowledge":
-                await consumer.negative_acknowledge(unpacked(given.get("messageId")))
+                await consumer.negative_acknowledge(decode_id(given.get("messageId")))
                 permits.add(0 if is_pull else 1)
             elif kind == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             else:
-                await consumer.acknowledge(unpacked(given.get("messageId")))
+                await consumer.acknowledge(decode_id(given.get("messageId")))
                 permits.add(0 if is_pull else 1)
 
-        await _both(serving, socket, permits, take, hear)
+        await _exchange(serving, socket, permits, take, hear)
 
 
-async def _dead_letters(serving: Serving, socket: WebSocket) -> dict[str, int | str]:
+async def _dead_letters(serving: HttpContext, socket: WebSocket) -> dict[str, int | str]:
     """The policies of the subscription that the client asks for; what it does not name stays.
 
     The server writes the topic of dead letters, so whoever names one needs the right to send there.
@@ -298,7 +300,7 @@ async def _dead_letters(serving: Serving, socket: WebSocket) -> dict[str, int | 
     return policies
 
 
-async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+async def reading(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
     """Send the messages of a topic from a place on."""
     query = socket.query_params
     start = _start(query.get("messageId", "latest"))
@@ -309,7 +311,7 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
     async with serving.client.reader(topic.full, start, partitions=only) as reader:
         await socket.accept()
 
-        tail = followed(serving, serving.hold(socket), reader)
+        tail = tail_of(serving, serving.hold(socket), reader)
 
         async def take(_: Reservation) -> Message | None:
             return await anext(tail)
@@ -322,11 +324,11 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
             elif not is_pull:
                 permits.add(1)
 
-        await _both(serving, socket, permits, take, hear)
+        await _exchange(serving, socket, permits, take, hear)
 
 
-async def _both(
-    serving: Serving,
+async def _exchange(
+    serving: HttpContext,
     socket: WebSocket,
     permits: Permits,
     take: Callable[[Reservation], Awaitable[Message | None]],
@@ -342,12 +344,12 @@ async def _both(
                 if message is not None:
                     hold.take(SENT * len(message.value or b""))
                     await socket.send_json(_message(message))
-                    await taken(socket)
+                    await until_written(socket)
 
     async def hearing() -> None:
         while True:
             with serving.hold(socket) as hold:
-                await hear(await _words(socket, hold))
+                await hear(await _next_message(socket, hold))
 
     tasks = [asyncio.create_task(sending()), asyncio.create_task(hearing())]
     try:
@@ -365,7 +367,7 @@ def _message(message: Message) -> dict[str, object]:
     place = message.message_id
     assert place is not None
     found: dict[str, object] = {
-        "messageId": packed(place, message.partition),
+        "messageId": encode_id(place, message.partition),
         "payload": base64.b64encode(message.value or b"").decode(),
         "properties": message.properties,
         "publishTime": datetime.fromtimestamp(message.publish_time / 1000, UTC).isoformat(
@@ -396,7 +398,7 @@ def _start(text: str) -> Bound:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return Bound("after", MessageId.parse(text))
-    return Bound("after", unpacked(text))
+    return Bound("after", decode_id(text))
 
 
 SESSIONS: Final[tuple[tuple[str, Session, str], ...]] = (

@@ -25,7 +25,7 @@ from txlog import errors
 from txlog.errors import InvalidArgument, SqlError, TxlogError
 
 if TYPE_CHECKING:  # the process of a statement does not need it
-    from txlog.serve.http.core.gate import Serving
+    from txlog.serve.http.core.gate import HttpContext
 
 ROWS_MAX: Final = 500
 CELL_MAX: Final = 2_000  # characters
@@ -38,10 +38,10 @@ START_SECONDS: Final = 60.0  # of a process, on a machine that has much to do
 _COMMAND: Final = (sys.executable, "-P", "-m", "txlog.serve.http.page.statement")
 
 
-class Browser:
+class QueryRunner:
     """Runs queries, a few at once; the others wait."""
 
-    def __init__(self, serving: Serving, seconds: float = SECONDS_MAX) -> None:
+    def __init__(self, serving: HttpContext, seconds: float = SECONDS_MAX) -> None:
         self._serving = serving
         self._seconds = seconds
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -68,13 +68,13 @@ class Browser:
         """What a process answers. Raises SqlError: it took too long, or too much."""
         text = None
         while text is None:
-            text = await self._asked(await _Process.taken(), question)
+            text = await self._asked(await _QueryProcess.taken(), question)
         if not text:
             raise SqlError("it ended before its answer: it may have taken too much memory")
         answer: dict[str, Any] = orjson.loads(text)
         return answer
 
-    async def _asked(self, process: _Process, question: bytes) -> bytes | None:
+    async def _asked(self, process: _QueryProcess, question: bytes) -> bytes | None:
         """What a process answers; empty: it has ended; None: it was idle for too long just then."""
         text = b""
         asking = asyncio.ensure_future(asyncio.to_thread(process.ask, question))
@@ -89,10 +89,10 @@ class Browser:
         return None if process.was_too_idle else text
 
 
-class _Process:
+class _QueryProcess:
     """A process that runs statements. Those that are idle are kept for the next statement."""
 
-    _idle: ClassVar[list[_Process]] = []
+    _idle: ClassVar[list[_QueryProcess]] = []
 
     def __init__(self) -> None:
         self._child = Popen(  # noqa: S603 - our own program
@@ -102,7 +102,7 @@ class _Process:
         self._questions, self._answers = self._child.stdin, self._child.stdout
 
     @classmethod
-    async def taken(cls) -> _Process:
+    async def taken(cls) -> _QueryProcess:
         """One that is ready, started if none is idle. Raises SqlError: none starts."""
         while cls._idle:
             process = cls._idle.pop()
@@ -154,7 +154,7 @@ class _Process:
             cls._idle.pop().leave(is_sound=False)
 
 
-atexit.register(_Process.end_all)
+atexit.register(_QueryProcess.end_all)
 
 
 def _error(answer: dict[str, Any]) -> TxlogError:

@@ -22,15 +22,15 @@ from txlog.errors import InternalError, TryAgain, TxlogError
 from txlog.page import live as page
 from txlog.page.live import HISTORY, Pace, asset
 from txlog.serve.core.tasks import nothing
-from txlog.serve.http.core.answers import answered, body_of, dumped, error_of
+from txlog.serve.http.core.answers import error_of, read_json, response_for, to_json
 from txlog.serve.http.core.declared import CONSUME, LOOK, members
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.core.rates import Rates
 from txlog.serve.http.data.events import EVENT_STREAM, event
 from txlog.serve.http.page import browser as queries
 
 if TYPE_CHECKING:
-    from txlog.serve.http.page.browser import Browser
+    from txlog.serve.http.page.browser import QueryRunner
 
 PAUSE_SECONDS: Final = 1.0  # between two looks, at least
 SHARE: Final = 5  # looks take at most one part in so many of the time
@@ -44,10 +44,10 @@ _KINDS: Final = {
 }
 
 
-class Live:
+class LivePage:
     """The looks at a store, for all who watch."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: HttpContext) -> None:
         self._serving = serving
         self._rates = Rates()
         self._paces: list[Pace] = []
@@ -78,11 +78,11 @@ class Live:
                     await self._news.wait_for(lambda seen=seen: self._looks > seen)  # type: ignore[misc]
                     seen = self._looks
                 if self._failure is not None:
-                    yield event(dumped(self._failure), name="failure")
+                    yield event(to_json(self._failure), name="failure")
                     continue
                 new = {name: text for name, text in self._shown.items() if sent.get(name) != text}
                 sent = self._shown
-                yield event(dumped({"head": self._head, "sections": new}), name="look")
+                yield event(to_json({"head": self._head, "sections": new}), name="look")
         finally:
             self._viewers -= 1
             if not self._viewers and self._task is not None:
@@ -129,13 +129,15 @@ class Live:
 # --- routes ----------------------------------------------------------------------------------
 
 
-def routes(serving: Serving) -> list[Route]:
+def routes(serving: HttpContext) -> list[Route]:
     """The routes of the page."""
-    live = Live(serving)
+    live = LivePage(serving)
 
     @cache
-    def browser() -> Browser:  # with the first query comes DuckDB, which takes as long as a start
-        return queries.Browser(serving)
+    def browser() -> (
+        QueryRunner
+    ):  # with the first query comes DuckDB, which takes as long as a start
+        return queries.QueryRunner(serving)
 
     async def stream(request: Request) -> Response:
         await serving.let_in(request, LOOK, "stream")
@@ -148,7 +150,7 @@ def routes(serving: Serving) -> list[Route]:
 
     async def query(request: Request) -> Response:
         await serving.let_in(request, CONSUME, "query")
-        return answered(await browser().run(members(await body_of(request)).get("sql")))
+        return response_for(await browser().run(members(await read_json(request)).get("sql")))
 
     return [
         Route("/", _static("page.html")),
