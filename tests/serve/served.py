@@ -17,7 +17,7 @@ from txlog.serve.core.address import Address
 from txlog.serve.core.service import ServerOptions
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import BaseCommand, MessageMetadata
-from txlog.serve.pulsar.wire import Frame, Frames
+from txlog.serve.pulsar.wire import Frame, FrameDecoder
 
 WAIT_SECONDS = 30
 
@@ -72,7 +72,7 @@ class Raw:
     def __init__(self, url: str, *, connects: bool = True, version: str = "raw") -> None:
         host, port = url.removeprefix("pulsar://").split(":")
         self.socket = socket.create_connection((host, int(port)), WAIT_SECONDS)
-        self.frames = Frames(1 << 24)
+        self.frames = FrameDecoder(1 << 24)
         self.came: list[Frame] = []
         if connects:
             self.send("connect", client_version=version, protocol_version=19)
@@ -91,12 +91,12 @@ class Raw:
 
     def send(self, name: str, /, **fields: object) -> None:
         """Send a command."""
-        self.socket.sendall(wire.encoded(name, **fields))
+        self.socket.sendall(wire.encode_command(name, **fields))
 
     def message(self, name: str, payload: bytes, head: dict[str, Any], /, **fields: object) -> None:
         """Send a command with a message."""
         metadata = MessageMetadata(producer_name="", publish_time=1, **head).SerializeToString()
-        command = wire.made(name, **fields).SerializeToString()
+        command = wire.make_command(name, **fields).SerializeToString()
         self.socket.sendall(b"".join(wire.message_frame(command, metadata, payload)))
 
     def frame(self) -> Frame:

@@ -38,7 +38,7 @@ from txlog.serve.pulsar.messages import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, encoded, price
+from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, decoded_size, encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/priced"
@@ -70,7 +70,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
 ) -> None:
     """Kills: 500 bytes that keep the event loop for seconds, and take gigabytes."""
     held: list[int] = []
-    unpack = batches.unpacked
+    unpack = batches.unpack_send
 
     async def program(served: Served) -> None:
         budget: MemoryBudget = served.service.budget
@@ -82,7 +82,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
                 held.append(budget.held)
             return unpack(head, *args)
 
-        monkeypatch.setattr("txlog.serve.pulsar.producers.unpacked", unpacked)
+        monkeypatch.setattr("txlog.serve.pulsar.producers.unpack_send", unpacked)
         client = await served.connected()
         await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
         data, head = packed(count, properties)
@@ -120,21 +120,25 @@ def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
     """Kills: 16 MiB that become millions of ids before anybody has counted them."""
     given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
     one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
-    assert price(memoryview(encoded(name, **given, **{field: [one] * 100}))[4:]) == 0
-    most = memoryview(encoded(name, **given, **{field: [one] * IDS_MAX}))[4:]
-    assert price(most) > len(most)
+    assert decoded_size(memoryview(encode_command(name, **given, **{field: [one] * 100}))[4:]) == 0
+    most = memoryview(encode_command(name, **given, **{field: [one] * IDS_MAX}))[4:]
+    assert decoded_size(most) > len(most)
     with pytest.raises(InvalidMessage):
-        price(memoryview(encoded(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:])
+        decoded_size(
+            memoryview(encode_command(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:]
+        )
     with pytest.raises(InvalidMessage):  # the rest of the ids in a second field of the command
         command = bytes(most[4:]) + bytes(most[6:])
-        price(memoryview(struct.pack(">I", len(command)) + command))
+        decoded_size(memoryview(struct.pack(">I", len(command)) + command))
 
 
 def test_other_commands_are_short() -> None:
-    assert price(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0  # it is no command at all
-    named = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
+    assert (
+        decoded_size(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0
+    )  # it is no command at all
+    named = encode_command("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
     with pytest.raises(InvalidMessage):
-        price(memoryview(named)[4:])
+        decoded_size(memoryview(named)[4:])
 
 
 def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +153,7 @@ def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
     async def program(served: Served) -> None:
         monkeypatch.setattr(Connection, "spend", spent)
         busy, other = await served.connected(), await served.connected()
-        busy.writer.write(encoded("ping") * 5_000)
+        busy.writer.write(encode_command("ping") * 5_000)
         other.send("ping")
         assert (await other.answer()).HasField("pong")
         for _ in range(5_000):
@@ -165,7 +169,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
     """Kills: one acknowledgement that has the thread of the store for minutes."""
     looks = [0]
     most: list[int] = []
-    look, place_of = members.resolved, ids.place_of
+    look, place_of = members.resolve_ids, ids.target_of
 
     def counted(*args: Any, **more: Any) -> Any:
         looks[0] += 1
@@ -185,8 +189,8 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
             await client.answer()
         fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 1}
         await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
-        monkeypatch.setattr(members, "resolved", act)
-        monkeypatch.setattr(ids, "place_of", counted)
+        monkeypatch.setattr(members, "resolve_ids", act)
+        monkeypatch.setattr(ids, "target_of", counted)
         known = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
         named = known * 1_000 + [MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)]
         answer = await client.ask("ack", consumer_id=1, ack_type=0, message_id=named, request_id=3)

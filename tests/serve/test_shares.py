@@ -20,7 +20,7 @@ from txlog.serve.core import acceptor, descriptors, shares
 from txlog.serve.core.limits import RESOURCES, Limits, Quota
 from txlog.serve.http.core import works
 from txlog.serve.pulsar.messages import ERRORS
-from txlog.serve.pulsar.wire import encoded
+from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
@@ -270,7 +270,7 @@ async def _memory(served: Served) -> None:
     other = await served.connected(**token("other"))
     made = await other.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
     assert made.producer_ready
-    command = encoded("ping")
+    command = encode_command("ping")
     begun = (4 << 20).to_bytes(4, "big") + command[4:] + bytes(3 << 20)  # and no more comes
     hogs = [await served.connected(**token("hog")) for _ in range(3)]
     for hog in hogs:

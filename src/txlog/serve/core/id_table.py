@@ -141,7 +141,7 @@ class IdTable(Generic[T]):
         """Whether the server closed this id, not its client."""
         return number in self._dismissed
 
-    def wanted_before(self, number: int) -> object:
+    def wanted_by_client(self, number: int) -> object:
         """What the client wanted with an id that the server closed; None: it did not close it."""
         return self._dismissed.get(number)
 

@@ -53,7 +53,7 @@ def is_large(head: Proto, payload: memoryview) -> bool:
     return count > COUNT_SMALL or (is_work and size > BYTES_SMALL)
 
 
-def price(head: Proto, payload: memoryview) -> int:
+def unpacked_size(head: Proto, payload: memoryview) -> int:
     """How many bytes of memory the messages of a SEND take at most, once they are read."""
     size: int = len(payload)
     if head.compression != _NONE:
@@ -65,18 +65,18 @@ def price(head: Proto, payload: memoryview) -> int:
     return size + count * ROW_BYTES + min(PAIRS_MAX, size // 2) * PAIR_BYTES
 
 
-class Unpacked(NamedTuple):
+class UnpackedSend(NamedTuple):
     """The messages of a SEND.
 
     size: bytes of memory that they take; payload_bytes: of what was sent, uncompressed
     """
 
-    columns: Columns
+    columns: SendColumns
     size: int
     payload_bytes: int
 
 
-def unpacked(head: Proto, payload: memoryview, most: int) -> Unpacked:
+def unpack_send(head: Proto, payload: memoryview, most: int) -> UnpackedSend:
     """Decompress a SEND, and read its messages.
 
     most: bytes that it may have uncompressed
@@ -84,13 +84,13 @@ def unpacked(head: Proto, payload: memoryview, most: int) -> Unpacked:
     """
     data = payload
     if not head.encryption_keys:
-        data = decompressed(head.compression, head.uncompressed_size, payload, most)
+        data = decompress(head.compression, head.uncompressed_size, payload, most)
     columns = rows_of(head, data)
     beside = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
-    return Unpacked(columns, len(data) + beside, len(data))
+    return UnpackedSend(columns, len(data) + beside, len(data))
 
 
-def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
+def decompress(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
     """The payload as it was before it was compressed; never more than `most` bytes are made.
 
     size: what the client says that it was
@@ -113,7 +113,7 @@ def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memory
     return memoryview(data)
 
 
-class Columns:
+class SendColumns:
     """Messages of one SEND, by column.
 
     is_alone:  it is one message that came in no batch, to be delivered at once
@@ -158,7 +158,7 @@ class Columns:
         self.sequences.append(sequence)
 
 
-def rows_of_all(sent: list[Columns], partitions: list[int]) -> pa.RecordBatch:
+def rows_of_all(sent: list[SendColumns], partitions: list[int]) -> pa.RecordBatch:
     """The rows of a SEND, or of many that are one message each; columns nobody gave are left out.
 
     Of many all but the first have no properties. An empty map of properties, instead of none, says
@@ -206,9 +206,9 @@ def _key_of(head: Proto) -> bytes | None:
         raise InvalidMessage("a key that is not base64") from error
 
 
-def rows_of(metadata: Proto, payload: memoryview) -> Columns:
+def rows_of(metadata: Proto, payload: memoryview) -> SendColumns:
     """The messages of a SEND; payload: uncompressed. Raises InvalidMessage."""
-    columns = Columns()
+    columns = SendColumns()
     if metadata.HasField("deliver_at_time") and metadata.deliver_at_time > 0:
         columns.deliver_at = metadata.deliver_at_time
     if metadata.encryption_keys:  # a batch of them is one row, with its last number
@@ -225,7 +225,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
     return columns
 
 
-def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -> None:
+def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryview) -> None:
     data = bytes(payload)
     end, at = len(data), 0
     if not 1 <= count <= end // 5:
@@ -269,7 +269,7 @@ def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -
     _fill(columns, count)
 
 
-def _fill(columns: Columns, count: int) -> None:
+def _fill(columns: SendColumns, count: int) -> None:
     """Messages without a key, properties and time were not noted there."""
     for column in (columns.keys, columns.properties, columns.event_times):
         column.extend([None] * (count - len(column)))
@@ -308,7 +308,7 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
 # --- rows as what a consumer is sent -------------------------------------------------------------
 
 
-class Rows:
+class ReceivedRows:
     """Received rows of one partition, by column, as lists.
 
     version: of the schema that clients have declared, which no row names; None: there is none

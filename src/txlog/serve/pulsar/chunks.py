@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
 
 
-class Chunks:
+class ChunkedMessage:
     """The chunks of one message so far.
 
     head:      the metadata of the first chunk

@@ -38,13 +38,20 @@ from txlog.serve.core.service import BrokerService
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
 from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
-from txlog.serve.pulsar.sends import Sends
-from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded, parsed, price
+from txlog.serve.pulsar.sends import SendQueues
+from txlog.serve.pulsar.wire import (
+    ROOM_BYTES,
+    Frame,
+    FrameDecoder,
+    decode_frame,
+    decoded_size,
+    encode_command,
+)
 
 if TYPE_CHECKING:
     from txlog.serve.core.budget import Reservation
-    from txlog.serve.pulsar.chunks import Chunks
-    from txlog.serve.pulsar.groups import Groups
+    from txlog.serve.pulsar.chunks import ChunkedMessage
+    from txlog.serve.pulsar.groups import GroupCommit
 
 # Read at once from one that sends much, and from others: it is not counted before it is here.
 AHEAD_BYTES: Final = 1 << 18
@@ -67,22 +74,22 @@ PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
 
-class Occupied(Protocol):
+class OpenHandles(Protocol):
     """What a client has open: producers, or consumers."""
 
     async def follow(self, census: CatalogSnapshot | None) -> None:
         """Close what has no topic any more, and tell the client; all of it if that is None."""
 
 
-class Host(Protocol):
+class ConnectionHost(Protocol):
     """What a connection needs of its listener."""
 
     service: BrokerService
     connections: set[Connection]
-    wanted: Groups
-    sends: Sends
+    wanted: GroupCommit
+    sends: SendQueues
     fenced: deque[tuple[str, str, int]]
-    halls: dict[str, Any]
+    shared_state: dict[str, Any]
 
     def check_open(self) -> None:
         """Raises AlreadyClosed if nothing more is to be opened here."""
@@ -111,7 +118,7 @@ class Connection:
 
     def __init__(
         self,
-        listener: Host,
+        listener: ConnectionHost,
         seat: ConnectionSlot,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -125,15 +132,15 @@ class Connection:
         self.version = ""  # of the client
         self.protocol = 0
         self.has_coordinator = False  # its client asked for the coordinator of transactions
-        self.rooms: dict[str, Any] = {}
-        self.farewells: list[Callable[[], Awaitable[None]]] = []
-        self.occupied: list[Occupied] = []
+        self.state: dict[str, Any] = {}
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        self.open_handles: list[OpenHandles] = []
         self.peer = _text_of(writer.get_extra_info("peername"))
         self._reader, self._writer = reader, writer
         self._tasks: set[asyncio.Task[None]] = set()
         self._owed = 0  # commands without an answer that are no tasks
         self._limits = limits = self.service.limits
-        self._frames = Frames(FIRST_FRAME_BYTES_MAX)
+        self._frames = FrameDecoder(FIRST_FRAME_BYTES_MAX)
         self._share = self.service.budget.share(
             seat.network,
             max(limits.connection_bytes, 2 * self.frame_bytes_max),
@@ -142,7 +149,7 @@ class Connection:
         self._chunk_share = self._share.sibling(
             seat.network, max(limits.connection_bytes, limits.memory_bytes // 4)
         )
-        self._chunked = list["Chunks"]()  # messages in chunks for which it waits for room
+        self._chunked = list["ChunkedMessage"]()  # messages in chunks for which it waits for room
         self._ahead = 0  # bytes counted for what may be read ahead
         writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's own limit
         self._unsent: list[bytes] = []  # frames, written together
@@ -286,11 +293,11 @@ class Connection:
 
     async def _take(self, handlers: dict[int, Handler], data: memoryview) -> None:
         """Handle a frame; what it becomes has room before it is made."""
-        bytes_more = price(data)
+        bytes_more = decoded_size(data)
         if bytes_more:
             await self._in_order(self._decode(handlers, data, bytes_more))
         else:
-            work = self._handle(handlers, parsed(data))
+            work = self._handle(handlers, decode_frame(data))
             if work is not None:
                 await self._in_order(work)
         self.spend(1)
@@ -304,7 +311,7 @@ class Connection:
     ) -> None:
         """Handle the frame of a long command, once there is room for it."""
         with await self.room_for(bytes_more):
-            work = self._handle(handlers, parsed(data))
+            work = self._handle(handlers, decode_frame(data))
             if work is not None:
                 await work
 
@@ -454,7 +461,7 @@ class Connection:
         """A place for a message in chunks, beside the share of the connection."""
         return self._chunk_share.hold()
 
-    def wait_for(self, chunks: Chunks) -> None:
+    def wait_for(self, chunks: ChunkedMessage) -> None:
         """Read nothing more before there is room for what came of a message."""
         if chunks not in self._chunked:
             self._chunked.append(chunks)
@@ -497,7 +504,7 @@ class Connection:
 
     def send(self, name: str, /, **fields: object) -> None:
         """Send a command; `wire.encoded` says how."""
-        self.write([encoded(name, **fields)])
+        self.write([encode_command(name, **fields)])
 
     def write(self, frames: list[bytes]) -> None:
         """Send frames, or pieces of them in order; those of one turn of the loop go together."""
@@ -556,7 +563,7 @@ class Connection:
 
     async def _end(self) -> None:
         self._is_closing = True
-        self._frames = Frames(0)  # what it had begun: its last answers may take a while
+        self._frames = FrameDecoder(0)  # what it had begun: its last answers may take a while
         with suppress(RuntimeError):  # it is gone
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         self._read_ahead(is_busy=False)
@@ -568,7 +575,7 @@ class Connection:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._expiry is not None:
             self._expiry.cancel()
-        for farewell in reversed(self.farewells):
+        for farewell in reversed(self.on_close):
             try:
                 await farewell()
             except Exception as error:  # the others have something to give back, too

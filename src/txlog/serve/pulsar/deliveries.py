@@ -18,8 +18,8 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Topic, declared_of, number_of
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.view.view import View
-from txlog.serve.pulsar.batches import Rows
-from txlog.serve.pulsar.ids import Span, in_txn, spans
+from txlog.serve.pulsar.batches import ReceivedRows
+from txlog.serve.pulsar.ids import BatchSpan, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
 
 SLOTS: Final = 1 << 16  # of hashes of keys
@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
     """
 
     partition: int
-    span: Span
+    span: BatchSpan
     at: int
     size: int
     is_alone: bool
@@ -51,10 +51,10 @@ class Delivery(NamedTuple):
         return self.span.wire_entry + (self.at + 1 if self.is_alone else 0)
 
 
-class Piece(NamedTuple):
+class BatchPiece(NamedTuple):
     """Rows of a table that are messages of one batch: row is that of the first."""
 
-    span: Span
+    span: BatchSpan
     at: int
     size: int
     row: int
@@ -85,7 +85,7 @@ def names_in_batch(version: str) -> bool:
     return not version.startswith("Pulsar-Go")
 
 
-class Gap(NamedTuple):
+class BatchGap(NamedTuple):
     """What a batch lacks at its end: so many rows of a partition, from this entry on.
 
     inner: of a batch of a transaction, the first index that is lacking; else None
@@ -114,7 +114,7 @@ class Gap(NamedTuple):
         return pc.fill_null(mask, False)
 
 
-def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Gap]:
+def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[BatchGap]:
     """What the last batch of each partition of a table lacks.
 
     by_key: other consumers may get the messages of other keys: no batch of several is completed
@@ -130,7 +130,9 @@ def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Gap
     return found
 
 
-def _gap(view: View, number: int, partition: int, last: pa.Table, *, by_key: bool) -> Gap | None:
+def _gap(
+    view: View, number: int, partition: int, last: pa.Table, *, by_key: bool
+) -> BatchGap | None:
     """What the batch of a row, the last one of its partition, lacks."""
     [ledger], [entry], [index], [key] = (
         last.column(name).to_pylist() for name in ("ledger", "entry", "index", "key")
@@ -143,12 +145,12 @@ def _gap(view: View, number: int, partition: int, last: pa.Table, *, by_key: boo
             return None
         piece = in_txn(ledger, entry, marker.count, index)
         rows = piece.inner + piece.size - 1 - index
-        return Gap(partition, ledger, entry, index + 1, rows) if rows > 0 else None
+        return BatchGap(partition, ledger, entry, index + 1, rows) if rows > 0 else None
     batches = spans(view, number, ledger, entry, entry)
     rows = batches[0].entry + batches[0].size - 1 - entry if batches else 0
     if rows <= 0 or (by_key and not _has_key(view, ledger, entry + 1, key)):
         return None
-    return Gap(partition, ledger, entry + 1, None, rows)
+    return BatchGap(partition, ledger, entry + 1, None, rows)
 
 
 def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
@@ -157,7 +159,7 @@ def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
     return any(table.column("key").to_pylist() == [key] for table in tables)
 
 
-def planned(
+def plan_deliveries(
     view: View,
     topic: Topic,
     table: pa.Table,
@@ -165,7 +167,7 @@ def planned(
     *,
     reads_empty: bool,
     is_split: bool = False,
-    splits: Set[Span | None] = frozenset(),
+    splits: Set[BatchSpan | None] = frozenset(),
 ) -> list[Delivery]:
     """What goes out of received rows, in their order.
 
@@ -185,7 +187,7 @@ def planned(
         rows = table
         if len(partitions) > 1:
             rows = table.filter(pc.equal(table.column("partition"), partition))
-        columns = Rows(rows, version)
+        columns = ReceivedRows(rows, version)
         for whole in _pieces(view, number_of(topic, partition), columns):
             pieces = _split(whole) if is_split or whole.span in splits else (whole,)
             for piece in pieces:
@@ -193,7 +195,7 @@ def planned(
     return out
 
 
-def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
+def _pieces(view: View, number: int, rows: ReceivedRows) -> Iterator[BatchPiece]:
     """Rows by their batches."""
     at = 0
     while at < rows.count:
@@ -225,14 +227,14 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
         at = stop
 
 
-def _compacted(ledger: int, entry: int, inner: int, row: int, stop: int) -> Iterator[Piece]:
+def _compacted(ledger: int, entry: int, inner: int, row: int, stop: int) -> Iterator[BatchPiece]:
     """Rows of a transaction of which nobody knows any more how many messages it had."""
     for index in range(inner, inner + stop - row):
         span = in_txn(ledger, entry, index, index)
-        yield Piece(span, index - span.inner, 1, row + index - inner, True)
+        yield BatchPiece(span, index - span.inner, 1, row + index - inner, True)
 
 
-def _continues(rows: Rows, at: int, row: int) -> bool:
+def _continues(rows: ReceivedRows, at: int, row: int) -> bool:
     """True if a row is there, of the same ledger and kind, and follows the one before."""
     if row >= rows.count or rows.ledgers[row] != rows.ledgers[at]:
         return False
@@ -244,23 +246,23 @@ def _continues(rows: Rows, at: int, row: int) -> bool:
     return bool(here == before + 1)
 
 
-def _of_span(span: Span, at: int, row: int, size: int) -> Iterator[Piece]:
+def _of_span(span: BatchSpan, at: int, row: int, size: int) -> Iterator[BatchPiece]:
     """Messages at..at+size-1 of a batch: as one piece if that is all of it."""
-    piece = Piece(span, at, size, row, False)
+    piece = BatchPiece(span, at, size, row, False)
     if size == span.size:
         yield piece
     else:
         yield from _split(piece)
 
 
-def _split(piece: Piece) -> Iterator[Piece]:
+def _split(piece: BatchPiece) -> Iterator[BatchPiece]:
     """The messages of a piece, each alone; what is all of its batch keeps the batch's id."""
     span, at, size, row, _ = piece
     if span.size == 1:
         yield piece
         return
     for step in range(size):
-        yield Piece(span, at + step, 1, row + step, True)
+        yield BatchPiece(span, at + step, 1, row + step, True)
 
 
 # --- ranges of hashes ----------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def is_within(rows: pa.Table, ranges: Sequence[range]) -> pa.BooleanArray:
 
 
 def _delivered(
-    rows: Rows, partition: int, piece: Piece, bytes_max: int, *, reads_empty: bool
+    rows: ReceivedRows, partition: int, piece: BatchPiece, bytes_max: int, *, reads_empty: bool
 ) -> Iterator[Delivery]:
     """A piece as what goes out; a batch that would be too large, message for message."""
     span, at, size, row, is_alone = piece
@@ -331,7 +333,7 @@ def _delivered(
 
 
 def _heads(
-    rows: Rows, row: int, bytes_max: int, *, in_batch: bool
+    rows: ReceivedRows, row: int, bytes_max: int, *, in_batch: bool
 ) -> tuple[list[tuple[bytes, bytes]], int]:
     """The frames of one row, and how many messages it has if only its client can tell them apart.
 

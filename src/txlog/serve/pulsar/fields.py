@@ -33,7 +33,7 @@ _TYPES_OF_INTEGERS: Final = {
 }
 
 
-class Range(NamedTuple):
+class FieldRange(NamedTuple):
     """The numbers low..high, and perhaps one beside them."""
 
     low: int
@@ -48,21 +48,21 @@ class Range(NamedTuple):
 # Fields whose range is another one, each with the reason.
 EXCEPTIONS: Final = {
     # -1 stands for the first and, with its largest number, for the last message of a topic.
-    "MessageIdData.ledgerId": Range(0, INT64_MAX, UINT64_MAX),
-    "MessageIdData.entryId": Range(0, INT64_MAX, UINT64_MAX),
+    "MessageIdData.ledgerId": FieldRange(0, INT64_MAX, UINT64_MAX),
+    "MessageIdData.entryId": FieldRange(0, INT64_MAX, UINT64_MAX),
     # -1: no partition, no message of a batch
-    "MessageIdData.partition": Range(-1, INT32_MAX),
-    "MessageIdData.batch_index": Range(-1, INT32_MAX),
-    "MessageIdData.batch_size": Range(-1, INT32_MAX),
+    "MessageIdData.partition": FieldRange(-1, INT32_MAX),
+    "MessageIdData.batch_index": FieldRange(-1, INT32_MAX),
+    "MessageIdData.batch_size": FieldRange(-1, INT32_MAX),
     # a time before 1970, as two's complement: clients go back by more than there is
-    "CommandSeek.message_publish_time": Range(0, UINT64_MAX),
+    "CommandSeek.message_publish_time": FieldRange(0, UINT64_MAX),
     # 64 messages of a batch, a bit each
-    "MessageIdData.ack_set": Range(-(1 << 63), INT64_MAX),
+    "MessageIdData.ack_set": FieldRange(-(1 << 63), INT64_MAX),
     # An exclusive producer that has no epoch yet, and the holder of a transaction key, say -1.
-    "CommandTcClientConnectRequest.epoch": Range(-1, INT64_MAX),
+    "CommandTcClientConnectRequest.epoch": FieldRange(-1, INT64_MAX),
     # Its upper 16 bits are the number of a coordinator.
     **{
-        f"{message}.txnid_most_bits": Range(0, UINT64_MAX)
+        f"{message}.txnid_most_bits": FieldRange(0, UINT64_MAX)
         for message in (
             "CommandAck",
             "CommandAddPartitionToTxn",
@@ -73,10 +73,10 @@ EXCEPTIONS: Final = {
         )
     },
     # Hashes of keys have 16 bits.
-    "IntRange.start": Range(0, (1 << 16) - 1),
-    "IntRange.end": Range(0, (1 << 16) - 1),
+    "IntRange.start": FieldRange(0, (1 << 16) - 1),
+    "IntRange.end": FieldRange(0, (1 << 16) - 1),
     # In milliseconds it is an instant.
-    "CommandSubscribe.start_message_rollback_duration_sec": Range(0, INT64_MAX // 1_000),
+    "CommandSubscribe.start_message_rollback_duration_sec": FieldRange(0, INT64_MAX // 1_000),
 }
 
 Check: TypeAlias = Callable[[Any], None]
@@ -93,14 +93,14 @@ def check(message: Proto) -> None:
             judge(value)
 
 
-def range_of(field: FieldDescriptor) -> Range | None:
+def range_of(field: FieldDescriptor) -> FieldRange | None:
     """The numbers that a field may have; None: it has none."""
     most = _TYPES_OF_INTEGERS.get(field.type)
     if most is None:
         return None
     owner = field.containing_type
     assert owner is not None  # it is no extension
-    return EXCEPTIONS.get(f"{owner.name}.{field.name}", Range(0, most))
+    return EXCEPTIONS.get(f"{owner.name}.{field.name}", FieldRange(0, most))
 
 
 @cache
@@ -140,7 +140,7 @@ def _one(field: FieldDescriptor) -> Check | None:
     return _id if field.message_type.name == "MessageIdData" else check
 
 
-def _number(name: str, numbers: Range) -> Check:
+def _number(name: str, numbers: FieldRange) -> Check:
     low, high, beside = numbers
 
     def check_number(value: int) -> None:

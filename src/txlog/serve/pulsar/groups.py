@@ -31,7 +31,7 @@ from txlog.engine.store.appender import Call
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
 from txlog.serve.core.shares import OpenTransactions
-from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
+from txlog.serve.pulsar.sends import FrameSends, SendQueues, SendResult, store_group
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from txlog.engine.store.store import Store
     from txlog.serve.core.service import BrokerService
 
-TOGETHER_MAX: Final = 1000  # of each kind
+COMMANDS_MAX: Final = 1000  # of each kind
 COORDINATOR: Final = 0  # the one that clients are told of
 
 # What became of it: the transaction that was begun or asked for, or why it was refused.
-Answer: TypeAlias = TxnId | Exception
-Told: TypeAlias = Callable[[Answer], None]
+TxnAnswer: TypeAlias = TxnId | Exception
+OnTxnAnswer: TypeAlias = Callable[[TxnAnswer], None]
 T = TypeVar("T")
 
 
-class Begin(NamedTuple):
+class BeginTxn(NamedTuple):
     """A transaction to be begun."""
 
     new: NewTxn
@@ -58,7 +58,7 @@ class Begin(NamedTuple):
         new, settings = self.new, store.settings
         return Call(lambda view, now: end_txn.begin(view, settings, now, new), (COORDINATOR,))
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> TxnAnswer:
         """What became of it."""
         if isinstance(call.error, Exception):
             return call.error
@@ -66,7 +66,7 @@ class Begin(NamedTuple):
         return txn
 
 
-class End(NamedTuple):
+class EndTxn(NamedTuple):
     """An end, and who wants it."""
 
     txn_id: TxnId
@@ -81,14 +81,14 @@ class End(NamedTuple):
             uses=_uses(txn_id),
         )
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> TxnAnswer:
         """What became of it."""
         if isinstance(call.error, OutcomeUnknown):
             return unknown_end(self.txn_id, call.error)
         return call.error if isinstance(call.error, Exception) else self.txn_id
 
 
-class Registration(NamedTuple):
+class RegisterInTxn(NamedTuple):
     """What a client wants to use in a transaction, and who wants it."""
 
     txn_id: TxnId
@@ -103,7 +103,7 @@ class Registration(NamedTuple):
             uses=_uses(txn_id),
         )
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> TxnAnswer:
         """What became of it."""
         return call.error if isinstance(call.error, Exception) else self.txn_id
 
@@ -111,22 +111,22 @@ class Registration(NamedTuple):
 class _Group(NamedTuple):
     """What is done at once."""
 
-    begins: list[tuple[Begin, Told]]
-    turns: list[Turn]
-    ends: list[tuple[End, Told]]
-    registrations: list[tuple[Registration, Told]]
+    begins: list[tuple[BeginTxn, OnTxnAnswer]]
+    frames: list[FrameSends]
+    ends: list[tuple[EndTxn, OnTxnAnswer]]
+    registrations: list[tuple[RegisterInTxn, OnTxnAnswer]]
 
 
 class _Outcome(NamedTuple):
     """What became of it; sends: or what they failed with."""
 
-    begins: list[Answer]
-    sends: list[Stored] | Exception
-    ends: list[Answer]
-    registrations: list[Answer]
+    begins: list[TxnAnswer]
+    sends: list[SendResult] | Exception
+    ends: list[TxnAnswer]
+    registrations: list[TxnAnswer]
 
 
-class Groups:
+class GroupCommit:
     """What clients want, and the task that has it done.
 
     sends: what they send
@@ -134,25 +134,25 @@ class Groups:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self.sends = Sends(self._wake)
-        self._begins: list[tuple[Begin, Told]] = []
-        self._ends: list[tuple[End, Told]] = []
-        self._registrations: list[tuple[Registration, Told]] = []
+        self.sends = SendQueues(self._wake)
+        self._begins: list[tuple[BeginTxn, OnTxnAnswer]] = []
+        self._ends: list[tuple[EndTxn, OnTxnAnswer]] = []
+        self._registrations: list[tuple[RegisterInTxn, OnTxnAnswer]] = []
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, wanted: Begin, told: Told) -> None:
+    def begin(self, command: BeginTxn, on_answer: OnTxnAnswer) -> None:
         """Have a transaction begun."""
-        self._begins.append((wanted, told))
+        self._begins.append((command, on_answer))
         self._wake()
 
-    def end(self, wanted: End, told: Told) -> None:
+    def end(self, command: EndTxn, on_answer: OnTxnAnswer) -> None:
         """Have a transaction ended; told once that is durable."""
-        self._ends.append((wanted, told))
+        self._ends.append((command, on_answer))
         self._wake()
 
-    def register(self, wanted: Registration, told: Told) -> None:
+    def register(self, command: RegisterInTxn, on_answer: OnTxnAnswer) -> None:
         """Have places registered in a transaction."""
-        self._registrations.append((wanted, told))
+        self._registrations.append((command, on_answer))
         self._wake()
 
     async def settled(self) -> None:
@@ -168,10 +168,10 @@ class Groups:
         try:
             while self._begins or self._ends or self._registrations or self.sends.is_waiting:
                 group = _Group(
-                    _taken(self._begins),
-                    self.sends.turns(),
-                    _taken(self._ends),
-                    _taken(self._registrations),
+                    _take_batch(self._begins),
+                    self.sends.next_group(),
+                    _take_batch(self._ends),
+                    _take_batch(self._registrations),
                 )
                 self._tell(group, await self._outcome(group))
         finally:
@@ -181,17 +181,17 @@ class Groups:
         """The task has failed: what waits is refused, and what comes begins another one."""
         error = InternalError("a group of commands failed")
         waiting = [*self._begins, *self._ends, *self._registrations]
-        for mine in (self._begins, self._ends, self._registrations):
-            mine.clear()
-        for _, told in waiting:
-            self._service.tasks.call(partial(told, error))
+        for commands in (self._begins, self._ends, self._registrations):
+            commands.clear()
+        for _, on_answer in waiting:
+            self._service.tasks.call(partial(on_answer, error))
         if self.sends.is_waiting:
             self._wake()
 
     async def _outcome(self, group: _Group) -> _Outcome:
         try:
             # a thread beside that of the client, in which nothing else of the server runs
-            return await self._service.client.run(partial(_done, group), blocking=True)
+            return await self._service.client.run(partial(_run_group, group), blocking=True)
         except Exception as error:  # the client is closed, or there is a bug
             return _Outcome(
                 [error for _ in group.begins],
@@ -201,43 +201,45 @@ class Groups:
             )
 
     def _tell(self, group: _Group, outcome: _Outcome) -> None:
-        if group.turns:
+        if group.frames:
             sends = outcome.sends
             if isinstance(sends, Exception):
                 self._service.failed(sends)
             else:
-                for bug in (one for *_, one in sends if one and not isinstance(one, TxlogError)):
+                for bug in (
+                    error for *_, error in sends if error and not isinstance(error, TxlogError)
+                ):
                     self._service.failed(bug)
-            self.sends.tell(group.turns, sends, self._service.tasks.call)
-        for wanted, answers in (
+            self.sends.tell(group.frames, sends, self._service.tasks.call)
+        for commands, answers in (
             (group.begins, outcome.begins),
             (group.ends, outcome.ends),
             (group.registrations, outcome.registrations),
         ):
-            for (_, told), answer in zip(wanted, answers, strict=True):
-                self._service.tasks.call(partial(told, answer))
+            for (_, on_answer), answer in zip(commands, answers, strict=True):
+                self._service.tasks.call(partial(on_answer, answer))
 
 
-def _taken(waiting: list[T]) -> list[T]:
+def _take_batch(waiting: list[T]) -> list[T]:
     """Take from those that wait what a group has of them."""
-    taken = waiting[:TOGETHER_MAX]
-    del waiting[:TOGETHER_MAX]
-    return taken
+    batch = waiting[:COMMANDS_MAX]
+    del waiting[:COMMANDS_MAX]
+    return batch
 
 
-def _done(group: _Group, client: Client) -> _Outcome:
+def _run_group(group: _Group, client: Client) -> _Outcome:
     """Do a group; what is not in an open transaction is durable when it returns."""
     store = client._store
-    begins = _allowed(store, [one for one, _ in group.begins])
-    registrations = [(one, one.call(store)) for one, _ in group.registrations]
-    ends = [(one, one.call(store)) for one, _ in group.ends]
+    begins = _allowed(store, [command for command, _ in group.begins])
+    registrations = [(command, command.call(store)) for command, _ in group.registrations]
+    ends = [(command, command.call(store)) for command, _ in group.ends]
     in_order = sorted(ends, key=_id_of)
-    sends: list[Stored] | Exception
+    sends: list[SendResult] | Exception
     try:
         first = [call for _, call in begins if not call.done]
         first += [call for _, call in registrations]
         last = [call for _, call in in_order]
-        sends = written(store, group.turns, first, last)
+        sends = store_group(store, group.frames, first, last)
         tend_due(store)
     except Exception as error:  # a bug, too: each client of the group waits for its answer
         sends = error
@@ -245,14 +247,14 @@ def _done(group: _Group, client: Client) -> _Outcome:
             if not call.done:
                 call.end(error)
     return _Outcome(
-        [one.answer(call) for one, call in begins],
+        [command.answer(call) for command, call in begins],
         sends,
-        [one.answer(call) for one, call in ends],
-        [one.answer(call) for one, call in registrations],
+        [command.answer(call) for command, call in ends],
+        [command.answer(call) for command, call in registrations],
     )
 
 
-def _allowed(store: Store, begins: list[Begin]) -> list[tuple[Begin, Call]]:
+def _allowed(store: Store, begins: list[BeginTxn]) -> list[tuple[BeginTxn, Call]]:
     """The calls of begins; those beyond the share of their role have ended with the refusal."""
     calls = [(begin, begin.call(store)) for begin in begins]
     open_txns = OpenTransactions(store, COORDINATOR, len(begins)) if begins else None
@@ -265,7 +267,7 @@ def _allowed(store: Store, begins: list[Begin]) -> list[tuple[Begin, Call]]:
     return calls
 
 
-def _id_of(end: tuple[End, Call]) -> TxnId:
+def _id_of(end: tuple[EndTxn, Call]) -> TxnId:
     return end[0].txn_id
 
 

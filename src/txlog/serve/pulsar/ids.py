@@ -56,7 +56,7 @@ _STRIDE: Final = 2 * PIECE  # from one to the next: a number for each, and for e
 _COLUMNS: Final = ("kind", "lsn", "producer", "properties")
 
 
-class Span(NamedTuple):
+class BatchSpan(NamedTuple):
     """A batch, or one message: of a transaction if inner is not 0 (then its first index).
 
     A message alone is a span of one. What was cut is a span for each piece.
@@ -90,7 +90,7 @@ class Span(NamedTuple):
         return place.index - self.inner if self.inner else place.entry - self.entry
 
 
-class Place(NamedTuple):
+class IdTarget(NamedTuple):
     """What an id names.
 
     at:     the message, counted from 0; of an id of all of a batch, the last
@@ -99,13 +99,13 @@ class Place(NamedTuple):
             out themselves what they do not want of it
     """
 
-    span: Span
+    span: BatchSpan
     at: int
     is_one: bool
     start: int
 
 
-def wire_id(span: Span, at: int, partition: int, *, is_alone: bool) -> Proto:
+def wire_id(span: BatchSpan, at: int, partition: int, *, is_alone: bool) -> Proto:
     """The id of message `at` of a batch.
 
     is_alone: it is delivered without the rest of its batch
@@ -118,7 +118,7 @@ def wire_id(span: Span, at: int, partition: int, *, is_alone: bool) -> Proto:
     return found
 
 
-def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[Span]:
+def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[BatchSpan]:
     """The batches, or pieces of them, that hold the plain rows first..last of a ledger, in order.
 
     partition: by its store-wide number. Entries of other kinds than messages are in none. Of a
@@ -126,7 +126,7 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
     """
     stop = _end(view, partition, ledger)
     if last >= stop:
-        return [Span(ledger, entry, 1) for entry in range(first, last + 1)]
+        return [BatchSpan(ledger, entry, 1) for entry in range(first, last + 1)]
     low, high = max(0, first - 1), min(last + 2, stop)  # mostly the neighbours tell
     rows = _marks(view, ledger, low, high)
     begins, ends = rows[first - low], rows[last - low]
@@ -140,25 +140,25 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
         rows += _marks(view, ledger, high, min(high + window, stop))
         high = low + len(rows)
         window = min(4 * window, WINDOW_MAX)
-    found: list[Span] = []
+    found: list[BatchSpan] = []
     start = 0
     for at in range(1, len(rows) + 1):
         if at < len(rows) and rows[at] == rows[start]:
             continue
         if rows[start] is not None and low + start <= last and low + at > first:
-            found += _cut(Span(ledger, low + start, at - start), first, last)
+            found += _cut(BatchSpan(ledger, low + start, at - start), first, last)
         start = at
     return found
 
 
-def _cut(span: Span, first: int, last: int) -> list[Span]:
+def _cut(span: BatchSpan, first: int, last: int) -> list[BatchSpan]:
     """A batch that is longer than any as its pieces, those that hold an entry of first..last."""
     if span.size <= BATCH_MAX:
         return [span]
     start, stop = max(span.entry, first), min(span.entry + span.size, last + 1)
     pieces = range(start // PIECE * PIECE, stop, PIECE)
     ends = [(max(at, span.entry), min(at + PIECE, span.entry + span.size)) for at in pieces]
-    return [Span(span.ledger, low, high - low) for low, high in ends]
+    return [BatchSpan(span.ledger, low, high - low) for low, high in ends]
 
 
 def _marks(view: View, ledger: int, start: int, stop: int, *, is_cut: bool = True) -> list[object]:
@@ -205,7 +205,7 @@ def _end(view: View, partition: int, ledger: int) -> int:
 
 def span_at(
     view: View, partition: int, ledger: int, entry: int, index: int | None = None
-) -> Span | None:
+) -> BatchSpan | None:
     """The batch, or piece of one, that holds a message; None: there is none.
 
     index: of a message of a transaction, from 1; by itself, any other is taken for the nearest
@@ -236,7 +236,7 @@ def last_before(view: View, partition: int, ledger: int, entry: int, steps: int)
     return []
 
 
-def is_batch_of_one(view: View, span: Span) -> bool:
+def is_batch_of_one(view: View, span: BatchSpan) -> bool:
     """Whether a message that is a span by itself came in a batch; as of Rows.is_batch_of_one."""
     if span.size > 1 or span.inner:
         return False
@@ -245,22 +245,22 @@ def is_batch_of_one(view: View, span: Span) -> bool:
     return any(row["producer"] is not None and row["properties"] is None for row in rows)
 
 
-def in_txn(ledger: int, entry: int, count: int, index: int) -> Span:
+def in_txn(ledger: int, entry: int, count: int, index: int) -> BatchSpan:
     """The piece of a transaction of so many messages that holds one of them."""
     first = (min(index, count) - 1) // PIECE * PIECE
-    return Span(ledger, entry, min(PIECE, count - first), first + 1)
+    return BatchSpan(ledger, entry, min(PIECE, count - first), first + 1)
 
 
-def _uncut(view: View, partition: int, span: Span) -> Span:
+def _uncut(view: View, partition: int, span: BatchSpan) -> BatchSpan:
     """The batch that a piece is the first of."""
     ledger, entry = span.ledger, span.entry
     if span.inner:
         marker = find_marker(view.buffer(partition), ledger, entry)
-        return span if marker is None else Span(ledger, entry, marker.count, 1)
+        return span if marker is None else BatchSpan(ledger, entry, marker.count, 1)
     stop = min(_end(view, partition, ledger), entry + UNCUT_MAX)
     rows = _marks(view, ledger, entry, stop, is_cut=False)
     size = next((at for at, one in enumerate(rows) if one != rows[0]), len(rows))
-    return Span(ledger, entry, size)
+    return BatchSpan(ledger, entry, size)
 
 
 def is_start(given: Proto) -> bool:
@@ -279,7 +279,7 @@ def partition_of(view: View, given: Proto) -> int | None:
     return owner[0] if owner is not None and owner[1] == "p" else None
 
 
-def place_of(view: View, partition: int, given: Proto) -> Place | None:
+def target_of(view: View, partition: int, given: Proto) -> IdTarget | None:
     """What an id names; None: there is no such message."""
     entry, part = divmod(given.entryId, STEP)
     piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
@@ -295,7 +295,7 @@ def place_of(view: View, partition: int, given: Proto) -> Place | None:
         part = rest
     at = min(part or given.batch_index + 1 or span.size, span.size) - 1
     is_one = part > 0 or given.batch_index >= 0
-    return Place(span, at, is_one, at if part or (is_cut and is_one) else 0)
+    return IdTarget(span, at, is_one, at if part or (is_cut and is_one) else 0)
 
 
 def parts_of(given: Proto) -> tuple[int, int]:
@@ -311,7 +311,7 @@ def reach(given: Proto) -> int:
     return found
 
 
-def inner_count(view: View, span: Span) -> int:
+def inner_count(view: View, span: BatchSpan) -> int:
     """How many messages clients see in a row that is alone; more than 1: it is encrypted."""
     if span.inner or span.size > 1:
         return 1
@@ -320,7 +320,7 @@ def inner_count(view: View, span: Span) -> int:
     return message_count(properties)
 
 
-def is_part(view: View, span: Span, given: Proto) -> bool:
+def is_part(view: View, span: BatchSpan, given: Proto) -> bool:
     """True if an id names some messages of a batch that is one row, and not all of it."""
     if not given.ack_set and given.batch_index < 0:
         return False

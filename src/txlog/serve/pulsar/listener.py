@@ -17,9 +17,9 @@ from txlog.serve.core.service import BrokerService, ConsumerStats, ProducerStats
 from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.consumers import subscribers
-from txlog.serve.pulsar.groups import Groups
-from txlog.serve.pulsar.producers import publishers
+from txlog.serve.pulsar.consumers import consumer_stats
+from txlog.serve.pulsar.groups import GroupCommit
+from txlog.serve.pulsar.producers import producer_stats
 
 BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
 FENCED_MAX: Final = 1_000
@@ -41,9 +41,9 @@ class PulsarListener:
         self.url = ""
         self.connections: set[Connection] = set()
         self._address = address
-        self.wanted = Groups(service)
+        self.wanted = GroupCommit(service)
         self.sends = self.wanted.sends
-        self.halls: dict[str, Any] = {}
+        self.shared_state: dict[str, Any] = {}
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self._stem = service.store._store.disk.random_bytes(6).hex()
         self._named = count()
@@ -56,10 +56,10 @@ class PulsarListener:
         service.publishers, service.subscribers = self._publishers, self._subscribers
 
     def _publishers(self) -> list[ProducerStats]:
-        return [one for each in self.connections for one in publishers(each)]
+        return [one for each in self.connections for one in producer_stats(each)]
 
     def _subscribers(self) -> list[ConsumerStats]:
-        return [one for each in self.connections for one in subscribers(each)]
+        return [one for each in self.connections for one in consumer_stats(each)]
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
@@ -156,7 +156,7 @@ class PulsarListener:
         self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
-        open_ones = [room for one in list(self.connections) for room in one.occupied]
+        open_ones = [room for one in list(self.connections) for room in one.open_handles]
         await asyncio.gather(*(room.follow(None) for room in open_ones))
         await asyncio.gather(*(one.idle() for one in list(self.connections)))
         await self.wanted.settled()
@@ -177,6 +177,6 @@ class PulsarListener:
 
 async def _told(connection: Connection, census: CatalogSnapshot) -> None:
     """Tell one client; of topics first, so that it does not open again what is gone."""
-    await watches.tell(connection, census)
-    for room in connection.occupied:
+    await watches.notify_watchers(connection, census)
+    for room in connection.open_handles:
         await room.follow(census)

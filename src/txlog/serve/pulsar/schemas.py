@@ -32,7 +32,7 @@ from txlog.serve.pulsar.batches import VERSION
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto, message_class
-from txlog.serve.pulsar.topics import in_use, may_any, name_of
+from txlog.serve.pulsar.topics import check_any_action, get_or_create_topic, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,7 +180,7 @@ async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
     fields: dict[str, Any] = {}
     try:
         name = name_of(body.topic)
-        may_any(connection, name.topic)
+        check_any_action(connection, name.topic)
         schema, version = await connection.client.run(act)
     except (NotFound, TopicNotFound) as error:  # clients know no other word for it
         fields = {"error_code": ERRORS["TopicNotFound"], "error_message": text_of(error)}
@@ -198,7 +198,7 @@ async def get_or_create(connection: Connection, body: Proto, rest: memoryview) -
     """GET_OR_CREATE_SCHEMA: the version of a schema, added if it is new."""
 
     def act(client: Client) -> bytes:
-        in_use(client, name, creates=connection.service.options.creates_topics)
+        get_or_create_topic(client, name, creates=connection.service.options.creates_topics)
         schema = schema_of(body)
         if schema is None:
             return b""

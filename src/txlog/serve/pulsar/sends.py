@@ -33,13 +33,13 @@ from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import ProducerBusy, TxlogError
-from txlog.serve.pulsar.batches import Columns, rows_of_all
+from txlog.serve.pulsar.batches import SendColumns, rows_of_all
 
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import Outgoing
 
 QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it none is read from
-TURNS_MAX: Final = 256
+FRAMES_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
@@ -47,10 +47,10 @@ TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch i
 BEHIND: Final = ProducerBusy("it came behind a message that was refused")  # not raised itself
 
 # What became of a SEND: the id of its first message, or why it was refused.
-Told = Callable[[MessageId | None, Exception | None], None]
+OnStored = Callable[[MessageId | None, Exception | None], None]
 
 
-class Item:
+class QueuedSend:
     """One SEND: its messages, where they go, and whom to tell.
 
     large: the value of a message that came in chunks, and what goes with it, instead of columns
@@ -61,24 +61,29 @@ class Item:
         "acting",
         "columns",
         "large",
+        "on_stored",
         "partition",
         "size",
-        "told",
         "txn",
         "wrong",
     )
 
     def __init__(
         self,
-        columns: Columns | None,
+        columns: SendColumns | None,
         partition: int,
         size: int,
-        told: Told,
+        on_stored: OnStored,
         txn: TxnId | None = None,
         large: dict[str, Any] | None = None,
         wrong: TxlogError | None = None,
     ) -> None:
-        self.columns, self.partition, self.size, self.told = columns, partition, size, told
+        self.columns, self.partition, self.size, self.on_stored = (
+            columns,
+            partition,
+            size,
+            on_stored,
+        )
         self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
@@ -94,7 +99,7 @@ class Item:
         return columns is not None and columns.is_alone and not self.is_apart
 
 
-class Lane:
+class SendQueue:
     """What one producer has queued.
 
     waiting:    queued, or being written; answered: how many were before those
@@ -114,11 +119,11 @@ class Lane:
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
-        self.queue: deque[Item] = deque()
+        self.queue: deque[QueuedSend] = deque()
         self.waiting = self.answered = 0
         self._news = asyncio.Event()
         self.is_refused = False
-        self.refused: _Rows | _InTxn | None = None
+        self.refused: _ProducerRows | _TxnWrite | None = None
 
     async def settled(self) -> None:
         """Wait until all that is queued at this moment is answered."""
@@ -133,44 +138,44 @@ class Lane:
         self.answered += count
         self._news.set()
 
-    def next(self) -> list[Item]:
+    def next(self) -> list[QueuedSend]:
         """Take from the queue what goes into one frame: one SEND, or messages without a batch.
 
         Of the latter all but the first have no properties, as `rows_of_all` wants, and sequences
         rise in each partition.
         """
         queue = self.queue
-        taken = [queue.popleft()]
-        if not queue or not taken[0].is_plain or self.producer._shape.typing is not None:
-            return taken
+        sends = [queue.popleft()]
+        if not queue or not sends[0].is_plain or self.producer._shape.typing is not None:
+            return sends
         last: dict[int, int] = {}
         size = 0
-        one = taken[0]
+        send = sends[0]
         while True:
-            assert one.columns is not None
-            last[one.partition] = one.columns.sequences[0]
-            size += one.size
-            if not queue or len(taken) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX:
-                return taken
-            one = queue[0]
-            columns = one.columns
+            assert send.columns is not None
+            last[send.partition] = send.columns.sequences[0]
+            size += send.size
+            if not queue or len(sends) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX:
+                return sends
+            send = queue[0]
+            columns = send.columns
             if (
                 columns is None
-                or not one.is_plain
+                or not send.is_plain
                 or columns.properties[0] is not None
-                or columns.sequences[0] <= last.get(one.partition, -1)
+                or columns.sequences[0] <= last.get(send.partition, -1)
             ):
-                return taken
-            taken.append(queue.popleft())
+                return sends
+            sends.append(queue.popleft())
 
 
-class Sends:
+class SendQueues:
     """The queues of all producers of a process."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """wake: has what is queued stored: `turns`, `written`, `tell`"""
         self._wake = wake
-        self._lanes: dict[Lane, None] = {}  # those with something queued, in order
+        self._queues: dict[SendQueue, None] = {}  # those with something queued, in order
         self._bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -178,14 +183,14 @@ class Sends:
     @property
     def is_waiting(self) -> bool:
         """True if anything is queued."""
-        return bool(self._lanes)
+        return bool(self._queues)
 
-    def put(self, lane: Lane, item: Item) -> None:
+    def put(self, queue: SendQueue, send: QueuedSend) -> None:
         """Queue a SEND."""
-        lane.queue.append(item)
-        lane.waiting += 1
-        self._lanes[lane] = None
-        self._bytes += item.size
+        queue.queue.append(send)
+        queue.waiting += 1
+        self._queues[queue] = None
+        self._bytes += send.size
         if self._bytes > QUEUED_BYTES_MAX:
             self._has_room.clear()
         self._wake()
@@ -195,25 +200,25 @@ class Sends:
         while not self._has_room.is_set():
             await self._has_room.wait()
 
-    def turns(self) -> list[Turn]:
+    def next_group(self) -> list[FrameSends]:
         """Take the next group from the queues."""
-        turns: list[Turn] = []
+        frames: list[FrameSends] = []
         size = 0
-        while self._lanes and len(turns) < TURNS_MAX and size < GROUP_BYTES_MAX:
-            turn: Turn = []
-            for lane in list(self._lanes):
-                items = lane.next()
-                if not lane.queue:
-                    del self._lanes[lane]
-                turn.append((lane, items))
-                size += sum(item.size for item in items)
-            turns.append(turn)
-        return turns
+        while self._queues and len(frames) < FRAMES_MAX and size < GROUP_BYTES_MAX:
+            frame: FrameSends = []
+            for queue in list(self._queues):
+                sends = queue.next()
+                if not queue.queue:
+                    del self._queues[queue]
+                frame.append((queue, sends))
+                size += sum(send.size for send in sends)
+            frames.append(frame)
+        return frames
 
     def tell(
         self,
-        turns: list[Turn],
-        answers: list[Stored] | Exception,
+        frames: list[FrameSends],
+        answers: list[SendResult] | Exception,
         call: Callable[[Callable[[], object]], None],
     ) -> None:
         """Answer a group: with what became of it, or all of it with what it failed with.
@@ -222,32 +227,36 @@ class Sends:
         """
         if isinstance(answers, Exception):
             error = answers
-            answers = [(item, None, error) for turn in turns for _, its in turn for item in its]
-            for turn in turns:
-                for lane, _ in turn:
-                    lane.is_refused = True
-        for item, first, refusal in sorted(answers, key=_rank):
-            call(partial(item.told, first, refusal))
-            self._bytes -= item.size
-        for turn in turns:
-            for lane, items in turn:
-                lane.answer(len(items))
+            answers = [
+                (send, None, error) for frame in frames for _, sends in frame for send in sends
+            ]
+            for frame in frames:
+                for queue, _ in frame:
+                    queue.is_refused = True
+        for send, first, refusal in sorted(answers, key=_rank):
+            call(partial(send.on_stored, first, refusal))
+            self._bytes -= send.size
+        for frame in frames:
+            for queue, sends in frame:
+                queue.answer(len(sends))
         if self._bytes <= QUEUED_BYTES_MAX:
             self._has_room.set()
 
 
 # What one frame has of each producer.
-Turn: TypeAlias = "list[tuple[Lane, list[Item]]]"
-Stored = tuple[Item, MessageId | None, Exception | None]
+FrameSends: TypeAlias = "list[tuple[SendQueue, list[QueuedSend]]]"
+SendResult = tuple[QueuedSend, MessageId | None, Exception | None]
 
 
-def _rank(answer: Stored) -> int:
+def _rank(answer: SendResult) -> int:
     """Receipts before refusals: clients expect answers in the order of what they sent."""
     refusal = answer[2]
     return 0 if refusal is None else 2 if refusal is BEHIND else 1
 
 
-def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]) -> list[Stored]:
+def store_group(
+    store: Store, frames: list[FrameSends], first: list[Call], last: list[Call]
+) -> list[SendResult]:
     """Store a group, with calls before and after it that are done in any case.
 
     It is one call of the store, in the order that it came: one lock, one flush. Only what has a
@@ -255,36 +264,36 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
     their ends do that.
     raises: what the store failed with
     """
-    answers = list[Stored]()
-    calls, pending = list(first), list[tuple[_Frame | _InTxn, Call]]()
+    answers = list[SendResult]()
+    calls, pending = list(first), list[tuple[_FrameWrite | _TxnWrite, Call]]()
 
     def submit() -> None:
         if calls:
             _submit(store, calls)
-        for one, call in pending:
-            answers.extend(_isolated(store, one, call))
+        for write, call in pending:
+            answers.extend(_isolated(store, write, call))
         calls.clear()
         pending.clear()
 
-    def add(one: _Frame | _InTxn) -> None:
-        pending.append((one, one.call()))
+    def add(write: _FrameWrite | _TxnWrite) -> None:
+        pending.append((write, write.call()))
         calls.append(pending[-1][1])
 
-    for turn in turns:
-        for lane, [item, *_] in turn:
-            if item.large is not None:
+    for frame in frames:
+        for queue, [send, *_] in frame:
+            if send.large is not None:
                 submit()
-                answers.append(_singly(lane, item))
-            elif item.txn is not None and lane.is_refused:
-                answers.append((item, None, BEHIND))
-            elif item.txn is not None:
+                answers.append(_store_alone(queue, send))
+            elif send.txn is not None and queue.is_refused:
+                answers.append((send, None, BEHIND))
+            elif send.txn is not None:
                 try:
-                    add(_InTxn(lane, item, item.txn))
+                    add(_TxnWrite(queue, send, send.txn))
                 except Exception as error:  # its rows are wrong, or there is a bug
-                    lane.is_refused = True
-                    answers.append((item, None, error))
-        for sent in _frames(turn, answers):
-            add(_Frame(store, sent))
+                    queue.is_refused = True
+                    answers.append((send, None, error))
+        for rows in _frames(frame, answers):
+            add(_FrameWrite(store, rows))
     calls += last
     submit()
     return answers
@@ -299,13 +308,13 @@ def _submit(store: Store, calls: list[Call]) -> None:
             store.submit([call])
 
 
-def _isolated(store: Store, one: _Frame | _InTxn, call: Call) -> Iterator[Stored]:
+def _isolated(store: Store, write: _FrameWrite | _TxnWrite, call: Call) -> Iterator[SendResult]:
     """What became of a frame; where it met a bug, what becomes of each producer's rows alone."""
-    if not _is_bug(call.error) or isinstance(one, _InTxn) or len(one.sent) == 1:
-        yield from one.answers(call)
+    if not _is_bug(call.error) or isinstance(write, _TxnWrite) or len(write.rows) == 1:
+        yield from write.answers(call)
         return
-    for rows in one.sent:
-        alone = _Frame(store, [rows])
+    for rows in write.rows:
+        alone = _FrameWrite(store, [rows])
         call = alone.call()
         store.submit([call])
         yield from alone.answers(call)
@@ -315,141 +324,146 @@ def _is_bug(error: BaseException | None) -> bool:
     return isinstance(error, Exception) and not isinstance(error, TxlogError)
 
 
-def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
+def _frames(frame: FrameSends, answers: list[SendResult]) -> Iterator[list[_ProducerRows]]:
     """The frames of a turn, one if nothing is wrong; to the answers: what is refused at once."""
-    sent: list[_Rows] = []
-    for lane, items in turn:
-        if items[0].is_apart:
+    rows: list[_ProducerRows] = []
+    for queue, sends in frame:
+        if sends[0].is_apart:
             continue
-        if lane.is_refused:
-            answers += [(item, None, BEHIND) for item in items]
+        if queue.is_refused:
+            answers += [(send, None, BEHIND) for send in sends]
             continue
         try:
-            sent.append(_Rows(lane, items))
+            rows.append(_ProducerRows(queue, sends))
         except Exception as error:  # its rows are wrong, or there is a bug
-            if len(items) == 1:
-                lane.is_refused = True
-                answers.append((items[0], None, error))
+            if len(sends) == 1:
+                queue.is_refused = True
+                answers.append((sends[0], None, error))
                 continue
             # one of them is wrong: each for itself, in the order they came
-            for item in items:
-                yield from _frames([(lane, [item])], answers)
-    if sent:
-        yield sent
+            for send in sends:
+                yield from _frames([(queue, [send])], answers)
+    if rows:
+        yield rows
 
 
-class _Rows:
+class _ProducerRows:
     """The rows of one producer for a frame, and the SENDs that they came in.
 
     Nothing here refers to itself: megabytes would wait for a garbage collection.
     """
 
-    __slots__ = ("_routing", "is_behind", "items", "lane")
+    __slots__ = ("_routing", "is_behind", "queue", "sends")
 
-    def __init__(self, lane: Lane, items: list[Item]) -> None:
+    def __init__(self, queue: SendQueue, sends: list[QueuedSend]) -> None:
         """Raises TxlogError, ArrowException."""
-        self.lane, self.items = lane, items
+        self.queue, self.sends = queue, sends
         self.is_behind = False
-        if items[0].wrong is not None:
-            raise items[0].wrong
-        producer = lane.producer
+        if sends[0].wrong is not None:
+            raise sends[0].wrong
+        producer = queue.producer
         producer._check_open()
-        self._routing = producer._route(_rows_of(items), producer._shape.version)
+        self._routing = producer._route(_rows_of(sends), producer._shape.version)
 
     def outgoing(self, view: View) -> Outgoing:
         """Where they go, said under the lock."""
-        self.is_behind = self.lane.refused is not None and self.lane.refused is not self
+        self.is_behind = self.queue.refused is not None and self.queue.refused is not self
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
-        producer = self.lane.producer
+        producer = self.queue.producer
         topic, routed = producer._routed(view, self._routing)
         return produce.Outgoing(topic, routed, producer._named)
 
     def decided(self, answer: object) -> None:
         """What a frame does with them, as far as is known: those of later frames look at it."""
         if isinstance(answer, TxlogError) and not self.is_behind:
-            self.lane.refused = self
-        elif self.lane.refused is self:  # the frame is decided once more, and stores them
-            self.lane.refused = None
+            self.queue.refused = self
+        elif self.queue.refused is self:  # the frame is decided once more, and stores them
+            self.queue.refused = None
 
-    def answers(self, answer: list[produce.SliceReceipt] | Exception) -> Iterator[Stored]:
+    def answers(self, answer: list[produce.SliceReceipt] | Exception) -> Iterator[SendResult]:
         """What became of each SEND."""
-        items = self.items
+        sends = self.sends
         if isinstance(answer, Exception):
-            self.lane.is_refused = True
-            for item in items:
-                yield item, None, BEHIND if self.is_behind else answer
-        elif len(items) == 1:
+            self.queue.is_refused = True
+            for send in sends:
+                yield send, None, BEHIND if self.is_behind else answer
+        elif len(sends) == 1:
             [piece] = answer
-            yield items[0], _id_of(piece, 0, piece.places()[0]), None
+            yield sends[0], _id_of(piece, 0, piece.places()[0]), None
         else:
             for piece in answer:
-                mine = [item for item in items if item.partition == piece.partition]
-                for row, (item, place) in enumerate(zip(mine, piece.places(), strict=True)):
-                    yield item, _id_of(piece, row, place), None
+                in_partition = [send for send in sends if send.partition == piece.partition]
+                for row, (send, offset) in enumerate(
+                    zip(in_partition, piece.places(), strict=True)
+                ):
+                    yield send, _id_of(piece, row, offset), None
 
 
-def _rows_of(items: list[Item]) -> pa.RecordBatch:
-    columns = [one.columns for one in items]
-    return rows_of_all([one for one in columns if one is not None], [it.partition for it in items])
+def _rows_of(sends: list[QueuedSend]) -> pa.RecordBatch:
+    listed = [columns_of.columns for columns_of in sends]
+    return rows_of_all(
+        [columns_of for columns_of in listed if columns_of is not None],
+        [send.partition for send in sends],
+    )
 
 
-def _id_of(piece: produce.SliceReceipt, row: int, place: int | None) -> MessageId | None:
+def _id_of(piece: produce.SliceReceipt, row: int, offset: int | None) -> MessageId | None:
     """The id of a row of a slice; None: of an older repetition nobody knows it."""
-    if place is not None:
-        return MessageId(piece.ledger, piece.first_entry + place)
+    if offset is not None:
+        return MessageId(piece.ledger, piece.first_entry + offset)
     original = piece.original
     return original[1] if original is not None and original[0] == row else None
 
 
-class _Frame:
+class _FrameWrite:
     """Rows of several producers that are stored as a frame."""
 
-    __slots__ = ("_settings", "sent")
+    __slots__ = ("_settings", "rows")
 
-    def __init__(self, store: Store, sent: list[_Rows]) -> None:
-        self._settings, self.sent = store.settings, sent
+    def __init__(self, store: Store, rows: list[_ProducerRows]) -> None:
+        self._settings, self.rows = store.settings, rows
 
     def call(self) -> Call:
         """What stores them."""
         return Call(self._decide)
 
     def _decide(self, view: View, now: Instant) -> Decision[list[list[SliceReceipt] | TxlogError]]:
-        batches = [one.outgoing for one in self.sent]
+        batches = [rows.outgoing for rows in self.rows]
         decision = produce.send_together(view, self._settings, now, batches)
-        for one, answer in zip(self.sent, decision.answered(), strict=True):
-            one.decided(answer)
+        for rows, answer in zip(self.rows, decision.answered(), strict=True):
+            rows.decided(answer)
         return decision
 
-    def answers(self, call: Call) -> Iterator[Stored]:
+    def answers(self, call: Call) -> Iterator[SendResult]:
         """What became of each SEND. Raises what the store failed with."""
         if _is_bug(call.error):  # that of these rows
             assert isinstance(call.error, Exception)
-            for rows in self.sent:
+            for rows in self.rows:
                 yield from rows.answers(call.error)
             return
         if call.error is not None:
             raise call.error
-        for rows, answer in zip(self.sent, call.answer, strict=True):
+        for rows, answer in zip(self.rows, call.answer, strict=True):
             yield from rows.answers(answer)
 
 
-class _InTxn:
+class _TxnWrite:
     """A SEND in a transaction."""
 
-    __slots__ = ("_is_behind", "_item", "_lane", "_sending", "_txn_id")
+    __slots__ = ("_is_behind", "_queue", "_send", "_sending", "_txn_id")
 
-    def __init__(self, lane: Lane, item: Item, txn_id: TxnId) -> None:
+    def __init__(self, queue: SendQueue, send: QueuedSend, txn_id: TxnId) -> None:
         """Raises TxlogError, ArrowException."""
-        self._lane, self._item, self._txn_id = lane, item, txn_id
+        self._queue, self._send, self._txn_id = queue, send, txn_id
         self._is_behind = False
-        producer = lane.producer
-        before = ACTING.set(item.acting)
+        producer = queue.producer
+        previous = ACTING.set(send.acting)
         try:
             producer._check_open()
-            self._sending = producer._in_txn(_rows_of([item]), producer._shape.version)
+            self._sending = producer._in_txn(_rows_of([send]), producer._shape.version)
         finally:
-            ACTING.reset(before)
+            ACTING.reset(previous)
 
     def call(self) -> Call:
         """What stores it."""
@@ -459,50 +473,50 @@ class _InTxn:
     def _decide(
         self, view: View, now: Instant
     ) -> Decision[tuple[TxnId, list[produce.SliceReceipt]] | None]:
-        lane = self._lane
-        self._is_behind = lane.refused is not None and lane.refused is not self
+        queue = self._queue
+        self._is_behind = queue.refused is not None and queue.refused is not self
         if self._is_behind:
             raise ProducerBusy(BEHIND.message)
-        lane.refused = self  # until it is stored
+        queue.refused = self  # until it is stored
         return self._sending.decide(view, now, self._txn_id)
 
     def _stored(self, decision: Decision[Any]) -> None:
         if decision.answer is not None:  # else its transaction was overdue, and has been ended
-            self._lane.refused = None
+            self._queue.refused = None
 
-    def answers(self, call: Call) -> Iterator[Stored]:
+    def answers(self, call: Call) -> Iterator[SendResult]:
         """What became of it."""
-        item, lane = self._item, self._lane
+        send, queue = self._send, self._queue
         if isinstance(call.error, Exception):
-            lane.is_refused = True
-            yield item, None, BEHIND if self._is_behind else call.error
+            queue.is_refused = True
+            yield send, None, BEHIND if self._is_behind else call.error
         elif call.answer is None:
-            yield _singly(lane, item)
+            yield _store_alone(queue, send)
         else:
-            yield _placed(item, call.answer[1])
+            yield _sidecar_result(send, call.answer[1])
 
 
-def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:
+def _sidecar_result(send: QueuedSend, receipts: list[produce.SliceReceipt]) -> SendResult:
     """The place in the sidecar: the message gets its id when the transaction is committed."""
-    [piece] = stored
+    [piece] = receipts
     is_stored = piece.duplicates < piece.rows
-    return item, MessageId(piece.ledger, piece.first_entry) if is_stored else None, None
+    return send, MessageId(piece.ledger, piece.first_entry) if is_stored else None, None
 
 
-def _singly(lane: Lane, item: Item) -> Stored:
+def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
     """A SEND in a transaction, or of a message that came in chunks."""
-    if lane.is_refused:
-        return item, None, BEHIND
-    producer = lane.producer
-    before = ACTING.set(item.acting)
+    if queue.is_refused:
+        return send, None, BEHIND
+    producer = queue.producer
+    previous = ACTING.set(send.acting)
     try:
-        if item.large is not None:
-            receipt = producer._send_one(**item.large, txn=item.txn).receipts()[0]
-            return item, receipt.message_id, None
-        sent = producer.send_batch(_rows_of([item]), txn=item.txn)
+        if send.large is not None:
+            receipt = producer._send_one(**send.large, txn=send.txn).receipts()[0]
+            return send, receipt.message_id, None
+        sent = producer.send_batch(_rows_of([send]), txn=send.txn)
     except Exception as error:  # its rows are wrong, or there is a bug
-        lane.is_refused = True
-        return item, None, error
+        queue.is_refused = True
+        return send, None, error
     finally:
-        ACTING.reset(before)
-    return _placed(item, sent._stored)
+        ACTING.reset(previous)
+    return _sidecar_result(send, sent._stored)

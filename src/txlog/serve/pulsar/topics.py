@@ -70,22 +70,22 @@ def urls_of(full: str, count: int) -> list[str]:
     return [url_of(full, at if count > 1 else None) for at in range(count)]
 
 
-def found(client: Client, name: TopicName) -> Topic:
+def get_topic(client: Client, name: TopicName) -> Topic:
     """A topic of the store. Raises TopicNotFound."""
     return client._store.read(lambda view: find_topic(view, name.topic))
 
 
-def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
+def get_or_create_topic(client: Client, name: TopicName, creates: bool) -> Topic:
     """A topic that is used, made if it is missing and may be. Raises TopicNotFound."""
     try:
-        return found(client, name)
+        return get_topic(client, name)
     except TopicNotFound:
         if not creates or name.partition is not None:
             raise
     check_topic_share(client)
     count = client.settings.default_num_partitions
     client.create_topic(name.full, count, if_not_exists=True)
-    return found(client, name)
+    return get_topic(client, name)
 
 
 def check_partition(topic: Topic, name: TopicName) -> int:
@@ -99,7 +99,7 @@ def check_partition(topic: Topic, name: TopicName) -> int:
     return index
 
 
-def may_any(connection: Connection, name: TopicName) -> None:
+def check_any_action(connection: Connection, name: TopicName) -> None:
     """Raises NotAllowed unless the client may do something with a topic."""
     if name == COORDINATOR_TOPIC:  # what a transaction may do is asked for each of its topics
         return
@@ -128,14 +128,14 @@ def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bo
     if name.topic == COORDINATOR_TOPIC:
         return COORDINATORS if name.partition is None else 0
     try:
-        topic = found(client, name)
+        topic = get_topic(client, name)
     except TopicNotFound:
         default = client.settings.default_num_partitions
         if asks:
             raise
         if not creates or name.partition is not None or default == 1:
             return 0
-        topic = in_use(client, name, creates=True)
+        topic = get_or_create_topic(client, name, creates=True)
     if asks:
         check_partition(topic, name)
     return 0 if topic.partitions == 1 or name.partition is not None else topic.partitions
@@ -150,7 +150,7 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
 
     try:
         name = name_of(body.topic)
-        may_any(connection, name.topic)
+        check_any_action(connection, name.topic)
         look = partial(count_partitions, name=name, creates=creates, asks=asks)
         count = await connection.client.run(look)
     except TxlogError as error:
@@ -175,7 +175,7 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
     is_pattern = body.topic.startswith("persistent://") and not _PATTERN.isdisjoint(body.topic)
     try:
         if not is_pattern:
-            may_any(connection, name_of(body.topic).topic)
+            check_any_action(connection, name_of(body.topic).topic)
     except TxlogError as error:
         connection.send(
             "lookupTopicResponse",
@@ -223,7 +223,7 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
         urls = []
         for name in names:
             try:
-                may_any(connection, TopicName.parse(name))
+                check_any_action(connection, TopicName.parse(name))
             except TxlogError:
                 continue
             urls += urls_of(name, partitions[name])

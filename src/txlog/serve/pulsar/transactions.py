@@ -34,7 +34,14 @@ from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTransactions, check_key_share
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Registration, Told
+from txlog.serve.pulsar.groups import (
+    COORDINATOR,
+    BeginTxn,
+    EndTxn,
+    OnTxnAnswer,
+    RegisterInTxn,
+    TxnAnswer,
+)
 from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.topics import COORDINATORS, name_of
 from txlog.serve.pulsar.wire import txn_frame
@@ -56,13 +63,15 @@ def txn_of(body: Proto) -> TxnId | None:
     return TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
 
 
-def _wanted(connection: Connection, name: str, body: Proto, want: Callable[[Told], None]) -> None:
+def _wanted(
+    connection: Connection, name: str, body: Proto, want: Callable[[OnTxnAnswer], None]
+) -> None:
     """Answer a command with what becomes of what it wants, once it is told.
 
     want: has it done; raises TxlogError
     """
 
-    def told(answer: Answer) -> None:
+    def on_answer(answer: TxnAnswer) -> None:
         connection.settle()
         if isinstance(answer, TxnId):
             connection.write([txn_frame(name, body.request_id, answer)])
@@ -71,20 +80,22 @@ def _wanted(connection: Connection, name: str, body: Proto, want: Callable[[Told
 
     connection.owe()
     try:
-        want(told)
+        want(on_answer)
     except TxlogError as error:
-        told(error)
+        on_answer(error)
 
 
 def _refused(connection: Connection, name: str, body: Proto, error: Exception) -> None:
     """Answer a command with an error, and the transaction that it names."""
-    named = {}
+    txn_fields = {}
     if "txnid_most_bits" in body.DESCRIPTOR.fields_by_name:
-        named = {one: getattr(body, one) for one in ("txnid_most_bits", "txnid_least_bits")}
+        txn_fields = {
+            field: getattr(body, field) for field in ("txnid_most_bits", "txnid_least_bits")
+        }
     if not isinstance(error, TxlogError):
         connection.service.failed(error)
-    said = {"error": error_of(error), "message": text_of(error)}
-    connection.send(name, request_id=body.request_id, **named, **said)
+    error_fields = {"error": error_of(error), "message": text_of(error)}
+    connection.send(name, request_id=body.request_id, **txn_fields, **error_fields)
 
 
 async def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
@@ -100,9 +111,9 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
                 check_key_share(client, key)
                 return client.connect(key, body.epoch)
 
-            taken = await connection.client.run(take)
-            epoch = taken["epoch"]
-            connection.rooms[_ROOM] = (key, epoch)
+            connected = await connection.client.run(take)
+            epoch = connected["epoch"]
+            connection.state[_ROOM] = (key, epoch)
     except TxlogError as error:
         _refused(connection, name, body, error)
     else:
@@ -112,21 +123,21 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
 
 def new(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
     """NEW_TXN: begin one, under the key of this connection if it has taken one."""
-    if _ROOM in connection.rooms:
+    if _ROOM in connection.state:
         return _new_of_key(connection, body)
 
-    def want(told: Told) -> None:
+    def want(on_answer: OnTxnAnswer) -> None:
         _check(body.tc_id)
         connection.may_any()
-        made = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
-        connection.listener.wanted.begin(Begin(made), told)
+        new_txn = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
+        connection.listener.wanted.begin(BeginTxn(new_txn), on_answer)
 
     _wanted(connection, "newTxnResponse", body, want)
     return None
 
 
 async def _new_of_key(connection: Connection, body: Proto) -> None:
-    name, (key, epoch) = "newTxnResponse", connection.rooms[_ROOM]
+    name, (key, epoch) = "newTxnResponse", connection.state[_ROOM]
     try:
         _check(body.tc_id)
         connection.may_any()
@@ -162,14 +173,14 @@ def _register(
     name: str,
     body: Proto,
     action: str,
-    named: Iterable[tuple[str, str | None]],
+    resources: Iterable[tuple[str, str | None]],
 ) -> None:
-    def want(told: Told) -> None:
-        places = [Place(name_of(topic), subscription) for topic, subscription in named]
+    def want(on_answer: OnTxnAnswer) -> None:
+        places = [Place(name_of(topic), subscription) for topic, subscription in resources]
         for place in places:
             connection.may(action, place.name.topic)
-        registration = Registration(_named(body), connection.uid, places)
-        connection.listener.wanted.register(registration, told)
+        registration = RegisterInTxn(_named(body), connection.uid, places)
+        connection.listener.wanted.register(registration, on_answer)
 
     _wanted(connection, name, body, want)
 
@@ -177,9 +188,9 @@ def _register(
 def end(connection: Connection, body: Proto, rest: memoryview) -> None:
     """END_TXN: commit or abort. The answer says that it is decided, and durable."""
 
-    def want(told: Told) -> None:
-        wanted = End(_named(body), body.txn_action == _COMMIT, connection.uid)
-        connection.listener.wanted.end(wanted, told)
+    def want(on_answer: OnTxnAnswer) -> None:
+        command = EndTxn(_named(body), body.txn_action == _COMMIT, connection.uid)
+        connection.listener.wanted.end(command, on_answer)
 
     _wanted(connection, "endTxnResponse", body, want)
 

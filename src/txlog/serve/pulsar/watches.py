@@ -12,7 +12,7 @@ from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.messages import Proto
-from txlog.serve.pulsar.topics import may_any, urls_of
+from txlog.serve.pulsar.topics import check_any_action, urls_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOM: Final = "watches"
 
 
-class Watch:
+class TopicListWatcher:
     """One watch of a client.
 
     known:   the topics that the client was told of
@@ -57,7 +57,7 @@ class Watch:
         urls = set[str]()
         for name, partitions in (topics[number] for number in self.numbers & topics.keys()):
             try:
-                may_any(connection, TopicName.parse(name))
+                check_any_action(connection, TopicName.parse(name))
             except TxlogError:
                 continue
             urls.update(urls_of(name, partitions))
@@ -70,11 +70,11 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     raises: NotAllowed for a pattern that would take too long: a client then asks for topics again
             and again, and matches them itself
     """
-    watches: dict[int, Watch] = connection.rooms.setdefault(ROOM, {})
+    watches: dict[int, TopicListWatcher] = connection.state.setdefault(ROOM, {})
     most = connection.service.limits.consumers
     if len(watches) >= most:
         raise too_many_error("watches on this connection", most)
-    watch = watches[body.watcher_id] = Watch(body.namespace, body.topics_pattern)
+    watch = watches[body.watcher_id] = TopicListWatcher(body.namespace, body.topics_pattern)
 
     def look(client: Client) -> set[str] | None:
         return watch.look(connection, client._store.read(CatalogSnapshot.of))
@@ -94,9 +94,9 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     )
 
 
-async def tell(connection: Connection, census: CatalogSnapshot) -> None:
+async def notify_watchers(connection: Connection, census: CatalogSnapshot) -> None:
     """Tell a client what has come and gone of what it watches."""
-    for number, watch in list(connection.rooms.get(ROOM, {}).items()):
+    for number, watch in list(connection.state.get(ROOM, {}).items()):
         topics = None
         while topics is None:  # other calls of the store run between two looks
             topics = await connection.client.run(partial(_look, watch, connection, census))
@@ -113,14 +113,14 @@ async def tell(connection: Connection, census: CatalogSnapshot) -> None:
 
 
 def _look(
-    watch: Watch, connection: Connection, census: CatalogSnapshot, _: object
+    watch: TopicListWatcher, connection: Connection, census: CatalogSnapshot, _: object
 ) -> set[str] | None:
     return watch.look(connection, census)
 
 
 def close(connection: Connection, body: Proto, rest: memoryview) -> None:
     """WATCH_TOPIC_LIST_CLOSE: tell nothing more."""
-    if connection.rooms.get(ROOM, {}).pop(body.watcher_id, None) is None:
+    if connection.state.get(ROOM, {}).pop(body.watcher_id, None) is None:
         raise NotFound(f"there is no watch {body.watcher_id} on this connection")
     connection.send("success", request_id=body.request_id)
 

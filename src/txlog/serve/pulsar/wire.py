@@ -52,7 +52,7 @@ class Frame(NamedTuple):
     rest: memoryview
 
 
-class Checked(NamedTuple):
+class MessageParts(NamedTuple):
     """What a message consists of, after its checksum was found right."""
 
     metadata: Proto
@@ -63,7 +63,7 @@ class ChecksumMismatch(InvalidMessage):
     """The bytes are not those that were sent."""
 
 
-class Frames:
+class FrameDecoder:
     """The frames in the bytes of one connection; feed it what comes.
 
     >>> frames, ping = Frames(100), encoded("ping")
@@ -98,7 +98,7 @@ class Frames:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
-        return map(parsed, self.whole(data))
+        return map(decode_frame, self.whole(data))
 
     def whole(self, data: bytes) -> Iterator[memoryview]:
         """The same as bytes, without their sizes: `price` says what decoding one would take."""
@@ -129,7 +129,7 @@ class Frames:
         return size
 
 
-def price(frame: memoryview) -> int:
+def decoded_size(frame: memoryview) -> int:
     """How many bytes of memory the command of a frame takes once it is decoded; 0: a few.
 
     A short command may become much: two bytes are a text, six an id.
@@ -184,7 +184,7 @@ def _varint_at(data: bytes, at: int) -> tuple[int, int]:
     raise InvalidMessage("a command that cannot be read")
 
 
-def parsed(frame: memoryview) -> Frame:
+def decode_frame(frame: memoryview) -> Frame:
     """A frame without its first size. Raises InvalidMessage."""
     (size,) = _SIZE.unpack_from(frame)
     if size > len(frame) - 4:
@@ -200,7 +200,7 @@ def parsed(frame: memoryview) -> Frame:
     return Frame(kind, getattr(command, name), frame[4 + size :])
 
 
-def checked(rest: memoryview) -> Checked:
+def split_message(rest: memoryview) -> MessageParts:
     """The metadata and payload of a message.
 
     raises: ChecksumMismatch, InvalidMessage, LimitExceeded; the connection can go on
@@ -222,18 +222,18 @@ def checked(rest: memoryview) -> Checked:
     except DecodeError as error:
         raise InvalidMessage("metadata that cannot be read") from error
     check(metadata)
-    return Checked(metadata, rest[4 + size :])
+    return MessageParts(metadata, rest[4 + size :])
 
 
-def encoded(name: str, /, **fields: object) -> bytes:
+def encode_command(name: str, /, **fields: object) -> bytes:
     """The frame of a command: the name of its field in BaseCommand, and its fields.
 
     A field that is None is left out.
     """
-    return framed(made(name, **fields))
+    return frame_command(make_command(name, **fields))
 
 
-def made(name: str, /, **fields: object) -> Proto:
+def make_command(name: str, /, **fields: object) -> Proto:
     """A command; as `encoded`."""
     command = BaseCommand()
     command.type = BY_FIELD[name]
@@ -254,7 +254,7 @@ def made(name: str, /, **fields: object) -> Proto:
 BY_FIELD: Final = {name: number for number, name in FIELDS.items()}
 
 
-def framed(command: Proto) -> bytes:
+def frame_command(command: Proto) -> bytes:
     """The frame of a command without payload."""
     data: bytes = command.SerializeToString()
     return _SIZES.pack(len(data) + 4, len(data)) + data

@@ -65,7 +65,7 @@ def store_id(client: Client, given: dict[str, Any], *, is_last: bool) -> Message
 
 def _named(view: View, wire: Proto, is_last: bool) -> MessageId | None:
     number = ids.partition_of(view, wire)
-    found = None if number is None else ids.place_of(view, number, wire)
+    found = None if number is None else ids.target_of(view, number, wire)
     if found is None:
         return None
     return found.span.id(found.at if found.is_one or is_last else 0)
