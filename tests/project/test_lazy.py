@@ -127,7 +127,7 @@ def test_a_server_listens_without_what_it_may_never_need(tmp_path: Path) -> None
     code = """
 import sys, txlog
 from txlog.serve import app
-from txlog.serve.core.address import Address
+from txlog.serve.core.sockets import Address
 from txlog.base.startup.lazy import LazyModule, NotThereYet
 def told(places):
     ran.update(name for name, one in sys.modules.items() if type(one) is not LazyModule)

@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.serve.siege import Served, serving
 from txlog.client.aio.worker import _Job
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import (
     COMMANDS,

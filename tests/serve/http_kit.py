@@ -13,7 +13,7 @@ import txlog
 import txlog.aio
 from txlog.serve.core.service import ProducerStats
 from txlog.serve.http.application import application
-from txlog.serve.http.core.gate import Gate, HttpContext, allow_all
+from txlog.serve.http.core.context import Gate, HttpContext, allow_all
 
 BASE = "/admin/v2/persistent/public/default"
 Program = Callable[[httpx.AsyncClient, txlog.aio.Client], Awaitable[Any]]

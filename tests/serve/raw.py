@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import txlog
 from txlog.serve.app import Server
-from txlog.serve.core.address import Address
 from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
 from txlog.serve.pulsar.messages import FIELDS
 from txlog.serve.pulsar.wire import Frame, FrameDecoder, encode_command
 

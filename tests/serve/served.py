@@ -13,8 +13,8 @@ from typing import Any
 
 import txlog
 from txlog.serve.app import Server
-from txlog.serve.core.address import Address
 from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import BaseCommand, MessageMetadata
 from txlog.serve.pulsar.wire import Frame, FrameDecoder

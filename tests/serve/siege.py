@@ -11,11 +11,10 @@ from typing import Any
 import txlog
 from txlog.clock import ManualClock
 from txlog.serve.app import Server
-from txlog.serve.auth import AuthProvider
-from txlog.serve.core.address import Address
-from txlog.serve.core.authority import AccessControl
-from txlog.serve.core.limits import Limits
+from txlog.serve.auth import AccessControl, AuthProvider
 from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.messages import FIELDS, BaseCommand, MessageMetadata, Proto
 from txlog.serve.pulsar.wire import encode_command, make_command, message_frame
 

@@ -21,7 +21,7 @@ from txlog.base.ids import TopicName
 from txlog.clock import ManualClock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
 from txlog.serve.auth import ADMIN, CONSUME, LOOK, PRODUCE, STORE, AuthProvider, Caller
-from txlog.serve.auth.guard import ROOT, number_of_role
+from txlog.serve.auth.access import ROOT, number_of_role
 from txlog.serve.auth.keys import (
     JwksFile,
     SigningKey,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from txlog.serve.core.budget import MemoryBudget, Reservation
+from txlog.serve.limits.budget import MemoryBudget, Reservation
 
 UNIT = 1 << 17  # bytes: a large frame
 

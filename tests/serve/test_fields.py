@@ -19,8 +19,8 @@ from tests.serve.siege import Served, Wire, serving
 from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.serve.http.data.messages import decode_id, number_in
-from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.fields import IDS_MAX, ITEMS_MAX, check, range_of
+from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import (
     COMMANDS,
     FIELDS,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.serve import fuzz
 from tests.serve.siege import Served, serving
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.connection import TURN
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.deep]

@@ -24,7 +24,7 @@ from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
 from txlog.serve.core import census as census_of_serve
 from txlog.serve.core.census import CatalogSnapshot
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import FrameDecoder, encode_command

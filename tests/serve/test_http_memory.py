@@ -13,7 +13,7 @@ import pytest
 
 import txlog
 from tests.serve.siege import Served, serving
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from tests.serve.http_kit import Talk, serving
 from tests.tiers import graded
 from txlog.errors import NoResources, SqlError
 from txlog.page import live as drawing
-from txlog.serve.http.core.gate import HttpContext
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.page import browser, live
 from txlog.serve.http.page.browser import ROWS_MAX, QueryRunner, cell
 
@@ -214,7 +214,7 @@ def test_a_server_starts_without_duckdb() -> None:
     program = (
         "import sys, txlog.aio\n"
         "from txlog.serve.http.application import application\n"
-        "from txlog.serve.http.core.gate import Serving\n"
+        "from txlog.serve.http.core.context import Serving\n"
         "application(Serving(None))\n"
         "print({'duckdb', 'pyarrow.compute', 'pyarrow.dataset'} & sys.modules.keys())"
     )

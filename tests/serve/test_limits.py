@@ -10,12 +10,16 @@ import pytest
 
 from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
-from txlog.serve.core.address import places_of
-from txlog.serve.core.descriptors import fit_limits
-from txlog.serve.core.exposure import check_exposed, is_loopback
-from txlog.serve.core.limits import ConnectionLimit, ConnectionSlot, Limits, RateLimiter, network_of
-from txlog.serve.core.systemd import notify, systemd_sockets
+from txlog.serve.core.sockets import check_exposed, is_loopback, notify, places_of, systemd_sockets
 from txlog.serve.core.tls import TlsContext
+from txlog.serve.limits.limits import (
+    ConnectionLimit,
+    ConnectionSlot,
+    Limits,
+    RateLimiter,
+    fit_limits,
+    network_of,
+)
 
 
 def test_limits_are_given_by_name() -> None:

@@ -15,8 +15,8 @@ from tests.serve.siege import Served, serving
 from txlog.errors import Corruption, DiskFailed, MissingFile
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.listener import HARMLESS, OWN
-from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.failure import text_of
+from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

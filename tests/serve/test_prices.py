@@ -23,11 +23,11 @@ from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.serve.core.budget import MemoryBudget
 from txlog.serve.http.admin import broker_stats, topics
 from txlog.serve.http.core import answers
 from txlog.serve.http.data import rest
 from txlog.serve.http.data.messages import as_json
+from txlog.serve.limits.budget import MemoryBudget
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection

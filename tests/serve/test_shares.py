@@ -15,10 +15,11 @@ import pytest
 import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.errors import TryAgain
-from txlog.serve.auth.guard import number_of_role
-from txlog.serve.core import acceptor, descriptors, shares
-from txlog.serve.core.limits import RESOURCES, Limits, Quota
-from txlog.serve.http.core import works
+from txlog.serve.auth.access import number_of_role
+from txlog.serve.core import acceptor
+from txlog.serve.http.core import context
+from txlog.serve.limits import limits, shares
+from txlog.serve.limits.limits import RESOURCES, Limits, Quota
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import encode_command
 
@@ -203,7 +204,7 @@ def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
     async def program(served: Served) -> None:
         hog = await served.connected(**token("hog"))
         assert await subscribed(hog, 1) == ""
-        monkeypatch.setattr(descriptors, "descriptor_limit", lambda: 4)
+        monkeypatch.setattr(limits, "descriptor_limit", lambda: 4)
         assert "open files already, the most allowed (TXL-509)" in await subscribed(hog, 2)
         for mode, expected in ((1, "TXL-509"), (0, "")):
             asked = {"topic": TOPIC, "producer_id": mode + 1, "producer_access_mode": mode}
@@ -322,7 +323,7 @@ async def _long_calls(served: Served) -> None:
         return asyncio.create_task(served.request(head + shown))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(works, "SLOW_CALLS_MAX", 2)
+        patch.setattr(context, "SLOW_CALLS_MAX", 2)
         patch.setattr("txlog.client.client.Client.read", read)
         hogs = [look("hog") for _ in range(2)]
         [refused], _ = await asyncio.wait(hogs, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.register import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
-from txlog.serve.pulsar import groups, sends
+from txlog.serve.pulsar import group_commit
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
 from txlog.serve.pulsar.wire import encode_command, make_command, message_frame
 
@@ -369,7 +369,12 @@ def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> 
             for _ in range(6):
                 await raw.next()
             await end(raw, txn, COMMIT)
-            kinds = (sends._FrameWrite, sends._TxnWrite, sends._ProducerRows, sends.QueuedSend)
+            kinds = (
+                group_commit._FrameWrite,
+                group_commit._TxnWrite,
+                group_commit._ProducerRows,
+                group_commit.QueuedSend,
+            )
             left = {"all"}
             for _ in range(100):  # the thread that stored them ends its call beside the answers
                 await raw.ask("ping")
@@ -396,7 +401,7 @@ def test_an_end_is_told_what_became_of_it_whatever_else_fails(
         await raw.ask("producer", request_id=1, producer_id=0, topic="orders")
         txn, other = await begin(raw), await begin(raw)
         with monkeypatch.context() as patch:
-            patch.setattr(groups, "tend_due", failed)
+            patch.setattr(group_commit, "tend_due", failed)
             raw.write(
                 [
                     send(0, 1, other),

@@ -15,10 +15,9 @@ from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
 from txlog.serve.core.census import CatalogSnapshot
-from txlog.serve.core.topic_patterns import SLICE_NAMES, TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS
-from txlog.serve.pulsar.watches import TopicListWatcher
+from txlog.serve.pulsar.topics import SLICE_NAMES, TopicListWatcher, TopicPattern, hash_of
 
 OF_SHOP = "persistent://public/default/shop-.*"
 

@@ -24,10 +24,10 @@ from typing import Any, Final
 from txlog.client.client import Client
 from txlog.engine.storage.remote import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
-from txlog.serve.core import descriptors
-from txlog.serve.core.authority import AccessControl
+from txlog.serve.auth import AccessControl
 from txlog.serve.core.service import BrokerService, Listener, ServerOptions
 from txlog.serve.http import listener as http  # runs when it is used
+from txlog.serve.limits.limits import fit_limits, raise_descriptor_limit
 from txlog.serve.pulsar.listener import PulsarListener
 
 # Parts of stop_timeout_ms: until what was begun is answered, until connections have ended, until
@@ -132,9 +132,7 @@ def serve(
              the signal
     raises:  NoResources, what closing a store raises
     """
-    limits = descriptors.fit_limits(
-        options.limits, descriptors.raise_descriptor_limit(), options.tell
-    )
+    limits = fit_limits(options.limits, raise_descriptor_limit(), options.tell)
     return asyncio.run(_serve(store, options._replace(limits=limits), told, authority, give_up))
 
 

@@ -93,7 +93,7 @@ def serve(
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
-    address = importlib.import_module("txlog.serve.core.address").Address
+    address = importlib.import_module("txlog.serve.core.sockets").Address
     pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
@@ -106,15 +106,15 @@ def serve(
         http_at,
         topic_creation,
         tls=_tls(cert, key, client_ca, has_auth=auth is not None),
-        limits=_module("core.limits").Limits.parse("--limit", limit or ()),
-        places=_module("core.address").places_of("--offload-to", offload_to or ()),
+        limits=_module("limits.limits").Limits.parse("--limit", limit or ()),
+        places=_module("core.sockets").places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
-        sockets=_module("core.systemd").systemd_sockets(os.environ, os.getpid()),
+        sockets=_module("core.sockets").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
     )
-    guard = None if auth is None else _module("auth.guard").AuthProvider(Path(auth), call.clock)
-    authority = _module("core.authority").AccessControl(guard)
-    notify = _module("core.systemd").notify
+    guard = None if auth is None else _module("auth.access").AuthProvider(Path(auth), call.clock)
+    authority = _module("auth").AccessControl(guard)
+    notify = _module("core.sockets").notify
 
     def told(places: list[str]) -> None:
         if held is not None:

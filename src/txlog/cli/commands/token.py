@@ -43,7 +43,7 @@ def create_key(
     call.check_choice("--kind", kind, _KINDS)
     if (kind == "secret") != (public is None):
         raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
-    pairs = _module("pairs")
+    pairs = _module("keys")
     made = pairs.create_key(kind, os.urandom)
     _write_new(path, made.private, 0o600)
     if public is not None:
@@ -109,7 +109,7 @@ def show(
     With --auth a token that the server would refuse is 4 (411).
     """
     token = _given(path)
-    guards = _module("guard")
+    guards = _module("access")
     if auth is not None:
         caller = guards.AuthProvider(Path(auth), call.clock).connected("token", token.encode())
         row = {"role": caller.role, "expires_at": caller.expires_ms, "verified": True}

@@ -1,16 +1,14 @@
-"""Who a caller of `txlog serve` is, and what it may do.
+"""Authentication of clients, and the rules for what each role may do.
 
 Contents:
 
-    guard     the file of rules, callers, whom transactions belong to
-    issuers   which authority issued a certificate
-    keys      what tokens are signed with
-    pairs     new keys
+    access    the file of rules, callers, and the checks that listeners make
+    keys      the keys that sign tokens, and the authorities that sign certificates
     policy    which role may do what, and where
     tokens    JSON web tokens
 """
 
-from txlog.serve.auth.guard import ANYONE, AuthProvider, Caller
+from txlog.serve.auth.access import ANYONE, AccessControl, AuthProvider, Caller
 from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Resource, resource_of
 
 __all__ = [
@@ -20,8 +18,9 @@ __all__ = [
     "LOOK",
     "PRODUCE",
     "STORE",
-    "Caller",
+    "AccessControl",
     "AuthProvider",
+    "Caller",
     "Resource",
     "resource_of",
 ]

@@ -7,18 +7,25 @@ secret (RFC 8725, 3.1 and 3.2).
     secret        HS256, from 48 bytes on HS384 too, from 64 HS512   (RFC 7518, 3.2)
     RSA           RS256 RS384 RS512 PS256 PS384 PS512, at least 2,048 bits
     EC            ES256 for P-256, ES384 for P-384, ES512 for P-521
+
+
+Owns the question whether a certificate was issued by one of the authorities of a file.
+
+Owns the making of keys that sign tokens.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -257,3 +264,60 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def is_issued_by(certificate: bytes, authorities: bytes, now_ms: int) -> bool:
+    """True if one of the authorities signed the certificate itself, and both are valid now.
+
+    certificate: of a client, as DER. authorities: certificates as PEM
+    A chain with authorities between them is not followed: the client sent it in its handshake, and
+    Python does not keep it.
+    """
+    now = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
+    try:
+        leaf = x509.load_der_x509_certificate(certificate)
+        known = x509.load_pem_x509_certificates(authorities)
+    except ValueError:  # OpenSSL reads what this library refuses: the client has to come again
+        return False
+    for authority in known:
+        try:
+            leaf.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        if all(
+            each.not_valid_before_utc <= now <= each.not_valid_after_utc
+            for each in (leaf, authority)
+        ):
+            return True
+    return False
+
+
+SECRET_BYTES = 32
+
+
+class NewKey(NamedTuple):
+    """A new key: what signs, what checks (empty for a secret), and by which algorithm."""
+
+    private: bytes
+    public: bytes
+    algorithm: str
+
+
+def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
+    """A key of the kind secret, rsa or ec."""
+    if kind == "secret":
+        return NewKey(random_bytes(SECRET_BYTES), b"", "HS256")
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+    if kind == "rsa":
+        key, algorithm = rsa.generate_private_key(public_exponent=65_537, key_size=2_048), "RS256"
+    else:
+        key, algorithm = ec.generate_private_key(ec.SECP256R1()), "ES256"
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return NewKey(private, public, algorithm)

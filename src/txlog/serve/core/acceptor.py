@@ -21,9 +21,8 @@ from functools import partial
 from typing import Final
 
 from txlog.engine.storage.disk.posix import descriptor_limit
-from txlog.serve.core.descriptors import leaves_enough_for_store
-from txlog.serve.core.limits import ConnectionSlot, host_of
 from txlog.serve.core.service import BrokerService
+from txlog.serve.limits.limits import ConnectionSlot, host_of, leaves_enough_for_store
 
 BACKLOG: Final = 1_024
 TOGETHER_MAX: Final = 64  # connections that are accepted in one turn of the loop

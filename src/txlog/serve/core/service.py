@@ -1,31 +1,82 @@
-"""Owns Service: the store and the options that all listeners share, and what a listener is."""
+"""Owns Supervisor: the one place where background tasks of the server begin and end.
+
+A task that nobody awaits must not fail unseen. The supervisor logs every exception of a task except
+cancellation, and then closes what the task served, so that its client comes again instead of
+waiting for something that has stopped. Callbacks that answer clients are called here too: one that
+fails does not keep the others from their answers.
+
+
+Owns Service: the store and the options that all listeners share, and what a listener is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from txlog.client.aio.client import Client
 from txlog.client.aio.worker import Worker
 from txlog.client.client import Client as Synchronous
 from txlog.client.open import open_store
 from txlog.errors import NotAllowed, NotAuthenticated
-from txlog.serve.auth import Caller
-from txlog.serve.auth.guard import Credentials
-from txlog.serve.core.address import Address
-from txlog.serve.core.authority import AccessControl
-from txlog.serve.core.budget import MemoryBudget, OutboundBytes
-from txlog.serve.core.exposure import bind_sockets
-from txlog.serve.core.limits import ConnectionLimit, Limits, Quota
+from txlog.serve.auth import AccessControl, Caller
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.producer_names import ProducerNames
-from txlog.serve.core.tasks import Supervisor
+from txlog.serve.core.sockets import Address, bind_sockets
 from txlog.serve.core.tls import TlsContext
+from txlog.serve.limits.budget import MemoryBudget, OutboundBytes
+from txlog.serve.limits.limits import ConnectionLimit, Limits, Quota
+
+Close = Callable[[], object]
+
+
+def nothing() -> None:
+    """Close nothing: the task served nobody in particular, or begins again when it is needed."""
+
+
+class Supervisor:
+    """The background tasks of a server."""
+
+    __slots__ = ("_failed", "_running")
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        """failed: logs an exception"""
+        self._failed: Final = failed
+        self._running: Final = set[asyncio.Task[None]]()  # asyncio itself keeps only weak ones
+
+    def begin(
+        self, work: Coroutine[Any, Any, None], close: Close, context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Run something in the background; close: closes what it serves, if it fails."""
+        task = asyncio.create_task(work, context=context)
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, close))
+        return task
+
+    def call(self, act: Callable[[], object], close: Close = nothing) -> None:
+        """Call something whose failure must not stop its caller."""
+        try:
+            act()
+        except Exception as error:  # a bug: it is logged, and the caller goes on
+            self._failed(error)
+            if close is not nothing:
+                self.call(close)
+
+    def _ended(self, close: Close, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+            self.call(close)
+
 
 T = TypeVar("T")
 BESIDE_MAX: Final = 2  # threads; more would only wait for the interpreter

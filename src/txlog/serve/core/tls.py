@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 
 from txlog.errors import InvalidArgument
-from txlog.serve.auth import issuers  # runs, with its library, when a connection outlives a reload
-from txlog.serve.auth.guard import Certificate
+from txlog.serve.auth import keys
+from txlog.serve.auth.access import Certificate
 
 
 class _SslContext(ssl.SSLContext):
@@ -66,7 +66,7 @@ class TlsContext:
             return certificate or None
         encoded = ssl_object.getpeercert(binary_form=True)
         assert encoded is not None
-        return certificate if issuers.is_issued_by(encoded, authorities, now_ms) else None
+        return certificate if keys.is_issued_by(encoded, authorities, now_ms) else None
 
     def _made(self) -> _SslContext:
         context = _SslContext(ssl.PROTOCOL_TLS_SERVER)

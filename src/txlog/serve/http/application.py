@@ -53,6 +53,7 @@ from txlog.serve.http.core.answers import (
     response_of,
     to_json,
 )
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import (
     LOOK,
     PRODUCE,
@@ -62,7 +63,6 @@ from txlog.serve.http.core.declared import (
     openapi,
     topic_in,
 )
-from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.data import events, rest
 from txlog.serve.http.data.websocket import SESSIONS, Session, serve_socket
 from txlog.serve.http.page import live as page

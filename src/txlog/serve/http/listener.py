@@ -13,16 +13,15 @@ import uvicorn
 from starlette.requests import HTTPConnection
 
 from txlog.errors import NotAllowed
-from txlog.serve.auth.guard import Credentials
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import Acceptor
-from txlog.serve.core.address import Address
-from txlog.serve.core.limits import ConnectionSlot
-from txlog.serve.core.service import BrokerService
-from txlog.serve.core.tasks import nothing
+from txlog.serve.core.service import BrokerService, nothing
+from txlog.serve.core.sockets import Address
 from txlog.serve.http.application import application
 from txlog.serve.http.core.bounds import LimitedHttp, LimitedWebSocket, LimitsMiddleware
+from txlog.serve.http.core.context import Gate, Grant, HttpContext
 from txlog.serve.http.core.declared import LOOK, STORE, Action
-from txlog.serve.http.core.gate import Gate, Grant, HttpContext
+from txlog.serve.limits.limits import ConnectionSlot
 from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 
 

@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from txlog.base.ids import TopicName
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
-from txlog.serve.auth.guard import Credentials
+from txlog.serve.auth import Caller
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import cut
-from txlog.serve.core.authority import Caller
-from txlog.serve.core.budget import Reservation
 from txlog.serve.core.census import CatalogSnapshot
-from txlog.serve.core.limits import (
+from txlog.serve.core.service import BrokerService
+from txlog.serve.limits.budget import Reservation
+from txlog.serve.limits.limits import (
     FIRST_FRAME_BYTES_MAX,
     FRAME_BYTES_PER_SECOND_MIN,
     ConnectionSlot,
     RateLimiter,
     too_many_error,
 )
-from txlog.serve.core.service import BrokerService
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
 from txlog.serve.pulsar.fields import check
+from txlog.serve.pulsar.group_commit import SendQueues
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
-from txlog.serve.pulsar.sends import SendQueues
 from txlog.serve.pulsar.wire import (
     ROOM_BYTES,
     Frame,
@@ -49,9 +49,9 @@ from txlog.serve.pulsar.wire import (
 )
 
 if TYPE_CHECKING:
-    from txlog.serve.core.budget import Reservation
-    from txlog.serve.pulsar.chunks import ChunkedMessage
-    from txlog.serve.pulsar.groups import GroupCommit
+    from txlog.serve.limits.budget import Reservation
+    from txlog.serve.pulsar.batches import ChunkedMessage
+    from txlog.serve.pulsar.group_commit import GroupCommit
 
 # Read at once from one that sends much, and from others: it is not counted before it is here.
 AHEAD_BYTES: Final = 1 << 18

@@ -39,12 +39,11 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.serve.core.authority import CONSUME
+from txlog.serve.auth import CONSUME
 from txlog.serve.core.census import CatalogSnapshot
-from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
-from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.service import ConsumerStats
+from txlog.serve.limits.limits import check_free_descriptors, too_many_error
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS

@@ -39,15 +39,15 @@ from txlog.errors import (
     ProducerFenced,
     TxlogError,
 )
-from txlog.serve.core.authority import CONSUME, PRODUCE
+from txlog.serve.auth import CONSUME, PRODUCE
 from txlog.serve.core.census import CatalogSnapshot
-from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.id_table import IdTable
-from txlog.serve.core.limits import too_many_error
 from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, NameHolder
 from txlog.serve.core.service import ProducerStats
+from txlog.serve.limits.limits import check_free_descriptors, too_many_error
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import (
+    ChunkedMessage,
     UnpackedSend,
     decompress,
     is_large,
@@ -55,12 +55,11 @@ from txlog.serve.pulsar.batches import (
     unpack_send,
     unpacked_size,
 )
-from txlog.serve.pulsar.chunks import ChunkedMessage
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
 from txlog.serve.pulsar.fields import INT64_MAX, check
+from txlog.serve.pulsar.group_commit import OnStored, QueuedSend, SendQueue
 from txlog.serve.pulsar.messages import ERRORS, Proto
-from txlog.serve.pulsar.sends import OnStored, QueuedSend, SendQueue
 from txlog.serve.pulsar.wire import (
     NO_REQUEST,
     ROOM_BYTES,

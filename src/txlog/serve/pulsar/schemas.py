@@ -27,7 +27,7 @@ from txlog.base.suggest import suggestion
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import schema_in
 from txlog.errors import InvalidArgument, NotFound, TopicNotFound, TxlogError
-from txlog.serve.core.authority import PRODUCE
+from txlog.serve.auth import PRODUCE
 from txlog.serve.pulsar.batches import VERSION
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of

@@ -1,4 +1,11 @@
-"""Owns topics: how Pulsar's names are those of the store, where topics are served, which there are.
+"""Owns TopicPattern: a client's regular expression for topics, and what a match may cost.
+
+RE2 matches patterns, as in Pulsar: its time grows with the names, whatever the pattern is. The
+factor is the pattern's size with its repetitions written out, up to 1 ms a name, so a match also
+ends after a time.
+
+
+Owns topics: how Pulsar's names are those of the store, where topics are served, which there are.
 
     persistent://tenant/namespace/name               the topic tenant/namespace/name
     persistent://tenant/namespace/name-partition-2   its partition 2
@@ -12,30 +19,91 @@ The last is a name of Pulsar 1: topics that differ to their clients stay differe
 A topic with one partition is one that is not partitioned, to clients: they ask for it by its plain
 name. One that is missing is made at its first use, by whoever produces or subscribes, unless the
 server was told not to; the setting default_num_partitions says with how many partitions.
+
+
+Owns watches: clients that asked for topics by a pattern, and are told what comes and goes.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
-from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
-from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
-from txlog.serve.core.shares import check_topic_share
-from txlog.serve.core.topic_patterns import TopicPattern, hash_of
+from txlog.errors import InvalidArgument, NotAllowed, NotFound, TopicNotFound, TxlogError
+from txlog.serve.auth import ADMIN, CONSUME, PRODUCE
+from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.limits.limits import too_many_error
+from txlog.serve.limits.shares import check_topic_share
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import lookup_error_of, text_of
 from txlog.serve.pulsar.messages import Proto
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from txlog.client.client import Client
+
+PATTERN_MAX: Final = 1_000  # characters
+MATCH_SECONDS: Final = 0.1  # of the store's thread, for one command
+SLICE_NAMES: Final = 128  # matched between two looks at the clock; 0.1 s with the worst pattern
+_SCHEME = re.compile(r"(?:non-)?persistent://")
+
+
+class TopicPattern:
+    """A regular expression that the whole of `tenant/namespace/name` has to match."""
+
+    def __init__(self, text: str) -> None:
+        """Raises InvalidArgument: RE2 cannot read the pattern; NotAllowed: it is too long."""
+        if not isinstance(text, str):  # protobuf gives bytes that are not UTF-8 as they are
+            raise InvalidArgument("the pattern of topics is not UTF-8")
+        if len(text) > PATTERN_MAX:
+            raise NotAllowed(f"a pattern of {len(text)} characters, the most is {PATTERN_MAX}")
+        bare = _SCHEME.sub("", text, count=1)
+        _matches([""], bare)  # `a)|(b` is no pattern, though it is one within brackets
+        self._whole = f"^(?:{bare})$"
+        _matches([""], self._whole)
+
+    def matching(
+        self, names: Sequence[str], limit_s: float = MATCH_SECONDS
+    ) -> tuple[list[str], int]:
+        """The names that match, and how many were tried; not all of them if the time ran out."""
+        ends_at = time.monotonic() + limit_s
+        found: list[str] = []
+        tried = 0
+        while tried < len(names):
+            piece = names[tried : tried + SLICE_NAMES]
+            flags = _matches(piece, self._whole)
+            found += [name for name, fits in zip(piece, flags, strict=True) if fits]
+            tried += len(piece)
+            if time.monotonic() > ends_at:
+                break
+        return found, tried
+
+
+def _matches(names: Sequence[str], pattern: str) -> list[bool]:
+    try:
+        fits = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument("the pattern of topics cannot be read") from error
+    flags: list[bool] = fits.to_pylist()
+    return flags
+
+
+def hash_of(topics: Iterable[str]) -> str:
+    """A hash of topics, as Pulsar makes it."""
+    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
+
 
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 SCHEME: Final = "persistent://"
@@ -244,8 +312,116 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
     )
 
 
+WATCHERS: Final = "watches"
+
+
+class TopicListWatcher:
+    """One watch of a client.
+
+    known:   the topics that the client was told of
+    numbers: the topics that match, by their numbers in the store
+    next:    from this number on no topic was tried; numbers are not used again, so a topic is
+             tried once, however often others come and go
+    """
+
+    def __init__(self, namespace: str, pattern: str) -> None:
+        """Raises InvalidArgument, NotAllowed: of TopicPattern."""
+        self.pattern = TopicPattern(pattern)
+        self.start = f"{namespace}/"
+        self.known = set[str]()
+        self.numbers = set[int]()
+        self.next = 0
+
+    def look(self, connection: Connection, census: CatalogSnapshot) -> set[str] | None:
+        """The matching topics that the client may see, those with partitions as these.
+
+        None: the time for a match ran out; the next look goes on from there.
+        """
+        topics = census.topics
+        new = sorted(number for number in topics if number >= self.next)
+        names = {topics[at][0]: at for at in new if topics[at][0].startswith(self.start)}
+        matching, tried = self.pattern.matching(list(names))
+        self.numbers.update(names[name] for name in matching)
+        if tried < len(names):
+            self.next = [*names.values()][tried]
+            return None
+        self.next = max(self.next, census.stamp[0])
+        self.numbers = {number for number in self.numbers if not census.lacks_topic(number)}
+        urls = set[str]()
+        for name, partitions in (topics[number] for number in self.numbers & topics.keys()):
+            try:
+                check_any_action(connection, TopicName.parse(name))
+            except TxlogError:
+                continue
+            urls.update(urls_of(name, partitions))
+        return urls
+
+
+async def watch_topics(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """WATCH_TOPIC_LIST: tell which topics match a pattern, and from now on what changes.
+
+    raises: NotAllowed for a pattern that would take too long: a client then asks for topics again
+            and again, and matches them itself
+    """
+    watches: dict[int, TopicListWatcher] = connection.state.setdefault(WATCHERS, {})
+    most = connection.service.limits.consumers
+    if len(watches) >= most:
+        raise too_many_error("watches on this connection", most)
+    watcher = watches[body.watcher_id] = TopicListWatcher(body.namespace, body.topics_pattern)
+
+    def look(client: Client) -> set[str] | None:
+        return watcher.look(connection, client._store.read(CatalogSnapshot.of))
+
+    topics = await connection.client.run(look)
+    if topics is None:
+        if watches.get(body.watcher_id) is watcher:
+            del watches[body.watcher_id]
+        raise NotAllowed("the pattern of topics takes too long to match")
+    watcher.known = topics
+    connection.send(
+        "watchTopicListSuccess",
+        request_id=body.request_id,
+        watcher_id=body.watcher_id,
+        topic=sorted(topics),
+        topics_hash=hash_of(topics),
+    )
+
+
+async def notify_watchers(connection: Connection, census: CatalogSnapshot) -> None:
+    """Tell a client what has come and gone of what it watches."""
+    for number, watcher in list(connection.state.get(WATCHERS, {}).items()):
+        topics = None
+        while topics is None:  # other calls of the store run between two looks
+            topics = await connection.client.run(partial(_look, watcher, connection, census))
+        came, went = topics - watcher.known, watcher.known - topics
+        watcher.known = topics
+        if came or went:
+            connection.send(
+                "watchTopicUpdate",
+                watcher_id=number,
+                new_topics=sorted(came),
+                deleted_topics=sorted(went),
+                topics_hash=hash_of(topics),
+            )
+
+
+def _look(
+    watcher: TopicListWatcher, connection: Connection, census: CatalogSnapshot, _: object
+) -> set[str] | None:
+    return watcher.look(connection, census)
+
+
+def close_watcher(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """WATCH_TOPIC_LIST_CLOSE: tell nothing more."""
+    if connection.state.get(WATCHERS, {}).pop(body.watcher_id, None) is None:
+        raise NotFound(f"there is no watch {body.watcher_id} on this connection")
+    connection.send("success", request_id=body.request_id)
+
+
 HANDLERS: Final[Mapping[str, Handler]] = {
     "PARTITIONED_METADATA": partitions,
     "LOOKUP": lookup,
     "GET_TOPICS_OF_NAMESPACE": of_namespace,
+    "WATCH_TOPIC_LIST": watch_topics,
+    "WATCH_TOPIC_LIST_CLOSE": close_watcher,
 }

@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.register import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
-from txlog.serve.core.authority import CONSUME, PRODUCE
-from txlog.serve.core.shares import OpenTransactions, check_key_share
+from txlog.serve.auth import CONSUME, PRODUCE
+from txlog.serve.limits.shares import OpenTransactions, check_key_share
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.groups import (
+from txlog.serve.pulsar.group_commit import (
     COORDINATOR,
     BeginTxn,
     EndTxn,

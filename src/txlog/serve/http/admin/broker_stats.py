@@ -16,8 +16,8 @@ from txlog.errors import NotAllowed, TopicNotFound
 from txlog.serve.core.service import ProducerStats
 from txlog.serve.http.admin.store import BUNDLE, names
 from txlog.serve.http.admin.topics import stats
+from txlog.serve.http.core.context import Rates
 from txlog.serve.http.core.declared import LOOK, EndpointList
-from txlog.serve.http.core.rates import Rates
 
 _PATH: Final = "/admin/v2/broker-stats"
 _SUMS: Final = {

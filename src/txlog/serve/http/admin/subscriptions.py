@@ -10,8 +10,7 @@ from txlog.client.client import Client
 from txlog.client.reading.message import messages
 from txlog.engine.relation.positions import Where
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.serve.http.admin.places import pulsar_id_text, store_id
-from txlog.serve.http.admin.topics import TOPIC
+from txlog.serve.http.admin.topics import TOPIC, pulsar_id_text, store_id
 from txlog.serve.http.core.answers import MessageAnswer, check_size
 from txlog.serve.http.core.declared import CONSUME, LOOK, EndpointList, members
 

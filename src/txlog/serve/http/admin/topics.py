@@ -1,4 +1,9 @@
-"""Owns the endpoints of topics: creating, changing and deleting them, figures, compaction, offload.
+"""Owns ids of messages in the admin API: the same that clients of the binary protocol get.
+
+See serve/pulsar/ids for what they are.
+
+
+Owns the endpoints of topics: creating, changing and deleting them, figures, compaction, offload.
 
 A topic with one partition is what Pulsar calls a topic, one with several a partitioned topic.
 """
@@ -8,21 +13,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from txlog.base.ids import TopicName
+from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.rows.consuming import ConsumerRow, SubscriptionPartition
 from txlog.base.rows.files import SegmentRow
 from txlog.base.rows.topics import TopicDescription, TopicPartition
 from txlog.client.client import Client
-from txlog.errors import InvalidArgument, NotAllowed
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
 from txlog.lake.sql import segments
 from txlog.serve.core.service import ConsumerStats, ProducerStats
-from txlog.serve.core.shares import check_topic_share
-from txlog.serve.http.admin.places import pulsar_id
 from txlog.serve.http.admin.store import full
+from txlog.serve.http.core.context import Rates
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList, integer, members
-from txlog.serve.http.core.rates import Rates
+from txlog.serve.limits.shares import check_topic_share
+from txlog.serve.pulsar import ids
+from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.topics import count_partitions
+
+
+def pulsar_id(client: Client, place: MessageId | None, partition: int) -> dict[str, object]:
+    """An id by Pulsar's names; -1 for none."""
+    if place is None:
+        return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
+    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}
+
+
+def pulsar_id_text(client: Client, place: MessageId) -> str:
+    """An id as `LEDGER:ENTRY`."""
+    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    return f"{ledger}:{entry}"
+
+
+def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
+    """The id of a message by itself, whatever batch it was sent in."""
+    alone = place.ledger, place.entry * ids.STEP
+    number = ids.partition_of(view, MessageIdData(ledgerId=place.ledger, entryId=0))
+    span = None
+    if number is not None:
+        span = ids.span_at(view, number, place.ledger, place.entry, place.index)
+    if span is None or (span.size == 1 and not span.inner):
+        return alone
+    found = ids.wire_id(span, span.at(place), 0, is_alone=True)
+    return found.ledgerId, found.entryId
+
+
+def store_id(client: Client, given: dict[str, Any], *, is_last: bool) -> MessageId:
+    """The message that an id names; of an id that names a batch, its first or its last.
+
+    raises: InvalidArgument, MessageNotFound
+    """
+    ledger, entry = integer(given.get("ledgerId")), integer(given.get("entryId"))
+    if not 0 <= ledger < 1 << 63 or not 0 <= entry < 1 << 63:
+        raise MessageNotFound(f"there is no message {ledger}:{entry}")
+    wire = MessageIdData(ledgerId=ledger, entryId=entry)
+    if integer(given.get("batchIndex", -1)) >= 0:
+        wire.batch_index = given["batchIndex"]
+    found = client._ask(lambda view: _named(view, wire, is_last))
+    if found is None:
+        raise MessageNotFound(
+            f"there is no message {ledger}:{entry}",
+            hint=f"ids are those that Pulsar's clients get, with steps of {ids.STEP}",
+        )
+    return found
+
+
+def _named(view: View, wire: Proto, is_last: bool) -> MessageId | None:
+    number = ids.partition_of(view, wire)
+    found = None if number is None else ids.target_of(view, number, wire)
+    if found is None:
+        return None
+    return found.span.id(found.at if found.is_one or is_last else 0)
+
 
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 TYPES: Final = {

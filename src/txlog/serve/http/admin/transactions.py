@@ -12,8 +12,8 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.rows.transactions import CoordinatorStats
 from txlog.client.client import Client
 from txlog.errors import CoordinatorNotFound, TopicNotFound
-from txlog.serve.http.admin.places import store_id
 from txlog.serve.http.admin.store import full
+from txlog.serve.http.admin.topics import store_id
 from txlog.serve.http.core.declared import ADMIN, LOOK, EndpointList, integer
 
 V3: Final = "/admin/v3/transactions"

@@ -39,7 +39,7 @@ from txlog.errors import (
     Usage,
     WrongState,
 )
-from txlog.serve.core.budget import Reservation
+from txlog.serve.limits.budget import Reservation
 
 HEADER: Final = "X-Pulsar-"
 

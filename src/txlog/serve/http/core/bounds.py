@@ -24,10 +24,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from txlog.errors import NotAllowed
 from txlog.serve.core.acceptor import cut
-from txlog.serve.core.budget import MemoryShare, Reservation
-from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, ConnectionSlot, host_of
 from txlog.serve.core.service import BrokerService
 from txlog.serve.http.core.answers import BODY_MAX, response_of
+from txlog.serve.limits.budget import MemoryShare, Reservation
+from txlog.serve.limits.limits import FRAME_BYTES_PER_SECOND_MIN, ConnectionSlot, host_of
 
 PIECE_BYTES: Final = 1 << 18  # of an answer, written at once
 READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is here

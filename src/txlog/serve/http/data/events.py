@@ -19,11 +19,11 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import Bound
 from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Reservation
 from txlog.serve.http.core.answers import error_of, to_json
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import CONSUME
-from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.data.messages import as_json, tail_of
+from txlog.serve.limits.budget import Reservation
 
 QUIET_SECONDS = 15.0  # then a comment says that the connection is there
 EVENT_STREAM = "text/event-stream"

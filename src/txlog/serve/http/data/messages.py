@@ -16,9 +16,9 @@ from txlog.base.ids import MessageId
 from txlog.client.aio import Reader
 from txlog.client.reading.message import Message, messages
 from txlog.errors import InvalidArgument
-from txlog.serve.core.budget import Reservation
 from txlog.serve.http.core.answers import check_size
-from txlog.serve.http.core.gate import HttpContext
+from txlog.serve.http.core.context import HttpContext
+from txlog.serve.limits.budget import Reservation
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64

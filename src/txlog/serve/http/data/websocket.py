@@ -22,14 +22,14 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
 from txlog.client.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Reservation
-from txlog.serve.core.descriptors import check_free_descriptors
 from txlog.serve.core.producer_names import SHARED, NameHolder
 from txlog.serve.http.core.answers import decode_json, status_of
 from txlog.serve.http.core.bounds import until_written
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
-from txlog.serve.http.core.gate import HttpContext
 from txlog.serve.http.data.messages import decode_base64, decode_id, encode_id, number_in, tail_of
+from txlog.serve.limits.budget import Reservation
+from txlog.serve.limits.limits import check_free_descriptors
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000

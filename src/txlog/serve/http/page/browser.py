@@ -25,7 +25,7 @@ from txlog import errors
 from txlog.errors import InvalidArgument, SqlError, TxlogError
 
 if TYPE_CHECKING:  # the process of a statement does not need it
-    from txlog.serve.http.core.gate import HttpContext
+    from txlog.serve.http.core.context import HttpContext
 
 ROWS_MAX: Final = 500
 CELL_MAX: Final = 2_000  # characters

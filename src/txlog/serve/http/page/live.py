@@ -21,11 +21,10 @@ from starlette.routing import Route
 from txlog.errors import InternalError, TryAgain, TxlogError
 from txlog.page import live as page
 from txlog.page.live import HISTORY, Pace, asset
-from txlog.serve.core.tasks import nothing
+from txlog.serve.core.service import nothing
 from txlog.serve.http.core.answers import error_of, read_json, response_for, to_json
+from txlog.serve.http.core.context import HttpContext, Rates
 from txlog.serve.http.core.declared import CONSUME, LOOK, members
-from txlog.serve.http.core.gate import HttpContext
-from txlog.serve.http.core.rates import Rates
 from txlog.serve.http.data.events import EVENT_STREAM, event
 from txlog.serve.http.page import browser as queries
 

@@ -19,6 +19,13 @@
 
 Paths are relative to the file. It is read again as a whole by `reload`; what cannot be read changes
 nothing. A caller is judged by the rules of the moment, so a role that is taken away is gone.
+
+
+Owns Authority: who a client is, and what it may do. Without rules everybody may do everything.
+
+Each listener asks `authenticate` once a connection or request, and `check` before each call that
+touches a topic, a subscription or a transaction. `become` makes what a task begins its client's:
+transactions and keys belong to the role, and nobody else may use them.
 """
 
 from __future__ import annotations
@@ -35,10 +42,11 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import MIB
 from txlog.base.suggest import suggestion
 from txlog.clock import Clock
+from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
 from txlog.serve.auth import keys as signing  # run, with the libraries they need, when used
 from txlog.serve.auth import tokens as signed
-from txlog.serve.auth.policy import AccessPolicy, Resource, is_role, read_policy, resource_of
+from txlog.serve.auth.policy import STORE, AccessPolicy, Resource, is_role, read_policy, resource_of
 
 if TYPE_CHECKING:
     from txlog.serve.auth.keys import KeySource
@@ -385,3 +393,40 @@ def _check_words(table: Mapping[str, Any], name: str, path: Path) -> None:
                 f"{path}: {place} is not known",
                 hint=suggestion(word, known, f"known are {', '.join(known)}"),
             )
+
+
+class AccessControl:
+    """Judges clients by rules; without rules everybody is the user of the server."""
+
+    def __init__(self, guard: AuthProvider | None = None) -> None:
+        self.guard = guard
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: Certificate | None = None
+    ) -> Caller:
+        """Who a client is.
+
+        method:      as Pulsar's auth_method_name, such as token; empty: none was given
+        data:        what proves it
+        certificate: what TLS has verified
+        raises:      NotAuthenticated
+        """
+        if self.guard is None:
+            return ANYONE
+        return self.guard.connected(method, data, certificate)
+
+    def check(self, caller: Caller | None, action: str, place: TopicName | Resource | None) -> None:
+        """Raises NotAllowed unless a client may do this; place: None for the whole store."""
+        if caller is None:
+            if self.guard is None:
+                return
+            raise NotAuthenticated("nobody has said who this is")
+        caller.check(action, STORE if place is None else place)
+
+    def become(self, caller: Caller) -> None:
+        """Make a client the owner of what this task, and tasks that it starts, begin from now on.
+
+        The store asks at each call who the owner is, so a superuser that is none any more loses its
+        power at once.
+        """
+        ACTING.set(lambda: caller.owner)

@@ -1,4 +1,16 @@
-"""Owns Serving: what all handlers of an application share, and the gate that each request passes.
+"""Owns Rates: how fast counters grow, from when they were last looked at.
+
+It is memory of this process alone: after a restart the first look has no rate yet.
+
+
+Owns Works: calls of the store that may take long, in threads of their own.
+
+What clients send is stored in threads of its own, too (pulsar/groups), and short calls have the
+thread of the client. So an offload to a disk that hangs holds up nobody. Each kind of call has a
+few places. One holder never has all of them, and whoever finds none is refused with 509 (429).
+
+
+Owns Serving: what all handlers of an application share, and the gate that each request passes.
 
 A *gate* is asked once for each request, with what it wants to do; it returns, or raises what the
 answer will say. The one here lets everybody in. For what never ends by itself (a tail, a
@@ -9,7 +21,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -20,18 +34,76 @@ from txlog.client.aio import Client
 from txlog.client.client import Client as Store
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
-from txlog.serve.core.budget import MemoryBudget, MemoryShare, Reservation
-from txlog.serve.core.exposure import is_wildcard
-from txlog.serve.core.limits import ConnectionSlot, Limits
 from txlog.serve.core.producer_names import ProducerNames
-from txlog.serve.core.service import ConsumerStats, ProducerStats
-from txlog.serve.core.shares import check_topic_share
-from txlog.serve.core.tasks import Supervisor
+from txlog.serve.core.service import ConsumerStats, ProducerStats, Supervisor
+from txlog.serve.core.sockets import is_wildcard
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
-from txlog.serve.http.core.rates import Rates
-from txlog.serve.http.core.works import SlowCalls
+from txlog.serve.limits.budget import MemoryBudget, MemoryShare, Reservation
+from txlog.serve.limits.limits import ConnectionSlot, Limits, Quota
+from txlog.serve.limits.shares import check_topic_share
+
+SPAN_MS: Final = 1000  # between two looks, for a rate that means something
+KEPT_MS: Final = 60_000  # an older look says nothing of now
+
+
+class Rates:
+    """Counters by name, and what they were at two earlier looks."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[int, int]]] = {}
+
+    def of(self, name: str, value: int, now_ms: int) -> float:
+        """How much it grows in a second; 0 at the first look, or when it was set back.
+
+        name: of the counter; value: what it is now
+        """
+        looks = [one for one in self._known.get(name, ()) if 0 <= now_ms - one[0] <= KEPT_MS]
+        old = next((one for one in reversed(looks) if now_ms - one[0] >= SPAN_MS), None)
+        if not looks or now_ms - looks[-1][0] >= SPAN_MS:
+            looks.append((now_ms, value))
+        self._known[name] = looks[-3:]
+        if old is None or value < old[1]:
+            return 0.0
+        return (value - old[1]) * 1000 / (now_ms - old[0])
+
+    def forget(self, names: set[str]) -> None:
+        """Keep only these counters."""
+        for gone in self._known.keys() - names:
+            del self._known[gone]
+
 
 T = TypeVar("T")
+SLOW_CALLS_MAX: Final = 8  # of one kind
+
+
+class SlowCalls:
+    """The long calls of a server, by their kind: an operation such as admin or look."""
+
+    def __init__(self) -> None:
+        self._places = dict[str, Quota]()
+        self._threads = dict[str, ThreadPoolExecutor]()
+
+    async def run(self, kind: str, holder: str, act: Callable[[Store], T], client: Store) -> T:
+        """Run a call.
+
+        holder: whose it is, a role or an address
+        raises: TryAgain (509): there are too many; what the call raises
+        """
+        places = self._places.setdefault(kind, Quota(f"long {kind} calls", SLOW_CALLS_MAX))
+        places.take(holder)
+        if kind not in self._threads:
+            self._threads[kind] = ThreadPoolExecutor(SLOW_CALLS_MAX, f"txlog-{kind}")
+        call = self._threads[kind].submit(copy_context().run, act, client)
+        waiting = asyncio.wrap_future(call)
+        waiting.add_done_callback(lambda _: places.give(holder))
+        return await asyncio.shield(waiting)
+
+    def close(self) -> None:
+        """Begin nothing more; what was begun ends by itself, or with the process."""
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class StoreReader(Protocol):

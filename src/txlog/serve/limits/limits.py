@@ -2,20 +2,29 @@
 
 A client that sends more bytes than there is room for waits (`budget`). One that asks for more
 connections, producers or consumers is refused with 509 (Pulsar's TooManyRequests, HTTP's 429).
+
+
+Owns the descriptors of the process: how many it may have, and how many clients get of them.
+
+A connection is one descriptor, and so is a consumer, which holds a lock file. Without a descriptor
+the store cannot open its journal, so a part is kept back for its files.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import resource
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
 from txlog.base.ranges import parse_duration, parse_size
 from txlog.base.settings import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from txlog.base.suggest import suggestion
+from txlog.engine.storage.disk.posix import descriptor_limit
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain
 
 # A frame of a client that has not said who it is: CONNECT, and no more.
@@ -370,3 +379,61 @@ class RateLimiter:
         self._debt = max(0.0, self._debt - (now - self._seen) * self._per_second) + amount
         self._seen = now
         return max(0.0, self._debt / self._per_second - 1.0)
+
+
+WANTED_MAX: Final = 1 << 20
+KEPT_MAX: Final = 512  # for files of the store, and for what the process itself has open
+KEPT_PART: Final = 3  # of so few descriptors that this is less: a third
+CONNECTING_PART, CONSUMERS_PART = 8, 3  # of what is left, where that is too little for the limits
+
+
+def raise_descriptor_limit() -> int:
+    """How many descriptors the process may have, after its limit was raised as far as it can be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def check_free_descriptors() -> None:
+    """Raises TryAgain (509) if clients have all descriptors but those for files of the store.
+
+    The kernel gives the lowest number that is free, so the number of a new one says how many are
+    open at least.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
+        number = probe.fileno()
+    if not leaves_enough_for_store(number, descriptor_limit()):
+        raise too_many_error("open files", number)
+
+
+def leaves_enough_for_store(number: int, descriptors: int) -> bool:
+    """Whether a descriptor of this number leaves enough for the files of the store."""
+    return number < descriptors - min(KEPT_MAX, descriptors // KEPT_PART) // 2
+
+
+def fit_limits(
+    limits: Limits, descriptors: int, tell: Callable[[str, dict[str, object]], object]
+) -> Limits:
+    """The limits, lowered where the process has too few descriptors for what they allow.
+
+    tell: is told of each that is lower
+    """
+    room = descriptors - min(KEPT_MAX, descriptors // KEPT_PART)
+    connecting = min(limits.connecting, max(1, room // CONNECTING_PART))
+    consumers = min(limits.consumers_in_all, max(1, room // CONSUMERS_PART))
+    connections = min(limits.connections, max(1, room - connecting - consumers))
+    consumers = min(limits.consumers_in_all, max(consumers, room - connecting - connections))
+    lower = {
+        "connecting": connecting,
+        "connections": connections,
+        "connections_per_address": min(limits.connections_per_address, connections),
+        "consumers_in_all": consumers,
+    }
+    for name, value in lower.items():
+        if value < getattr(limits, name) and name != "connections_per_address":
+            reason = f"the process may open {descriptors} files"
+            tell("lowered", {"limit": name, "to": value, "reason": reason})
+    return replace(limits, **lower)

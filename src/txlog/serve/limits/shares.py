@@ -16,8 +16,8 @@ from txlog.base.settings import TOPICS_MAX
 from txlog.engine.decide.transactions.keys import home
 from txlog.engine.folds import transaction_key as keys
 from txlog.errors import TryAgain
-from txlog.serve.auth.guard import is_number_of_role
-from txlog.serve.core.limits import has_fair_share, too_many_error
+from txlog.serve.auth.access import is_number_of_role
+from txlog.serve.limits.limits import has_fair_share, too_many_error
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
