@@ -1,4 +1,4 @@
-"""Authentication of clients, and the rules for what each role may do.
+"""Authentication of clients, and the access rules for roles.
 
 Contents:
 

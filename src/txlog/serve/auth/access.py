@@ -1,6 +1,7 @@
-"""Owns who a caller is and what it may do: the file of rules, and the callers judged by it.
+"""Owns authentication and authorization: the file of rules, the callers, and the checks by
+listeners.
 
-    [tokens]                          JSON web tokens; all but one of the three keys are optional
+    [tokens]                          JSON web tokens; set one of the first three keys
     secret_key = "secret.key"         HS256, HS384, HS512
     public_key = "public.pem"         RS*, PS*, ES*
     jwks = "keys.json"                public keys of an OIDC provider; read again when they change
@@ -17,15 +18,14 @@
     produce = ["invoices", "acme/shop/*"]
     consume = ["orders"]
 
-Paths are relative to the file. It is read again as a whole by `reload`; what cannot be read changes
-nothing. A caller is judged by the rules of the moment, so a role that is taken away is gone.
+Paths are relative to the file. `reload` reads the whole file again; a file that cannot be read
+changes nothing. Every check uses the rules of the moment, so a role that was removed loses its
+rights at once.
 
-
-Owns Authority: who a client is, and what it may do. Without rules everybody may do everything.
-
-Each listener asks `authenticate` once a connection or request, and `check` before each call that
-touches a topic, a subscription or a transaction. `become` makes what a task begins its client's:
-transactions and keys belong to the role, and nobody else may use them.
+Each listener calls `AccessControl.authenticate` once for a connection or request, and `check`
+before each call that uses a topic, a subscription or a transaction. `become` makes the client the
+owner of everything that the task begins: transactions and keys belong to the role, and no other
+role may use them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from txlog.base.suggest import suggestion
 from txlog.clock import Clock
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
-from txlog.serve.auth import keys as signing  # run, with the libraries they need, when used
+from txlog.serve.auth import keys as signing  # these modules load their libraries on first use
 from txlog.serve.auth import tokens as signed
 from txlog.serve.auth.policy import STORE, AccessPolicy, Resource, is_role, read_policy, resource_of
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 RULES_BYTES_MAX: Final = 4 * MIB
 ROOT: Final = (0, "root")
-_FIRST_ROLE_NUMBER: Final = 1 << 32  # users of Linux end below
+_FIRST_ROLE_NUMBER: Final = 1 << 32  # uids of Linux are lower
 _ROLE_NUMBER_BITS: Final = 62
 _KEYS: Final = ("secret_key", "public_key", "jwks")
 _WORDS: Final = {
@@ -64,16 +64,16 @@ _WORDS: Final = {
 }
 _NAMES_OF_CERTIFICATE: Final = ("cn", "san")
 
-# What ssl.SSLSocket.getpeercert returns.
+# The value that ssl.SSLSocket.getpeercert returns.
 Certificate = Mapping[str, Any]
 
 
 class Credentials(NamedTuple):
-    """What a client shows to say who it is; kept, so that it can be judged again.
+    """The credentials that a client presents; the server keeps them for later checks.
 
     method:     as Pulsar's auth_method_name, such as token; empty without a proof
     data:       the proof, such as a token
-    ssl_object: of its connection, which may have a verified certificate
+    ssl_object: the TLS session of its connection, which may have a verified certificate
     """
 
     method: str = ""
@@ -86,7 +86,7 @@ class Credentials(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What one reading of the file says."""
+    """The content of the file of rules after one reading."""
 
     policy: AccessPolicy
     tokens: TokenVerifier | None
@@ -94,24 +94,24 @@ class Rules:
 
 
 class AuthProvider:
-    """Judges callers by a file of rules."""
+    """Authenticates and authorizes callers by a file of rules."""
 
     __slots__ = ("_clock", "_path", "_rules", "_told")
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises InvalidArgument: one line that names the place in the file."""
+        """Raises InvalidArgument: one line that names the position in the file."""
         self._path, self._clock = path, clock
         self._told: Callable[[], object] = list
         self._rules = read_rules(path)
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a TLS certificate says who a client is."""
+        """Whether a TLS certificate can authenticate a client."""
         return self._rules.name_of_certificate is not None
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether a token does."""
+        """Whether a token can authenticate a client."""
         return self._rules.tokens is not None
 
     def reload(self) -> None:
@@ -122,17 +122,17 @@ class AuthProvider:
     def on_change(self, told: Callable[[], object]) -> None:
         """Call a function when keys changed without `reload`: a JWKS file is read when it changes.
 
-        told: runs in the thread that logs a client in
+        listener: runs in the thread that logs a client in
         """
         self._told = told
         if self._rules.tokens is not None:
             self._rules.tokens.keys.on_change(told)
 
     def connected(self, method: str, data: bytes, certificate: Certificate | None = None) -> Caller:
-        """Who CONNECT or AUTH_RESPONSE says it is.
+        """Authenticate a client of the binary protocol, by its CONNECT or AUTH_RESPONSE.
 
         method:      `auth_method_name`: token, tls, or nothing
-        certificate: of a client whose certificate was verified
+        certificate: the client's verified certificate, if it has one
         raises:      NotAuthenticated
         """
         if method == "token":
@@ -149,7 +149,7 @@ class AuthProvider:
     def requested(
         self, authorization: str | None, certificate: Certificate | None = None
     ) -> Caller:
-        """Who a request says it is.
+        """Authenticate an HTTP request.
 
         authorization: the header: `Bearer TOKEN`
         raises:        NotAuthenticated
@@ -162,11 +162,11 @@ class AuthProvider:
         return self._by_token(token.strip())
 
     def may(self, role: str, action: str, place: Resource) -> bool:
-        """Whether the rules of the moment let a role do it."""
+        """Whether the current rules allow a role to do this."""
         return self._rules.policy.may(role, action, place)
 
     def acts(self, role: str) -> bool:
-        """Whether a role may do more than look, anywhere."""
+        """Whether a role may produce, consume or administer anything."""
         return self._rules.policy.acts(role)
 
     def is_superuser(self, role: str) -> bool:
@@ -174,7 +174,7 @@ class AuthProvider:
         return role in self._rules.policy.superusers
 
     def now_ms(self) -> int:
-        """The time by which tokens expire."""
+        """The clock that decides when tokens expire."""
         return self._clock.now().wall_ms
 
     def _by_token(self, token: str) -> Caller:
@@ -200,7 +200,7 @@ _HINT: Final = "log in with a token: txlog token create --role ROLE --key FILE"
 
 
 class Caller:
-    """Who a connection or a request is: a role, or without rules the user of the server."""
+    """The role behind a connection or a request; without rules, the user of the server."""
 
     __slots__ = ("_guard", "expires_ms", "role")
 
@@ -217,9 +217,9 @@ class Caller:
 
     @property
     def owner(self) -> tuple[int, str] | None:
-        """Whom its transactions and keys belong to; None: the user of the server.
+        """The owner of its transactions and keys; None: the user of the server.
 
-        A superuser is root, which may end anybody's.
+        A superuser counts as root, which may end the transactions of all owners.
         """
         if self.role is None or self._guard is None:
             return None
@@ -229,7 +229,7 @@ class Caller:
 
     @property
     def is_superuser(self) -> bool:
-        """Whether it may do everything, by the rules of the moment."""
+        """Whether the current rules let it do everything."""
         return (
             self.role is not None
             and self._guard is not None
@@ -238,20 +238,20 @@ class Caller:
 
     @property
     def left_ms(self) -> int | None:
-        """How long its token still holds; None: there is no end."""
+        """How long its token is still valid; None: it does not expire."""
         if self._guard is None or self.expires_ms is None:
             return None
         return max(0, self.expires_ms - self._guard.now_ms())
 
     @property
     def has_expired(self) -> bool:
-        """Whether it has to say anew who it is."""
+        """Whether it has to authenticate again."""
         if self._guard is None or self.expires_ms is None:
             return False
         return self._guard.now_ms() >= self.expires_ms
 
     def may(self, action: str, place: Resource | TopicName) -> bool:
-        """Whether it may do it, by the rules of the moment."""
+        """Whether the current rules allow it to do this."""
         if self.role is None or self._guard is None:
             return True
         at = resource_of(place) if isinstance(place, TopicName) else place
@@ -278,19 +278,19 @@ def _on(action: str) -> str:
     return {"produce": "to ", "consume": "from ", "admin": "", "look": "at "}[action]
 
 
-ANYONE: Final = Caller()  # of a server without rules
+ANYONE: Final = Caller()  # the caller of a server without rules
 
 
 @lru_cache(1024)
 def number_of_role(role: str) -> int:
-    """The owner's number of what a role begins: above all users of Linux, the same for ever."""
+    """The uid of a role as an owner: above all uids of Linux, and always the same."""
     digest = hashlib.sha256(role.encode()).digest()[:8]
     number = int.from_bytes(digest, "big") & ((1 << _ROLE_NUMBER_BITS) - 1)
     return _FIRST_ROLE_NUMBER + number
 
 
 def is_number_of_role(uid: int) -> bool:
-    """Whether an owner's number is that of a role, and of no user of Linux."""
+    """Whether a uid belongs to a role, not to a user of Linux."""
     return uid >= _FIRST_ROLE_NUMBER
 
 
@@ -313,7 +313,7 @@ def role_of_certificate(certificate: Certificate, wanted: str) -> str | None:
 
 
 def read_rules(path: Path) -> Rules:
-    """The rules in a file. Raises InvalidArgument: one line that names the place in it."""
+    """The rules in a file. Raises InvalidArgument: one line that names the position in it."""
     document = _document(path)
     _check_words(document, "", path)
     tokens, certificates = (_table(document, name, path) for name in ("tokens", "certificates"))
@@ -396,7 +396,7 @@ def _check_words(table: Mapping[str, Any], name: str, path: Path) -> None:
 
 
 class AccessControl:
-    """Judges clients by rules; without rules everybody is the user of the server."""
+    """Authenticates and authorizes clients; without rules each is the user of the server."""
 
     def __init__(self, guard: AuthProvider | None = None) -> None:
         self.guard = guard
@@ -404,11 +404,11 @@ class AccessControl:
     def authenticate(
         self, method: str, data: bytes, certificate: Certificate | None = None
     ) -> Caller:
-        """Who a client is.
+        """The caller behind a client's proof.
 
-        method:      as Pulsar's auth_method_name, such as token; empty: none was given
-        data:        what proves it
-        certificate: what TLS has verified
+        method:      as Pulsar's auth_method_name, such as token; empty: the client sent none
+        data:        the proof
+        certificate: the certificate that TLS has verified
         raises:      NotAuthenticated
         """
         if self.guard is None:
@@ -416,7 +416,7 @@ class AccessControl:
         return self.guard.connected(method, data, certificate)
 
     def check(self, caller: Caller | None, action: str, place: TopicName | Resource | None) -> None:
-        """Raises NotAllowed unless a client may do this; place: None for the whole store."""
+        """Raises NotAllowed unless a client may do this; resource: None for the whole store."""
         if caller is None:
             if self.guard is None:
                 return
@@ -424,9 +424,10 @@ class AccessControl:
         caller.check(action, STORE if place is None else place)
 
     def become(self, caller: Caller) -> None:
-        """Make a client the owner of what this task, and tasks that it starts, begin from now on.
+        """Make a client the owner of everything that this task, and tasks that it starts, begin
+        from now on.
 
-        The store asks at each call who the owner is, so a superuser that is none any more loses its
+        The store reads the owner at each call, so a role that is no longer superuser loses its
         power at once.
         """
         ACTING.set(lambda: caller.owner)

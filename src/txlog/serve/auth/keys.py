@@ -1,17 +1,13 @@
-"""Owns the keys that tokens are signed with: a secret, a public key, or a JWKS file.
+"""Owns the keys that sign tokens: a secret, a public key, or a JWKS file; and checks of
+certificates.
 
-A key says which algorithms it is for, and no token has a say in it: a token that names another
-algorithm, `none` among them, finds no key. So nobody can sign with a public key as if it were a
-secret (RFC 8725, 3.1 and 3.2).
+The key decides which algorithms it is for. A token that names another algorithm, `none` for
+example, matches no key. So an attacker cannot use a public key as if it were a secret (RFC 8725,
+3.1 and 3.2).
 
     secret        HS256, from 48 bytes on HS384 too, from 64 HS512   (RFC 7518, 3.2)
     RSA           RS256 RS384 RS512 PS256 PS384 PS512, at least 2,048 bits
     EC            ES256 for P-256, ES384 for P-384, ES512 for P-521
-
-
-Owns the question whether a certificate was issued by one of the authorities of a file.
-
-Owns the making of keys that sign tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ SECRET_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048
 KEY_FILE_BYTES_MAX: Final = MIB
 JWKS_KEYS_MAX: Final = 100
-# Of a JWKS file, for a token that does not say which key it is signed with.
+# Keys of a JWKS file that are tried for a token without a key id.
 KEYS_TRIED_MAX: Final = 8
 
 _OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -47,7 +43,7 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SigningKey:
-    """One key, with all the algorithms it may be used with; its text never shows it."""
+    """One key and all algorithms it may be used with; its repr never shows the key."""
 
     algorithms: tuple[str, ...]
     value: bytes | PublicKey
@@ -55,7 +51,7 @@ class SigningKey:
 
 
 class SingleKey:
-    """A secret that both sides have."""
+    """One key that never changes: a shared secret, or a public key."""
 
     __slots__ = ("_key",)
 
@@ -63,15 +59,15 @@ class SingleKey:
         self._key = key
 
     def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
-        """The key, if it is for the algorithm; what a token calls it does not matter."""
+        """The key, if it is for the algorithm; the token's key id does not matter."""
         if algorithm in self._key.algorithms:
             yield self._key
 
     def reload(self) -> None:
-        """Nothing: another secret is another file of rules."""
+        """Do nothing: a new secret needs new rules."""
 
     def on_change(self, told: Callable[[], object]) -> None:
-        """Nothing: it never changes."""
+        """Do nothing: the key never changes."""
 
 
 class JwksFile:
@@ -86,11 +82,11 @@ class JwksFile:
         self._told: Callable[[], object] = list
 
     def on_change(self, told: Callable[[], object]) -> None:
-        """Call a function whenever other keys were read, in the thread that read them."""
+        """Call a function after each change of the keys, in the thread that read the file."""
         self._told = told
 
     def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
-        """The keys that a token of this algorithm and `kid` may be signed with."""
+        """The keys that may have signed a token of this algorithm and `kid`."""
         self._look()
         fitting = [key for key in self._keys if algorithm in key.algorithms]
         if name is not None:
@@ -103,21 +99,21 @@ class JwksFile:
         self._told()
 
     def _look(self) -> None:
-        """Read a file that has changed. A bad one is left alone until it changes again."""
+        """Read the file if it has changed. A bad file is not read again until it changes again."""
         try:
             seen = _stamp(self._path)
             if seen != self._seen:
                 self._seen = seen
                 self.reload()
         except InvalidArgument:
-            return  # whoever changes it has a signal to see the error: SIGHUP
+            return  # to see the error, the operator sends SIGHUP
 
 
 KeySource = SingleKey | JwksFile
 
 
 def read_secret(path: Path) -> SingleKey:
-    """The secret in a file, every byte of which counts; raises InvalidArgument."""
+    """The secret in a file: all of its bytes; raises InvalidArgument."""
     data = _read(path)
     if _is_public_or_private(data):
         raise InvalidArgument(
@@ -149,7 +145,7 @@ def read_public_key(path: Path) -> SingleKey:
 def read_private_key(
     path: Path,
 ) -> tuple[str, bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey]:
-    """What signs tokens, and with which algorithm: a private key, or else a secret.
+    """The key that signs tokens, and its algorithm: a private key, or else a secret.
 
     raises: InvalidArgument
     """
@@ -170,7 +166,7 @@ def read_private_key(
 
 
 def algorithms_of_secret(data: bytes) -> tuple[str, ...]:
-    """Those whose hash is not longer than the secret."""
+    """The algorithms whose hash is not longer than the secret."""
     return tuple(f"HS{8 * size}" for size in (32, 48, 64) if len(data) >= size)
 
 
@@ -187,7 +183,7 @@ def _public(found: object, place: str) -> SigningKey:
 
 
 def _read_jwks(path: Path) -> list[SigningKey]:
-    """The keys for signatures; those of kinds that are not known here are left out."""
+    """The keys for signatures; keys of unknown kinds are left out."""
     try:
         document = json.loads(_read(path))
     except (ValueError, RecursionError) as error:
@@ -231,7 +227,7 @@ def _key_of(one: Mapping[str, Any], place: str) -> SigningKey:
 
 
 def _is_public_or_private(data: bytes) -> bool:
-    """True for what would be a key of another kind, were it not taken for a secret."""
+    """Whether data that should be a secret is a public or private key."""
     if data.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-", b"{")):
         return True
     for load in (serialization.load_der_public_key, serialization.load_ssh_public_key):
@@ -267,17 +263,20 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def is_issued_by(certificate: bytes, authorities: bytes, now_ms: int) -> bool:
-    """True if one of the authorities signed the certificate itself, and both are valid now.
+    """Whether one of the authorities signed the certificate itself, and both are valid now.
 
-    certificate: of a client, as DER. authorities: certificates as PEM
-    A chain with authorities between them is not followed: the client sent it in its handshake, and
-    Python does not keep it.
+    certificate: a client's, as DER
+    authorities: certificates as PEM
+
+    Intermediate authorities are not followed: the client sent them in its handshake, and Python
+    does not keep them.
     """
     now = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
     try:
         leaf = x509.load_der_x509_certificate(certificate)
         known = x509.load_pem_x509_certificates(authorities)
-    except ValueError:  # OpenSSL reads what this library refuses: the client has to come again
+    # OpenSSL accepted the certificate, and this library does not: the client has to connect again
+    except ValueError:
         return False
     for authority in known:
         try:
@@ -296,7 +295,7 @@ SECRET_BYTES = 32
 
 
 class NewKey(NamedTuple):
-    """A new key: what signs, what checks (empty for a secret), and by which algorithm."""
+    """A new key: private and public part (empty for a secret), and its algorithm."""
 
     private: bytes
     public: bytes
@@ -304,7 +303,7 @@ class NewKey(NamedTuple):
 
 
 def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
-    """A key of the kind secret, rsa or ec."""
+    """A new key of the kind secret, rsa or ec."""
     if kind == "secret":
         return NewKey(random_bytes(SECRET_BYTES), b"", "HS256")
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey

@@ -1,20 +1,20 @@
-"""Owns the rules: which role may do what, and where.
+"""Owns the access rules: which role may do what, and where.
 
     produce, consume    on topics
-    admin               everything there, and the settings of what is there
-    look                names and figures; whoever may do anything at a topic may look at its
-                        namespace and tenant, where lists have only the topics that it may look
-                        at; at the store only with a rule for all of it
+    admin               everything below a resource, and its settings
+    look                names and figures. A role with any right at a topic may look at its
+                        namespace and tenant; lists there contain only topics that it may look
+                        at. The store itself needs a rule for the whole store
 
-A place is the store, a tenant, a namespace or a topic: a tuple of no, one, two or three names. A
-rule names a place and holds for all below it.
+A resource is the store, a tenant, a namespace or a topic: a tuple of zero to three names. A rule
+names a resource and covers everything below it.
 
     *                   the store
     acme/*              a tenant
     acme/shop/*         a namespace
     acme/shop/orders    a topic
-    acme/shop/or*       the topics that begin so
-    orders, or*         a topic of public/default, those that begin so
+    acme/shop/or*       the topics with this prefix
+    orders, or*         a topic of public/default, or the topics with this prefix
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOK: Final = "look"
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN, LOOK)
 ROLES_MAX: Final = 10_000
 ROLE_BYTES_MAX: Final = 256
-PLACES_MAX: Final = 1_000  # of one role and action
+PLACES_MAX: Final = 1_000  # for one role and action
 
 Resource = tuple[str, ...]
 STORE: Final[Resource] = ()
@@ -42,9 +42,10 @@ _KINDS: Final = ("tenant", "namespace", "topic")
 
 
 def is_role(role: object) -> bool:
-    """True for what can be a role: printable text of at most 256 bytes, not within spaces.
+    """Whether a value can be a role: printable text of at most 256 bytes, without spaces at its
+    ends.
 
-    Transactions are recorded with it, and an `&` would end the name of a key's owner in metrics.
+    Transactions record the role, and an `&` would end the name of a key's owner in metrics.
     """
     if not isinstance(role, str) or not 0 < len(role) <= ROLE_BYTES_MAX:
         return False
@@ -54,13 +55,13 @@ def is_role(role: object) -> bool:
 
 
 class ResourcePattern(NamedTuple):
-    """A place of a rule: whole names, then the beginning of one."""
+    """The resource of a rule: whole names, then the prefix of a name."""
 
     names: Resource
     beginning: str | None
 
     def covers(self, place: Resource) -> bool:
-        """True if the rule holds for a place."""
+        """Whether the rule applies to a resource."""
         count = len(self.names)
         if place[:count] != self.names:
             return False
@@ -69,7 +70,7 @@ class ResourcePattern(NamedTuple):
         return len(place) > count and place[count].startswith(self.beginning)
 
     def reaches(self, place: Resource) -> bool:
-        """True if the rule holds for something at or below a place."""
+        """Whether the rule applies to anything at or below a resource."""
         shared = min(len(self.names), len(place))
         if place[:shared] != self.names[:shared]:
             return False
@@ -84,7 +85,7 @@ class AccessPolicy:
     rules: Mapping[str, Mapping[str, tuple[ResourcePattern, ...]]] = field(default_factory=dict)
 
     def may(self, role: str, action: str, place: Resource) -> bool:
-        """True if a role may do it; who has admin of a place may do everything there."""
+        """Whether a role may do it; admin of a resource includes everything there."""
         if role in self.superusers:
             return True
         of = self.rules.get(role)
@@ -96,20 +97,20 @@ class AccessPolicy:
         return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
 
     def acts(self, role: str) -> bool:
-        """True if a role may produce, consume or administer anything."""
+        """Whether a role may produce, consume or administer anything."""
         of = self.rules.get(role, {})
         return role in self.superusers or any(of.get(name) for name in (PRODUCE, CONSUME, ADMIN))
 
 
 def resource_of(topic: TopicName) -> Resource:
-    """A topic as a place; its partitions are the same one."""
+    """A topic as a resource; its partitions share it."""
     return (topic.tenant, topic.namespace, topic.name)
 
 
 def read_policy(document: Mapping[str, object], name: str) -> AccessPolicy:
     """The rules in `superusers` and `[roles.NAME]` of a file; raises InvalidArgument.
 
-    name: what the file is called in errors
+    name: the file's name in errors
     """
     superusers = _texts(document.get("superusers", []), f"{name}: superusers", ROLES_MAX)
     for role in superusers:

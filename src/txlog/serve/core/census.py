@@ -1,9 +1,10 @@
-"""Owns Census: which topics and subscriptions there are, and who is told when that changes.
+"""Owns CatalogSnapshot: the topics and subscriptions of the store, and a watch for their changes.
 
-    a commit ─► the store is looked at, a few times a second at most ─► Census, if it is another one
-             ─► who is to know: clients that watch, or whose topic or subscription is gone
+    a commit ─► the watch reads the catalog, a few times a second at most ─► a snapshot, if the
+                catalog differs ─► clients that watch topics, or whose topic or subscription was
+                deleted
 
-It does not matter who changed it: a client, a command, another process.
+The watch sees changes by clients, by commands and by other processes alike.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import BrokerService
 
-GAP_SECONDS: Final = 0.05  # between looks at a store that is written to all the time
-AGAIN_SECONDS: Final = 1.0  # after one that failed, and may be repeated
+GAP_SECONDS: Final = 0.05  # between two reads of a store with steady writes
+AGAIN_SECONDS: Final = 1.0  # after a read that failed with a retryable error
 
 
 class CatalogSnapshot(NamedTuple):
-    """Which topics and subscriptions there are, by their numbers, which are not used again.
+    """The topics and subscriptions at one moment, by their numbers, which are never reused.
 
-    stamp:  another one if there are others
-    topics: name and partitions of each
+    stamp:  differs between different catalogs
+    topics: name and number of partitions of each
     """
 
     stamp: tuple[int, ...]
@@ -34,22 +35,22 @@ class CatalogSnapshot(NamedTuple):
 
     @classmethod
     def of(cls, view: View) -> CatalogSnapshot:
-        """Take it."""
+        """The snapshot of a view."""
         catalog = view.catalog
         topics = {one.number: (one.name, one.partitions) for one in catalog.topics.values()}
         return cls(_version(view), topics, frozenset(catalog.subscriptions))
 
     def lacks_topic(self, number: int) -> bool:
-        """Whether a topic is gone; one that came after the census is not."""
+        """Whether a topic was deleted; False for a topic newer than the snapshot."""
         return number < self.stamp[0] and number not in self.topics
 
     def lacks_subscription(self, number: int) -> bool:
-        """The same of a subscription."""
+        """Whether a subscription was deleted; False for one newer than the snapshot."""
         return number < self.stamp[2] and number not in self.subscriptions
 
 
 def _version(view: View) -> tuple[int, ...]:
-    one = view.catalog  # numbers only grow, so what came and went shows
+    one = view.catalog  # numbers only grow, so a create or delete always changes them
     known = len(one.topics), len(one.subscriptions)
     return one.next_topic, one.next_partition, one.next_subscription, *known
 
@@ -57,7 +58,7 @@ def _version(view: View) -> tuple[int, ...]:
 async def watch_catalog(
     service: BrokerService, told: Callable[[CatalogSnapshot], Awaitable[None]]
 ) -> None:
-    """Tell of each change, until it is cancelled, or the store cannot be read any more."""
+    """Call a function after each change, until cancelled or the store cannot be read."""
     store, waits = service.store._store, service.client._waits
     seen: tuple[int, ...] = ()
     while True:
@@ -67,7 +68,7 @@ async def watch_catalog(
             nonlocal looks
             looks += 1
             if store.read(_version) == seen:
-                return False if looks > 1 else None  # nothing, though something was told
+                return False if looks > 1 else None  # woken, but nothing has changed
             return store.read(CatalogSnapshot.of, fresh=False)
 
         try:

@@ -1,17 +1,11 @@
-"""Owns Address: where a listener listens, as an option says it; and the places for offloads.
+"""Owns the sockets of listeners: their addresses, sockets from systemd, and which may be exposed.
 
-Owns the rule who may be listened to: without authentication only this machine.
+    loopback            may be served without authentication
+    any other address   needs TLS and authentication, or the consent --insecure
 
-    loopback            anything goes
-    any other address   TLS and authentication, or a consent: --insecure
-
-What counts is where a socket is bound, so a name is what it resolves to, and a socket that was
-handed over by systemd is judged as well.
-
-
-Owns what systemd and a server tell each other: sockets that are handed over, and READY.
-
-Both are plain conventions (sd_listen_fds(3), sd_notify(3)), so no library is needed.
+The rule applies to the address that a socket is bound to. So a name counts as the addresses it
+resolves to, and sockets from systemd are checked as well. The conventions of systemd are simple
+(sd_listen_fds(3), sd_notify(3)), so this module needs no library for them.
 """
 
 from __future__ import annotations
@@ -57,7 +51,7 @@ class Address(NamedTuple):
 
 
 def places_of(option: str, given: Iterable[str]) -> dict[str, str]:
-    """The places for offloads by their names, each written NAME=DIRECTORY or NAME=s3://…
+    """The offload places by their names, each written NAME=DIRECTORY or NAME=s3://…
 
     raises: InvalidArgument (201)
     """
@@ -76,9 +70,9 @@ def places_of(option: str, given: Iterable[str]) -> dict[str, str]:
 
 
 def is_loopback(name: object) -> bool:
-    """True for the address of a socket that only this machine reaches; also a path of one."""
+    """Whether only this machine reaches a socket's address; also True for a path."""
     if isinstance(name, str | bytes):
-        return True  # of the file system
+        return True  # a Unix socket
     if not isinstance(name, tuple) or not name:
         return False
     try:
@@ -90,7 +84,7 @@ def is_loopback(name: object) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """True for the host of a listener at all addresses of its machine: 0.0.0.0 or ::."""
+    """Whether a listener at this host serves all addresses of its machine: 0.0.0.0 or ::."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -100,7 +94,7 @@ def is_wildcard(host: str) -> bool:
 def check_exposed(
     option: str, bound: socket.socket, *, has_tls: bool, has_auth: bool, is_insecure: bool
 ) -> None:
-    """Raises Usage, in one line that says what to add, unless a socket may be listened to."""
+    """Raises Usage, in one line that says what to add, if a socket must not be exposed."""
     name = bound.getsockname()
     if is_loopback(name) or is_insecure or (has_tls and has_auth):
         return
@@ -123,7 +117,7 @@ def bind_sockets(
     has_auth: bool,
     is_insecure: bool,
 ) -> list[socket.socket]:
-    """Sockets bound to all that a name resolves to, or those given; none listens yet.
+    """Sockets bound to all addresses that a name resolves to, or the given ones; none listens yet.
 
     raises: OSError, Usage; then nothing is open
     """
@@ -139,7 +133,7 @@ def bind_sockets(
 
 
 def _bound(address: Address) -> list[socket.socket]:
-    """With port 0 all of them get the port of the first."""
+    """New sockets. With port 0 the others get the port of the first."""
     made = list[socket.socket]()
     port = address.port
     found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -172,7 +166,7 @@ def systemd_sockets(environment: Mapping[str, str], pid: int) -> dict[str, list[
     A name may have several, such as one for each version of IP.
 
     raises: InvalidArgument for a descriptor that is no listening stream socket, and for one without
-            a name that is served: clients would wait there for ever
+            a name that is served: its clients would wait for ever
     """
     if environment.get("LISTEN_PID") != str(pid):
         return {}
@@ -207,13 +201,13 @@ def _taken(descriptor: int) -> socket.socket:
 
 
 def notify(environment: Mapping[str, str], state: str) -> None:
-    """Tell systemd, if it wants to know: READY=1, RELOADING=1, STOPPING=1, STATUS=…"""
+    """Send a state to systemd, if it wants it: READY=1, RELOADING=1, STOPPING=1, STATUS=…"""
     path = environment.get("NOTIFY_SOCKET", "")
     if path[:1] not in ("/", "@"):
         return
     address = f"\0{path[1:]}" if path[0] == "@" else path
     with (
-        suppress(OSError),  # nobody is there to be told
+        suppress(OSError),  # systemd does not listen
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told,
     ):
         told.sendto(state.encode(), address)

@@ -1,4 +1,6 @@
-"""Owns TLS of a server: its certificate, which can be replaced while it runs, and its clients'."""
+"""Owns the TLS of a server: its certificate, which can be replaced at run time, and its clients'
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from txlog.serve.auth.access import Certificate
 
 
 class _SslContext(ssl.SSLContext):
-    """A context that remembers which authorities it believes, as the bytes of their file."""
+    """A context that remembers the authorities it trusts, as the bytes of their file."""
 
     authorities = b""
 
 
 class TlsContext:
-    """What TLS connections begin with; those that are open keep the context of their handshake.
+    """The settings of new TLS connections; open connections keep the context of their handshake.
 
-    context:           for new connections
-    needs_certificate: a client without a verified certificate is let in nowhere
+    context: for new connections
+    needs_certificate: clients without a verified certificate are refused everywhere
     """
 
     __slots__ = ("_ca", "_certificate", "_key", "context", "needs_certificate")
@@ -33,7 +35,7 @@ class TlsContext:
         *,
         needs_certificate: bool = False,
     ) -> None:
-        """ca: who signs the certificates of clients. needs_certificate: only where ca is given.
+        """ca: the authorities that sign clients' certificates. needs_certificate: only with ca.
 
         raises: InvalidArgument
         """
@@ -44,17 +46,17 @@ class TlsContext:
     def reload(self) -> None:
         """Read certificate, key and authorities again, for new connections.
 
-        It is another context: OpenSSL only adds authorities to one, and never forgets any.
+        This makes a new context: OpenSSL only adds authorities to a context, and never removes any.
 
-        raises: InvalidArgument: they stay as they are
+        raises: InvalidArgument: the old ones stay in use
         """
         self.context = self._made()
 
     def certificate_of(self, ssl_object: object, now_ms: int) -> Certificate | None:
-        """The certificate of a client, if the authorities of the moment vouch for it.
+        """The certificate of a client, if the current authorities signed it.
 
-        ssl_object: what a transport calls so. A connection that began with other authorities keeps
-                    its certificate only if one of those of now has signed it.
+        ssl_object: as a transport names it. A connection that began with other authorities keeps
+                    its certificate only if a current authority has signed it directly.
         """
         if not isinstance(ssl_object, ssl.SSLObject | ssl.SSLSocket):
             return None
@@ -107,5 +109,5 @@ class TlsContext:
 
 
 def _no_password() -> bytes:
-    """A server is asked nothing while it starts."""
+    """Refuse a key with a password: a starting server cannot ask for one."""
     raise ValueError

@@ -1,8 +1,8 @@
-"""Owns the ASGI application: routes, the gate that each request passes, errors and headers.
+"""Owns the ASGI application: routes, the gate for each request, errors and headers.
 
-    app = application(Serving(client))      # client: an open txlog.aio.Client
+    app = application(HttpContext(client))      # client: an open txlog.aio.Client
 
-Every request goes through one function, the *gate* (core/gate), with what it wants to do.
+Every request passes one function, the *gate* (core/context), with the action it wants.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ENDPOINTS: Final[list[Endpoint]] = [
     )
     for endpoint in module.endpoint.endpoints
 ]
-# Nothing from elsewhere, no script or style in the page itself.
+# No resource of another site, no script or style in the page itself.
 SECURITY: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -91,7 +91,7 @@ _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 
 
 def application(serving: HttpContext) -> Starlette:
-    """The application over an open client; it neither opens nor closes it."""
+    """The application over an open client; it neither opens nor closes the client."""
     found: list[BaseRoute] = [
         *page.routes(serving),
         Route("/openapi.json", _openapi(serving)),
@@ -154,7 +154,7 @@ def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
         read = partial(_read, serving, request, endpoint, act)
         try:
             return await _answer(serving, request, read, is_slow=endpoint.is_slow)
-        except TypeError as error:  # a value of a body is of another type than a call takes
+        except TypeError as error:  # a value of the body has another type than the call expects
             if "body" not in given or isinstance(error, TxlogError):
                 raise
             raise InvalidArgument(f"the body does not fit: {error}") from error
@@ -169,9 +169,9 @@ async def _answer(
     *,
     is_slow: bool = False,
 ) -> Response:
-    """Read an answer when there is room, and hold its bytes until the client has taken them.
+    """Read an answer when there is room, and hold its bytes until the client has read them.
 
-    is_slow: it may take hours, and keeps nobody from reading meanwhile
+    is_slow: it may take hours, and does not keep other clients from reading
     """
     hold = serving.hold(request)
     try:
@@ -183,7 +183,7 @@ async def _answer(
             answer = await serving.read(hold, read, lambda answer: len(answer.body))
     except ConnectionResetError:
         raise InvalidArgument("the client has gone") from None
-    except BaseException:  # nothing is sent
+    except BaseException:  # no answer is sent
         hold.close()
         raise
     answer.background = BackgroundTask(hold.close)
@@ -193,7 +193,7 @@ async def _answer(
 async def _read(
     serving: HttpContext, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
 ) -> Response:
-    """The answer of an endpoint, from where its call belongs."""
+    """The answer of an endpoint, from the thread where its call belongs."""
     if endpoint.operation == PRODUCE and endpoint.takes("body"):
         return await serving.store(lambda client: response_for(act(client)))
     if endpoint.is_slow:
@@ -207,7 +207,7 @@ async def _read(
 
 
 async def _joined(serving: HttpContext, sliced: SlicedAnswer) -> Response:
-    """Read an answer slice by slice, with the calls of others in between, and encode it beside."""
+    """Read an answer slice by slice, with other calls in between; a thread encodes it."""
     body = bytearray()
     while True:
         piece = await serving.client.run(lambda _: next(sliced.pieces, None))
@@ -225,7 +225,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What is not ours: an unknown path, a method that a path does not have."""
+    """An error of the framework: an unknown path, or a method that a path does not have."""
     assert isinstance(error, HTTPException)
     path = f"{request.method} {request.url.path}"
     if error.status_code == 404:
@@ -238,16 +238,17 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _crashed(request: Request, error: Exception) -> Response:
-    """A bug; what is in its text stays here."""
+    """Answer a bug, without its text."""
     request.app.state.serving.failed(error)
     return response_of(InternalError(f"a bug: {type(error).__name__}"), 500)
 
 
 class SecurityMiddleware:
-    """What every response has: headers that keep a page to itself, and no request from another.
+    """Middleware that adds security headers to every response, and refuses requests from other
+    sites.
 
-    A browser says from where a request comes. A page of another site may neither change anything
-    nor read anything here.
+    A browser says which site a request comes from. A page of another site may neither change nor
+    read anything here.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -332,6 +333,6 @@ def _health(client: Store) -> tuple[str, int, str]:
 
 
 def _ready(client: Store) -> tuple[str, int, str]:
-    """The store can be read; TxlogError is an answer of its own."""
+    """Whether the store can be read; a TxlogError is an answer of its own."""
     client.status()
     return "ok", 200, _PLAIN

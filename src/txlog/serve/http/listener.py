@@ -1,4 +1,4 @@
-"""Owns HttpListener: an address that answers HTTP, and the program behind it."""
+"""Owns HttpListener: an address that answers HTTP, and the server behind it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 class _EmbeddedServer(uvicorn.Server):
     """uvicorn without listening sockets and signal handlers of its own.
 
-    The acceptor takes the connections, and the process has one way to stop.
+    The acceptor accepts the connections, and the process has one way to stop.
     """
 
     def install_signal_handlers(self) -> None:
-        """None."""
+        """Install none."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen nowhere."""
+        """Open no sockets."""
         await self.lifespan.startup()
         self.servers: list[asyncio.Server] = []
         self.started = True
@@ -45,21 +45,21 @@ GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
 MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
 
 
-# Of the store as a whole, and no secret: any role may see it.
+# Endpoints of the whole store without secrets: any role may use them.
 HARMLESS: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
-# What clients ask about the coordinators of transactions, which are of no topic.
+# Questions about the transaction coordinators, which belong to no topic.
 LOOKUPS: Final = frozenset(["partitions", "lookup"])
-# Whose it is decides, which the store knows.
+# Only the owner may use these; the store checks it.
 OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
-# For who looks after the process, and has no token.
+# For programs that monitor the process, and have no token.
 OPEN: Final = frozenset(["ready"])
 
 
 def gate_of(service: BrokerService) -> Gate:
-    """The gate that asks the authority of a server, by the token or certificate of a request.
+    """The gate that checks the token or certificate of a request by the rules of a server.
 
     A browser's WebSocket and EventSource send no headers: their token is in the query, as Pulsar's
-    clients have it.
+    clients send it.
     """
     authority = service.authority
 
@@ -105,7 +105,7 @@ def _is_harmless(action: Action) -> bool:
 
 
 def _join(connection: HTTPConnection, role: str | None) -> None:
-    """What the connection has of the memory counts for its role from now on."""
+    """From now on the memory of the connection counts for its role."""
     if role is not None:
         bounded: LimitedHttp = connection.state.bounded
         bounded.share.join(f"role {role}")
@@ -120,7 +120,7 @@ class HttpListener:
 
     def __init__(self, service: BrokerService, address: Address) -> None:
         self._address = address
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # BrokerService reports failures
         self._addresses: dict[str, str] = {}
         serving = self._serving = HttpContext(
             service.client,
@@ -142,7 +142,7 @@ class HttpListener:
         config = uvicorn.Config(
             LimitsMiddleware(self.application, service, address.host),
             http=LimitedHttp,
-            reset_contextvars=True,  # what one request acts for is none of the next one's
+            reset_contextvars=True,  # a request must not act for the owner of the one before
             log_config=None,
             lifespan="off",
             access_log=False,
@@ -182,11 +182,11 @@ class HttpListener:
         return made
 
     def judge_again(self) -> None:
-        """The rules have changed: what never ends by itself ends if they do not allow it."""
+        """The rules have changed: end long requests that they no longer allow."""
         self._serving.judge_again()
 
     async def drain(self) -> None:
-        """Take no new connections; answer what was asked."""
+        """Accept no new connections; answer the running requests."""
         if self._acceptor is not None:
             self._acceptor.close()
         self._serving.stop()

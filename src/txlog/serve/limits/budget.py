@@ -1,19 +1,22 @@
-"""Owns the budget of memory: what clients have in the process, and who waits for room.
+"""Owns the memory budget: the bytes that clients have in the process, and the queues of clients
+that wait for room.
 
-    MemoryBudget     all clients             `memory_bytes`
-      owner          a role or an address    three quarters of that
-        Share        one connection          `connection_bytes`
-          Hold       one frame, body or answer, from its first byte until nobody needs it
+    MemoryBudget         all clients             `memory_bytes`
+      owner              a role or an address    three quarters of that
+        MemoryShare      one connection          `connection_bytes`
+          Reservation    one frame, body or answer, from its first byte until it is no longer used
 
-A Hold counts bytes that exist, never bytes that a client only announced. When a pool is full,
-`reserve` waits, nobody reads from the client, and TCP holds it back. Waiters go on in order.
+A Reservation counts bytes that exist, never bytes that a client only announced. When a pool is
+full, `reserve` waits, the server stops reading from the client, and TCP slows the client down.
+Waiters proceed in order.
 
-Holds that each wait for the rest of their bytes could block one another for ever. So the eldest
-waiter that already has bytes becomes the *guest*: its bytes no longer count in any pool, and it
-goes on until it ends, as does the frame that brings its next bytes. There is one guest at a time.
-The process holds at most `memory_bytes` and one guest.
+Reservations that each wait for the rest of their bytes could block one another for ever. So the
+oldest waiter that already has bytes becomes the *guest*: its bytes no longer count in any pool, and
+it proceeds until it ends. The frame that brings its next bytes is a guest, too. There is one guest
+at a time. The process holds at most `memory_bytes` and one guest.
 
-The budget has no clock. Whoever reads or writes ends a client that stops while it has room.
+The budget has no clock. The code that reads from or writes to a client ends it if it stops while it
+has room.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ def _client_gone() -> ConnectionResetError:
 
 
 class _Waiter(NamedTuple):
-    """A waiter of a pool: how many bytes it wants, and what wakes it.
+    """A waiter of a pool: how many bytes it needs, and the future that wakes it.
 
-    is_own: it waits in the share of its client, which may be waiting for itself only
+    is_own: it waits in the share of its client, perhaps only for other bytes of that client
     """
 
     size: int
@@ -48,7 +51,7 @@ class _BytePool:
     """Bytes that some clients may have together, as a part of a larger pool.
 
     Large reservations wait for one another in order, and never take the last eighth. Small ones,
-    nearly all there are, find room there whatever the large ones do.
+    which are nearly all, find room there whatever the large ones do.
     """
 
     __slots__ = (
@@ -70,13 +73,13 @@ class _BytePool:
         self._small, self._large = deque[_Waiter](), deque[_Waiter]()
 
     def take(self, size: int) -> None:
-        """Count bytes that are here already, whether there is room or not."""
+        """Count bytes that exist already, even without room."""
         self._count(size)
         if self._parent is not None:
             self._parent.take(size)
 
     def release(self, size: int) -> None:
-        """Stop counting bytes; the first waiters that now have room go on."""
+        """Stop counting bytes; the first waiters that now have room proceed."""
         if self._parent is not None:
             self._parent.release(size)
         self._uncount(size)
@@ -84,8 +87,8 @@ class _BytePool:
     async def reserve(self, size: int, whole: int, hold: Reservation) -> None:
         """Wait until this pool and its parents have room, and count the bytes.
 
-        whole: bytes of what these are a part of
-        hold:  for which they are; a guest counts in no pool and waits for nobody
+        whole: the size of the whole frame or body that these bytes are part of
+        hold:  the reservation they are for; a guest counts in no pool and does not wait
         """
         await self._enter(size, whole, hold)
         if self._parent is None or hold.is_guest():
@@ -93,12 +96,12 @@ class _BytePool:
         self._climbing += size
         try:
             await self._parent.reserve(size, whole, hold)
-        except BaseException:  # it gave up, or its client has gone
+        except BaseException:  # cancelled, or the client has disconnected
             self._uncount(size)
             raise
         finally:
             self._climbing -= size
-        if hold.is_guest():  # it became one while it waited above
+        if hold.is_guest():  # it became the guest while it waited in the parent
             self._uncount(size)
 
     async def _enter(self, size: int, whole: int, hold: Reservation) -> None:
@@ -113,11 +116,11 @@ class _BytePool:
         queue.append(turn)
         try:
             await turn.granted
-        except BaseException:  # the same
+        except BaseException:  # cancelled, or the client has disconnected
             if not turn.granted.done() or turn.granted.cancelled() or turn.granted.exception():
                 turn.granted.cancel()
                 self._wake()
-            elif not hold.is_guest():  # it was its turn at that moment
+            elif not hold.is_guest():  # the pool had granted the bytes at that moment
                 self._uncount(size)
             raise
         finally:
@@ -149,7 +152,7 @@ class _BytePool:
                 queue.popleft()
 
     def _fits(self, size: int, *, is_large: bool) -> bool:
-        """In an empty pool anything fits: a frame may be larger than the budget."""
+        """Whether bytes fit. In an empty pool anything fits: a frame may exceed the budget."""
         most = self.bytes_max
         if is_large:
             most -= most // 8
@@ -157,12 +160,12 @@ class _BytePool:
 
 
 class MemoryBudget(_BytePool):
-    """Bytes that all clients together may have in the process.
+    """The bytes that all clients together may have in the process.
 
-    guest: the Hold whose bytes count in no pool, if there is one
+    guest: the Reservation whose bytes count in no pool, or None
 
-    A quarter more (`ahead`) is for what the server reads from busy clients before it knows the
-    size; from others it reads only little at once.
+    The server may read ahead a quarter more (`ahead`) from busy clients, before it knows a frame's
+    size. From other clients it reads only little at once.
     """
 
     __slots__ = ("_owners", "_waiting", "ahead", "guest")
@@ -175,13 +178,13 @@ class MemoryBudget(_BytePool):
         self._owners = WeakValueDictionary[str, _BytePool]()
 
     def share(self, owner: str, bytes_max: int) -> MemoryShare:
-        """The share of a new client; owner: its role, or its address while it has none."""
+        """The share of a new client; owner: its role, or its address while it has no role."""
         return MemoryShare(self, owner, bytes_max)
 
     def read_ahead(self, size: int) -> bool:
-        """Count bytes that may be read before they have room; False: there are too many.
+        """Count bytes that may be read before they have room; False: the limit is reached.
 
-        A size below 0 gives them back.
+        A negative size gives bytes back.
         """
         if size > 0 and self.ahead + size > self.bytes_max // 4:
             return False
@@ -196,7 +199,7 @@ class MemoryBudget(_BytePool):
         return pool
 
     def _choose_guest(self) -> None:
-        """Make the eldest waiter that has bytes the guest, unless there is one."""
+        """Make the oldest waiter that has bytes the guest, unless there already is one."""
         if self.guest is not None:
             return
         for hold, turn in self._waiting.items():
@@ -209,19 +212,19 @@ class MemoryBudget(_BytePool):
                 return
 
     def _end_guest(self) -> None:
-        """The guest has ended."""
+        """The guest has ended: choose another one."""
         self.guest = None
         self._choose_guest()
 
     def _fail_waiters(self, share: MemoryShare) -> None:
-        """Wake the waiters of a client that is gone, with an error."""
+        """Wake the waiters of a client that has disconnected, with an error."""
         for hold, turn in self._waiting.items():
             if hold.share is share and not turn.granted.done():
                 turn.granted.set_exception(_client_gone())
 
 
 class MemoryShare(_BytePool):
-    """What one client has of the budget; it gives back all of it when it ends."""
+    """The part of the budget that one client has; it returns all of it when it ends."""
 
     __slots__ = ("_main", "_siblings", "budget", "is_closed")
 
@@ -232,7 +235,7 @@ class MemoryShare(_BytePool):
         self._main, self._siblings = self, list[MemoryShare]()
 
     def join(self, owner: str) -> None:
-        """The client has said who it is: from now on that role has what it has."""
+        """The client has authenticated: its bytes now count for this role."""
         for share in self._siblings:
             share.join(owner)
         pool = self.budget._owner_pool(owner)
@@ -242,18 +245,18 @@ class MemoryShare(_BytePool):
             self._parent = pool
 
     def sibling(self, owner: str, bytes_max: int) -> MemoryShare:
-        """Another share of the same client, for what it keeps while it sends more."""
+        """Another share of the same client, for bytes that it keeps while it sends more."""
         share = MemoryShare(self.budget, owner, bytes_max)
         share._main = self
         self._siblings.append(share)
         return share
 
     def has_sibling_bytes(self) -> bool:
-        """Whether the client keeps something in another share."""
+        """Whether the client has bytes in another share."""
         return any(share.held for share in self._siblings)
 
     def is_same_client(self, other: MemoryShare) -> bool:
-        """Whether both are shares of one client."""
+        """Whether both shares belong to one client."""
         return self._main is other._main
 
     def check_open(self) -> None:
@@ -262,7 +265,7 @@ class MemoryShare(_BytePool):
             raise _client_gone()
 
     def hold(self) -> Reservation:
-        """A place for one frame, body or answer."""
+        """An empty reservation for one frame, body or answer."""
         return Reservation(self)
 
     def release(self, size: int) -> None:
@@ -271,7 +274,7 @@ class MemoryShare(_BytePool):
             super().release(size)
 
     def close(self) -> None:
-        """Give back what is left; tasks that wait for room get ConnectionResetError."""
+        """Give back all bytes; tasks that wait for room get ConnectionResetError."""
         for share in self._siblings:
             share.close()
         self.budget._fail_waiters(self)
@@ -283,9 +286,9 @@ class MemoryShare(_BytePool):
 
 
 class Reservation:
-    """The bytes of one frame, body or answer; it may grow while they come.
+    """The bytes of one frame, body or answer; it may grow while they arrive.
 
-    held: bytes that it has
+    held: its current size in bytes
     """
 
     __slots__ = ("_is_guest", "held", "share")
@@ -311,28 +314,28 @@ class Reservation:
         return self._is_guest
 
     def has_room(self) -> bool:
-        """Whether a reservation of nothing would not wait."""
+        """Whether a reservation of zero bytes would not wait."""
         return self._is_guest or self.share.has_room()
 
     async def reserve(self, size: int, whole: int = 0) -> None:
-        """Wait until there is room for so many bytes more, and count them; one task at a time.
+        """Wait until there is room for this many bytes more, and count them; one task at a time.
 
-        whole:  bytes of all that the hold is for, if these are a part; it decides whether they
-                count as large
+        whole:  the final size of the reservation, if these bytes are a part; it decides whether
+                they count as large
         raises: ConnectionResetError, once the share is closed
         """
         share = self.share
         share.check_open()
         if not self.is_guest():
             await share.reserve(size, max(size, whole), self)
-        if share.is_closed:  # it was closed in the moment in which it had room
+        if share.is_closed:  # closed at the moment in which it got room
             if not self.is_guest():
                 _BytePool.release(share, size)
             raise _client_gone()
         self.held += size
 
     def take(self, size: int) -> None:
-        """Count bytes that are here already, whether there is room or not."""
+        """Count bytes that exist already, even without room."""
         self.held += size
         if not self.is_guest():
             self.share.take(size)
@@ -347,7 +350,7 @@ class Reservation:
             self.close()
 
     def close(self) -> None:
-        """Stop counting all of them; the hold can be used for something else then."""
+        """Stop counting all of its bytes; the reservation can be used again."""
         held, self.held = self.held, 0
         if self._is_guest:
             self._is_guest = False
@@ -363,11 +366,11 @@ class Reservation:
         self._is_guest = True
 
     def start_waiting(self, turn: _Waiter) -> bool:
-        """Note that it waits; False: it need not, as it is the guest now."""
+        """Register as a waiter; False: it is the guest now, and need not wait."""
         budget = self.share.budget
         guest = budget.guest
         if guest is not None and guest.share.is_same_client(self.share) and not turn.is_own:
-            self.become_guest()  # what the guest still lacks comes this way
+            self.become_guest()  # this frame brings the bytes that the guest lacks
             self.share.release(self.held)
             return False
         budget._waiting[self] = turn
@@ -377,12 +380,14 @@ class Reservation:
         return not self.is_guest()
 
     def stop_waiting(self) -> None:
-        """Note that it does not wait any more."""
+        """Unregister as a waiter."""
         self.share.budget._waiting.pop(self, None)
 
 
 class OutboundBytes:
-    """Bytes in the process that the server has sent and clients have not taken."""
+    """Bytes that the server has sent, that clients have not read, and that are still in the
+    process.
+    """
 
     __slots__ = ("bytes_max", "peak", "used")
 
@@ -391,12 +396,12 @@ class OutboundBytes:
         self.used = self.peak = 0
 
     def add(self, size: int) -> None:
-        """Count more, or with a size below 0 less."""
+        """Count more bytes, or fewer with a negative size."""
         self.used += size
         self.peak = max(self.peak, self.used)
         assert self.used >= 0
 
     @property
     def is_large(self) -> bool:
-        """True while the server delivers nothing more to clients that are behind."""
+        """Whether the server now delivers nothing more to slow clients."""
         return self.used > self.bytes_max

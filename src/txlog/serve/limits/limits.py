@@ -1,13 +1,11 @@
-"""Owns the limits of a server: what clients may use at most, and the counters that see to it.
+"""Owns the limits of a server: the most that clients may use, and the counters that enforce it.
 
-A client that sends more bytes than there is room for waits (`budget`). One that asks for more
-connections, producers or consumers is refused with 509 (Pulsar's TooManyRequests, HTTP's 429).
-
-
-Owns the descriptors of the process: how many it may have, and how many clients get of them.
+A client that sends more bytes than there is room for has to wait (`budget`). A client that wants
+more connections, producers or consumers than allowed is refused with 509 (Pulsar's TooManyRequests,
+HTTP's 429).
 
 A connection is one descriptor, and so is a consumer, which holds a lock file. Without a descriptor
-the store cannot open its journal, so a part is kept back for its files.
+the store cannot open its journal, so the server reserves some for the store's files.
 """
 
 from __future__ import annotations
@@ -27,12 +25,13 @@ from txlog.base.suggest import suggestion
 from txlog.engine.storage.disk.posix import descriptor_limit
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain
 
-# A frame of a client that has not said who it is: CONNECT, and no more.
+# The first frame of a client, which is CONNECT; nothing else comes before authentication.
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB
-# A frame may take this much longer for each byte: slower is no client but an attack.
+# The time limit of a frame grows with its size at this rate: a slower sender is an attack.
 FRAME_BYTES_PER_SECOND_MIN: Final = 256 * KIB
 DROPS_TRIED_MAX: Final = 8
-# Parts of what all share: what is kept for holders with few, and how many are few.
+# Of a shared resource one part in KEPT is reserved for holders with few. A holder with less than
+# one part in FEW of it has few.
 KEPT: Final = 8
 FEW: Final = 512
 _COUNT_MAX: Final = 1_000_000
@@ -41,20 +40,20 @@ _TOO_MANY: Final = 509
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What clients may use at most; 0 lifts a rate.
+    """The most that clients may use; 0 lifts a rate.
 
-    connections, connections_per_address: open at once, of clients that have said who they are
-    connecting:               open at once, of clients that have not
-    producers, consumers:     of one connection
-    consumers_in_all:         of all connections; each holds a lock file
-    commands:                 of one connection that wait for an answer
-    memory_bytes:             what all clients have sent and is not stored or answered yet
-    connection_bytes:         the same of one client; also what it was sent and has not read
+    connections, connections_per_address: open at once, authenticated
+    connecting: open at once, not authenticated yet
+    producers, consumers: of one connection
+    consumers_in_all: of all connections; each holds a lock file
+    commands: of one connection that wait for an answer
+    memory_bytes: bytes that all clients have sent and that are not stored or answered yet
+    connection_bytes: the same for one client; also bytes that it was sent and has not read
     bytes_per_second, commands_per_second: read from one connection
-    connect_timeout_ms:       until a client has said who it is, or has sent the head of a request
-    frame_timeout_ms:         until a frame or body that has begun is whole, if it is small
-    idle_timeout_ms:          a client that is silent for so long is asked, and then dropped
-    stop_timeout_ms:          from the signal that stops the server to its end, whatever clients do
+    connect_timeout_ms: until a client has authenticated, or has sent the head of a request
+    frame_timeout_ms: until a small frame or body that has begun is complete
+    idle_timeout_ms: after this silence the server pings a client, and then drops it
+    stop_timeout_ms: from the signal that stops the server to its end, whatever clients do
     """
 
     connections: int = 2_000
@@ -75,7 +74,7 @@ class Limits:
 
     @classmethod
     def parse(cls, option: str, given: Iterable[str]) -> Limits:
-        """The limits with those of an option, each written NAME=VALUE; raises InvalidArgument."""
+        """The limits with an option's values, each written NAME=VALUE; raises InvalidArgument."""
         known = {one.name: one.default for one in fields(cls)}
         found = dict[str, int]()
         for text in given:
@@ -89,17 +88,17 @@ class Limits:
         return cls(**found)
 
     def as_dict(self) -> dict[str, int]:
-        """All of them by name."""
+        """All limits by name."""
         return asdict(self)
 
 
 class SharedResource(NamedTuple):
-    """Something that all clients share.
+    """A resource that all clients share.
 
-    name:    of its limit, or in words where the store has the bound
-    bound:   how much there is
-    counted: whose share is counted
-    answer:  what a client is told that has its share
+    name:    of its limit, or in words if the store sets the bound
+    bound:   how much there is in all
+    counted: the kind of holder that has a share
+    answer:  the server's answer to a holder that has used up its share
     """
 
     name: str
@@ -157,19 +156,19 @@ def _value(option: str, name: str, text: str) -> int:
 
 
 def too_many_error(what: str, limit: int) -> TryAgain:
-    """The error of a client that asks for one more."""
+    """The error for a client that wants one more than allowed."""
     return TryAgain(f"there are {limit} {what} already, the most allowed", code=_TOO_MANY)
 
 
 def host_of(peer: object) -> str:
-    """The address of a peer, without its port; empty for one of this machine's file system."""
+    """The address of a peer, without its port; empty for a Unix socket."""
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an address of IPv4, or the /64 network of one of IPv6.
+    """The unit that counts as one address: an IPv4 address, or the /64 network of an IPv6 address.
 
-    Whoever has an address of IPv6 usually has all 2^64 of its network.
+    A host with an IPv6 address usually has all 2^64 addresses of its network.
     """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
@@ -183,23 +182,25 @@ def network_of(address: str) -> str:
 
 
 def has_fair_share(own: int, used: int, limit: int) -> bool:
-    """Whether a holder may take one more of what all holders share.
+    """Whether a holder may take one more of a resource that all holders share.
 
-    Of seven eighths it may have as many as are left: one holder alone gets half of them, the next
-    one a quarter. The last eighth is for holders that have few, at least one each. So many holders
-    that take all they can leave something for the next one, and nobody has to configure shares.
+    A holder may have as many as are left of seven eighths: a single holder gets half, the next one
+    a quarter. The last eighth is for holders that have few, at least one each. So even if many
+    holders take all they can, something is left for the next one, and shares need no configuration.
 
-    own: what the holder has; used: what all have; limit: what there is
+    own:   how many the holder has
+    used:  how many all have
+    limit: how many there are
     """
     few = max(1, limit // FEW)
     return own < limit - limit // KEPT - used or (own < few and used < limit)
 
 
 class ConnectionSlot:
-    """The place of one connection among those that are open; `leave` may be called repeatedly.
+    """The slot of one open connection; `leave` may be called repeatedly.
 
-    network: where it comes from (network_of)
-    drop:    ends the connection; False: not yet, as it may just be about to say who it is
+    network: the network of its client (network_of)
+    drop:    ends the connection; False: not yet, as the client may be about to authenticate
     """
 
     __slots__ = ("_seats", "drop", "holder", "is_taken", "network")
@@ -210,29 +211,30 @@ class ConnectionSlot:
         self.is_taken = False
 
     def take(self, role: str | None, *, is_superuser: bool = False) -> None:
-        """The client has said who it is: count it among those that stay.
+        """The client has authenticated: move its slot to the authenticated connections.
 
-        role: None without rules
+        role:   None without rules
         raises: TryAgain (509): there are too many, in all, of its address or of its role
         """
         if not self.is_taken:
             self._seats._take(self, role, is_bounded=role is not None and not is_superuser)
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """The connection has ended: free the slot."""
         self._seats._leave(self)
 
 
 class ConnectionLimit:
-    """Which connections are open: those that have said who they are, and those that have not yet.
+    """The open connections: those that have authenticated, and those that have not yet.
 
-    The latter are counted from their first moment, before TLS, and apart, so that they keep no
-    client out. Without room the oldest of them goes: a client says who it is within milliseconds.
-    The one that goes is of the same address, if that has its share; else of the address with most.
+    The latter count from their first moment, before TLS, and separately, so that they keep no
+    client out. If there is no room, the server drops the oldest connection that has not
+    authenticated: a real client does that within milliseconds. It drops one of the same address, if
+    that has used up its share; else of the address with most connections.
 
-    count:   of the connections that have said who they are
-    waiting: of the others
-    is_full: nothing could be dropped for the last one that came: take no more for a moment
+    count:   of authenticated connections
+    waiting: of the other connections
+    is_full: no connection could be dropped for the newest one: accept nothing for a moment
     """
 
     __slots__ = ("_by_network", "_by_role", "_limits", "_waiting", "count", "is_full", "waiting")
@@ -240,14 +242,14 @@ class ConnectionLimit:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_network, self._by_role = Counter[str](), Counter[str]()
-        self._waiting: dict[str, dict[ConnectionSlot, None]] = {}  # the oldest first
+        self._waiting: dict[str, dict[ConnectionSlot, None]] = {}  # oldest first
         self.count = self.waiting = 0
         self.is_full = False
 
     def arrive(self, address: str, drop: Callable[[], bool]) -> ConnectionSlot:
-        """Count a connection that was accepted; another one may have to go for it.
+        """Count a connection that was accepted; another one may be dropped for it.
 
-        drop: see Seat
+        drop: as in ConnectionSlot
         """
         network, limit = network_of(address), self._limits.connecting
         own = len(self._waiting.get(network, ()))
@@ -262,13 +264,13 @@ class ConnectionLimit:
         return seat
 
     def make_room(self) -> bool:
-        """Drop the oldest that has not said who it is, of the address with most; False: none."""
+        """Drop the oldest unauthenticated connection of the address with most; False: none."""
         if not self._waiting:
             return False
         return self._drop(max(self._waiting, key=lambda network: len(self._waiting[network])))
 
     def _drop(self, network: str) -> bool:
-        """Drop one of the oldest of an address; False: none of them is to be dropped yet."""
+        """Drop one of the oldest of an address; False: it is too early for each."""
         for seat in list(islice(self._waiting[network], DROPS_TRIED_MAX)):
             if seat.drop():
                 seat.leave()
@@ -292,7 +294,7 @@ class ConnectionLimit:
             self._by_role.update((role, f"{role} {network}"))
 
     def _check_share(self, named: str, network: str, role: str) -> None:
-        """Raises TryAgain if a role has its share, of all connections or of its address."""
+        """Raises TryAgain if a role has used up its share, of all connections or of its address."""
         limits = self._limits
         for own, used, limit in (
             (self._by_role[role], self.count, limits.connections),
@@ -329,20 +331,20 @@ class ConnectionLimit:
 
 
 class Quota:
-    """How many of one thing all clients have, and how many each holder has."""
+    """The use of one resource, in all and by holder."""
 
     __slots__ = ("_of", "_what", "limit", "used")
 
     def __init__(self, what: str, limit: int) -> None:
-        """what: the thing, in the plural"""
+        """resource: its name, in the plural"""
         self._what, self.limit = what, limit
         self._of = Counter[str]()
         self.used = 0
 
     def take(self, holder: str, *, is_bounded: bool = True) -> None:
-        """One more.
+        """Count one more.
 
-        is_bounded: the holder has only its share
+        is_bounded: the holder is limited to its share
         raises:     TryAgain (509)
         """
         own = self._of[holder]
@@ -354,7 +356,7 @@ class Quota:
         self.used += 1
 
     def give(self, holder: str) -> None:
-        """One less; a holder without any is forgotten."""
+        """Count one less; a holder without any is forgotten."""
         self.used -= 1
         self._of[holder] -= 1
         if not self._of[holder]:
@@ -362,7 +364,7 @@ class Quota:
 
 
 class RateLimiter:
-    """How much may be read in a second: a bucket that fills with time, and holds one second."""
+    """Limits how much is read in a second: a token bucket that holds one second."""
 
     __slots__ = ("_clock", "_debt", "_per_second", "_seen")
 
@@ -372,7 +374,7 @@ class RateLimiter:
         self._debt, self._seen = 0.0, clock()
 
     def spend(self, amount: int) -> float:
-        """Count what was read; returns how many seconds to read nothing."""
+        """Count the amount that was read; returns for how many seconds to read nothing."""
         if not self._per_second:
             return 0.0
         now = self._clock()
@@ -382,13 +384,13 @@ class RateLimiter:
 
 
 WANTED_MAX: Final = 1 << 20
-KEPT_MAX: Final = 512  # for files of the store, and for what the process itself has open
-KEPT_PART: Final = 3  # of so few descriptors that this is less: a third
-CONNECTING_PART, CONSUMERS_PART = 8, 3  # of what is left, where that is too little for the limits
+KEPT_MAX: Final = 512  # for files of the store, and for other open files of the process
+KEPT_PART: Final = 3  # if there are so few descriptors that a third of them is less
+CONNECTING_PART, CONSUMERS_PART = 8, 3  # of the rest, if that is too little for the limits
 
 
 def raise_descriptor_limit() -> int:
-    """How many descriptors the process may have, after its limit was raised as far as it can be."""
+    """Raise the process's limit of descriptors as far as possible; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -398,10 +400,10 @@ def raise_descriptor_limit() -> int:
 
 
 def check_free_descriptors() -> None:
-    """Raises TryAgain (509) if clients have all descriptors but those for files of the store.
+    """Raises TryAgain (509) if only the store's reserved descriptors are left.
 
-    The kernel gives the lowest number that is free, so the number of a new one says how many are
-    open at least.
+    The kernel assigns the lowest free number, so a new descriptor's number says how many are open
+    at least.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         number = probe.fileno()
@@ -410,16 +412,16 @@ def check_free_descriptors() -> None:
 
 
 def leaves_enough_for_store(number: int, descriptors: int) -> bool:
-    """Whether a descriptor of this number leaves enough for the files of the store."""
+    """Whether a descriptor of this number leaves enough for the store's files."""
     return number < descriptors - min(KEPT_MAX, descriptors // KEPT_PART) // 2
 
 
 def fit_limits(
     limits: Limits, descriptors: int, tell: Callable[[str, dict[str, object]], object]
 ) -> Limits:
-    """The limits, lowered where the process has too few descriptors for what they allow.
+    """The limits, lowered if the process has too few descriptors for them.
 
-    tell: is told of each that is lower
+    tell: gets an event for each limit that was lowered
     """
     room = descriptors - min(KEPT_MAX, descriptors // KEPT_PART)
     connecting = min(limits.connecting, max(1, room // CONNECTING_PART))

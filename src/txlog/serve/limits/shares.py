@@ -1,10 +1,10 @@
-"""Owns the shares of roles in what a store has room for: open transactions, keys and topics.
+"""Owns the shares of roles in open transactions, keys and topics of a store.
 
-The store knows one bound for all. A role has its share of it (`limits.has_share`), so that
-none of them, with whatever rights, keeps the others from their work. Superusers, commands and
-programs on the machine of the store have no share: they may use what is left.
+The store has one bound for all users. A role has its share of it (`limits.has_fair_share`), so that
+no role, whatever its rights, keeps the others from their work. Superusers, commands and programs on
+the store's machine have no share: they may use everything that is left.
 
-The functions run in the thread of the store, for the owner that the task acts for.
+The functions run in the store's thread, for the owner that the task acts for.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
 
-KEYS_MAX: Final = 100_000  # of all roles; one that was deleted leaves a tombstone, and counts
-# Topics that only superusers, commands and programs can make.
+KEYS_MAX: Final = 100_000  # of all roles; a deleted key leaves a tombstone, and counts
+# Topics that only superusers, commands and programs can create.
 TOPICS_KEPT: Final = TOPICS_MAX // 8
 Owner = tuple[int, str]
 
 
 class OpenTransactions:
-    """Transactions that have not ended, by owner; those that a group begins are counted as well."""
+    """Open transactions by owner, including those that the current group begins."""
 
     def __init__(self, store: Store, coordinator: int, more: int) -> None:
-        """Of one coordinator, which has a bound of its own; more: how many may be begun now."""
-        self._limit = store.settings.txn_active_max  # 0: there is none
+        """coordinator: it has a bound of its own; more: how many may be begun now"""
+        self._limit = store.settings.txn_active_max  # 0: unlimited
         self._by_owner = Counter[int]()
 
         def count(view: View) -> int:
@@ -48,7 +48,7 @@ class OpenTransactions:
         self._used = store.read(count, fresh=False)
 
     def take(self, owner: Owner) -> None:
-        """Count one more. Raises TryAgain (509) where a role has its share."""
+        """Count one more. Raises TryAgain (509) if its role has used up its share."""
         uid, role = owner
         own = self._by_owner[uid]
         if (
@@ -64,7 +64,7 @@ class OpenTransactions:
 def check_key_share(client: Client, key: str) -> int:
     """The coordinator of a key.
 
-    raises: TryAgain (509) for a new one of a role that has its share
+    raises: TryAgain (509) for a new key of a role that has used up its share
     """
     uid, role = client._disk.owner()
 
@@ -81,7 +81,7 @@ def check_key_share(client: Client, key: str) -> int:
 
 
 def _keys_by_role(view: View) -> Counter[int]:
-    """How many keys each role has, tombstones included."""
+    """The number of keys of each role, tombstones included."""
     counts = Counter[int]()
     for kind, number, _ in view.known():
         if kind == "key":
@@ -92,7 +92,7 @@ def _keys_by_role(view: View) -> Counter[int]:
 
 
 def check_topic_share(client: Client) -> None:
-    """Raises TryAgain (509) if roles may make no more topics: the last ones are not for them."""
+    """Raises TryAgain (509) if roles may make no more topics: the rest is reserved."""
     uid, _ = client._disk.owner()
     count = client._store.read(lambda view: len(view.catalog.topics), fresh=False)
     if is_number_of_role(uid) and count >= TOPICS_MAX - TOPICS_KEPT:

@@ -1,9 +1,8 @@
-"""Owns Chunks: the chunks of one message that have come so far, and the memory that they take.
+"""Owns payloads: messages of a SEND as rows of Arrow, rows as messages to a consumer, and chunks.
 
-Owns payloads: messages of a SEND as rows of Arrow, and rows as what a consumer is sent.
-
-A batch is, message for message: size (4), SingleMessageMetadata, value. These are read and written
-here by hand, as a message of the protobuf runtime for each would cost more than all the rest.
+A batch has for each message: size (4), SingleMessageMetadata, value. This module reads and writes
+these by hand: an object of the protobuf runtime for each message would cost more than all other
+work.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from txlog.serve.limits.budget import Reservation
     from txlog.serve.pulsar.messages import Proto
 
-CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
+CHUNK_BYTES: Final = 256  # the memory of a chunk besides its payload
 
 
 class ChunkedMessage:
-    """The chunks of one message so far.
+    """The chunks of a message that have arrived, and the memory that they take.
 
     head:      the metadata of the first chunk
-    sequences: first and highest of each chunk
+    sequences: first and highest sequence of each chunk
     """
 
     def __init__(self, head: Proto, hold: Reservation, bytes_max: int, idle_seconds: float) -> None:
@@ -59,7 +58,7 @@ class ChunkedMessage:
         self._waits = self._has_ended = False
 
     def add(self, head: Proto, payload: memoryview, sequences: tuple[int, int]) -> None:
-        """Take the next chunk. Raises InvalidMessage: it is not the next one."""
+        """Add the next chunk. Raises InvalidMessage: it is not the next one."""
         if self._has_ended or self.head.uuid != head.uuid or head.chunk_id != len(self.sequences):
             raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
         if not payload:
@@ -71,12 +70,12 @@ class ChunkedMessage:
         self._watch()
 
     def whole(self) -> memoryview:
-        """All bytes; nothing more is to come, but the memory counts until `end`."""
+        """All bytes, once the last chunk has arrived; the memory counts until `end`."""
         self._stop()
         return memoryview(self._data)
 
     async def room(self) -> None:
-        """Wait until there is room for what came; the connection reads nothing meanwhile."""
+        """Wait until there is room for the chunks; the connection reads nothing meanwhile."""
         if self.has_ended():
             return
         size = len(self._data) + CHUNK_BYTES * len(self.sequences)
@@ -89,11 +88,11 @@ class ChunkedMessage:
             self._hold.close()
 
     def has_ended(self) -> bool:
-        """Whether nothing more is to come, and nothing counts."""
+        """Whether the message has ended, so that it takes no more chunks and no memory."""
         return self._has_ended
 
     def end(self) -> None:
-        """It is stored or refused, or its producer has gone."""
+        """The message was stored or refused, or its producer has closed."""
         self._has_ended = True
         self._stop()
         self._data = bytearray()
@@ -105,7 +104,7 @@ class ChunkedMessage:
         self._timer = loop.call_later(self._idle_seconds, self._late)
 
     def _late(self) -> None:
-        if self._waits:  # for others: its own time stands still
+        if self._waits:  # it waits for memory: that time does not count
             self._watch()
         else:
             self.end()
@@ -117,23 +116,23 @@ class ChunkedMessage:
 
 
 _SIZE = Struct(">I")
-VERSION: Final = Struct(">q")  # of a schema, as clients know it
+VERSION: Final = Struct(">q")  # a schema version, as clients write it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
-MESSAGES_MAX: Final = ids.UNCUT_MAX  # of a batch
+MESSAGES_MAX: Final = ids.UNCUT_MAX  # in a batch
 PAIRS_MAX: Final = 100_000  # properties of all messages of a batch
-ROW_BYTES: Final = 120  # of a message in memory, beside its value
+ROW_BYTES: Final = 120  # of a message in memory, besides its value
 PAIR_BYTES: Final = 200  # of a property
-# A SEND with more is read beside the event loop: others would wait for it.
+# A larger SEND is read in a thread: in the event loop it would block other clients.
 COUNT_SMALL, BYTES_SMALL = 1_000, 192 << 10
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 
 
 def is_large(head: Proto, payload: memoryview) -> bool:
-    """Whether the messages of a SEND are to be read beside the event loop.
+    """Whether a thread should read the messages of a SEND.
 
     raises: InvalidMessage: more messages in a batch than ids can name
     """
-    if head.encryption_keys:  # it is kept as it came
+    if head.encryption_keys:  # it is stored as it came
         return False
     size, count = len(payload), 0
     if head.compression != _NONE:
@@ -147,7 +146,7 @@ def is_large(head: Proto, payload: memoryview) -> bool:
 
 
 def unpacked_size(head: Proto, payload: memoryview) -> int:
-    """How many bytes of memory the messages of a SEND take at most, once they are read."""
+    """The most memory that the messages of a SEND take once they are read, in bytes."""
     size: int = len(payload)
     if head.compression != _NONE:
         size += 2 * head.uncompressed_size
@@ -161,7 +160,8 @@ def unpacked_size(head: Proto, payload: memoryview) -> int:
 class UnpackedSend(NamedTuple):
     """The messages of a SEND.
 
-    size: bytes of memory that they take; payload_bytes: of what was sent, uncompressed
+    size:          the memory that they take, in bytes
+    payload_bytes: the size of the payload, uncompressed
     """
 
     columns: SendColumns
@@ -172,7 +172,7 @@ class UnpackedSend(NamedTuple):
 def unpack_send(head: Proto, payload: memoryview, most: int) -> UnpackedSend:
     """Decompress a SEND, and read its messages.
 
-    most: bytes that it may have uncompressed
+    most:   the largest allowed size when uncompressed, in bytes
     raises: InvalidMessage, LimitExceeded
     """
     data = payload
@@ -184,9 +184,9 @@ def unpack_send(head: Proto, payload: memoryview, most: int) -> UnpackedSend:
 
 
 def decompress(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
-    """The payload as it was before it was compressed; never more than `most` bytes are made.
+    """The uncompressed payload; this never makes more than `most` bytes.
 
-    size: what the client says that it was
+    size:   the uncompressed size, as the client declares it
     raises: InvalidMessage
     """
     if kind == _NONE:
@@ -209,9 +209,9 @@ def decompress(kind: int, size: int, payload: memoryview, most: int) -> memoryvi
 class SendColumns:
     """Messages of one SEND, by column.
 
-    is_alone:  it is one message that came in no batch, to be delivered at once
-    is_single: it is one message that came in no batch
-    pairs:     properties of all of them
+    is_alone:  the SEND is one message without a batch, and without a delivery time
+    is_single: the SEND is one message without a batch
+    pairs:     the number of properties of all messages
     """
 
     __slots__ = (
@@ -237,7 +237,7 @@ class SendColumns:
         self.pairs = 0
 
     def add(self, head: Proto, value: bytes, sequence: int) -> None:
-        """A message by its metadata, of either kind."""
+        """Add a message by its metadata, of either kind."""
         self.values.append(None if head.null_value else value)
         self.keys.append(_key_of(head))
         pairs = [(pair.key, pair.value) for pair in head.properties]
@@ -252,10 +252,11 @@ class SendColumns:
 
 
 def rows_of_all(sent: list[SendColumns], partitions: list[int]) -> pa.RecordBatch:
-    """The rows of a SEND, or of many that are one message each; columns nobody gave are left out.
+    """The rows of a SEND, or of many SENDs of one message each; columns without values are left
+    out.
 
-    Of many all but the first have no properties. An empty map of properties, instead of none, says
-    that a message came in no batch (`ids`).
+    Of many SENDs only the first may have properties. An empty map of properties, instead of none,
+    marks a message that came without a batch (`ids`).
     """
     first = sent[0]
     properties = first.properties
@@ -304,7 +305,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> SendColumns:
     columns = SendColumns()
     if metadata.HasField("deliver_at_time") and metadata.deliver_at_time > 0:
         columns.deliver_at = metadata.deliver_at_time
-    if metadata.encryption_keys:  # a batch of them is one row, with its last number
+    if metadata.encryption_keys:  # an encrypted batch is one row, with its last sequence
         last = max(metadata.sequence_id, metadata.highest_sequence_id)
         columns.add(metadata, bytes(payload), last)
         columns.properties[0] = [*(columns.properties[0] or ()), property_of(metadata)]
@@ -313,7 +314,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> SendColumns:
         columns.is_alone, columns.is_single = columns.deliver_at is None, True
     else:
         _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
-    if max(columns.sequences) > INT64_MAX:  # numbered on from that of the SEND
+    if max(columns.sequences) > INT64_MAX:  # sequences of a batch count up from the SEND's
         raise InvalidMessage("a sequence id does not fit into 63 bits")
     return columns
 
@@ -363,13 +364,13 @@ def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryvie
 
 
 def _fill(columns: SendColumns, count: int) -> None:
-    """Messages without a key, properties and time were not noted there."""
+    """Append None for messages without a key, properties and time."""
     for column in (columns.keys, columns.properties, columns.event_times):
         column.extend([None] * (count - len(column)))
 
 
 def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """Size and sequence (-1: none) of metadata that has nothing else; None: it has."""
+    """Size and sequence (-1: none) of metadata without other fields; None: it has others."""
     length, sequence = -1, -1
     while at < end:
         tag = data[at]
@@ -404,7 +405,7 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
 class ReceivedRows:
     """Received rows of one partition, by column, as lists.
 
-    version: of the schema that clients have declared, which no row names; None: there is none
+    version: of the client-declared schema, which rows do not name; None: there is no such schema
     """
 
     def __init__(self, table: pa.Table, version: int | None = None) -> None:
@@ -426,15 +427,15 @@ class ReceivedRows:
         self.versions = _listed(table, "schema_version")
 
     def is_batch_of_one(self, at: int) -> bool:
-        """Whether a row that shares its batch with no other came in one all the same.
+        """Whether a row that is alone in its batch nevertheless came in a batch.
 
-        One with properties does not show it, and counts as one that came without a batch.
+        A message with properties does not show it, and counts as one without a batch.
         """
         has_none = self.properties is None or self.properties[at] is None
         return has_none and self.producers[at] is not None
 
     def metadata(self, at: int) -> Proto:
-        """The MessageMetadata that begins with one row."""
+        """The MessageMetadata of a frame that begins with this row."""
         head = MessageMetadata(
             producer_name=self.producers[at] or "",
             sequence_id=self.sequences[at] or 0,
@@ -447,7 +448,7 @@ class ReceivedRows:
         return head
 
     def alone(self, at: int) -> tuple[Proto, bytes]:
-        """One row as a message that is in no batch: its metadata and value."""
+        """A row as a message without a batch: its metadata and value."""
         head = self.metadata(at)
         value = self.values[at]
         if value is None:
@@ -462,7 +463,7 @@ class ReceivedRows:
         return head, value or b""
 
     def has_encrypted(self, at: int, count: int) -> bool:
-        """True if one of these rows goes out alone, since it is no message of a batch."""
+        """Whether one of these rows is encrypted, and so cannot be part of a batch."""
         listed = () if self.properties is None else self.properties[at : at + count]
         return any(kept_in(one) is not None for one in listed)
 
@@ -499,7 +500,7 @@ class ReceivedRows:
         return head, b"".join(pieces)
 
     def _describe(self, head: Proto, at: int) -> None:
-        """Give metadata what goes with a value."""
+        """Copy the key, properties and event time of a row into metadata."""
         if self.keys is not None and (key := self.keys[at]) is not None:
             try:
                 head.partition_key = key.decode()
@@ -518,7 +519,7 @@ class ReceivedRows:
 
 
 def _unsigned(numbers: list[int | None]) -> list[int | None]:
-    """Numbers of messages, without those that the protocol's unsigned field cannot hold.
+    """Sequences of messages, without those that the protocol's unsigned field cannot hold.
 
     Programs could store negative ones before the library refused them.
     """
@@ -526,7 +527,7 @@ def _unsigned(numbers: list[int | None]) -> list[int | None]:
 
 
 def _listed(table: pa.Table, name: str, kind: pa.DataType | None = None) -> list[Any] | None:
-    """A column as a list; None if all of it is null."""
+    """A column as a list; None if all of its values are null."""
     column = table.column(name)
     if column.null_count == table.num_rows:
         return None

@@ -1,7 +1,8 @@
-"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and questions of theirs.
+"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and their questions.
 
-Durable subscriptions are those of the store. One that is not (a reader of a stock client) is one in
-the memory of this server, on a reader of the store: it leases nothing and acknowledges for itself.
+Durable subscriptions are subscriptions of the store. A subscription that is not durable (a stock
+client's reader) exists in the memory of this server, on a reader of the store: it leases nothing,
+and its acknowledgements stay in memory.
 """
 
 from __future__ import annotations
@@ -68,16 +69,16 @@ if TYPE_CHECKING:
 
 
 ROOM: Final = "consumers"
-STICKY: Final = 1  # of KeySharedMode
-# As much work as a command: ids that are acknowledged, or that a cumulative one is compared with.
+STICKY: Final = 1  # a value of KeySharedMode
+# Ids that are as much work as a command: to acknowledge, or to compare with a cumulative one.
 IDS, IDS_LOOKED_AT = 3, 50
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
 class StoreConsumers:
-    """Consumers of the store, by all that the consumers of one client have in common.
+    """The consumers of the store, by the properties that all consumers of one client share.
 
-    joining: a lock for each key: partitions that come at once share a consumer of the store
+    joining: a lock for each key: partitions that subscribe together share a consumer of the store
     """
 
     def __init__(self) -> None:
@@ -85,11 +86,11 @@ class StoreConsumers:
         self.joining: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     def add(self, store_consumer: StoreConsumer) -> None:
-        """Consumers of other partitions may join this one from now on."""
+        """Allow consumers of other partitions to join this one."""
         self._known.setdefault(store_consumer.key, []).append(store_consumer)
 
     def forget(self, store_consumer: StoreConsumer) -> None:
-        """No other consumer joins it."""
+        """No further consumer may join this one."""
         members = self._known.get(store_consumer.key, [])
         if store_consumer in members:
             members.remove(store_consumer)
@@ -97,7 +98,7 @@ class StoreConsumers:
                 del self._known[store_consumer.key]
 
     def free(self, key: Hashable, consumer: ClientConsumer) -> StoreConsumer | None:
-        """The one that a consumer may join, best one that has others of its connection."""
+        """One that a consumer may join, preferably one that its connection uses already."""
         free = [
             each
             for each in self._known.get(key, [])
@@ -106,10 +107,12 @@ class StoreConsumers:
         return max(free, key=lambda each: each.serves(consumer.connection), default=None)
 
     def rest(self, store_consumer: StoreConsumer) -> list[ClientConsumer]:
-        """The consumers of a member that another one has room for, all of them.
+        """The consumers of a store consumer that can all move to another store consumer; empty:
+        none can.
 
-        Clients of one name on one computer may have joined each other's member. When one of them
-        goes, the other has two, and each gets a share of the keys or partitions that it has not.
+        Clients with the same name on one computer may have joined each other's store consumer. When
+        one client closes, the other may have two store consumers, and each gets keys or partitions
+        that its consumers do not serve.
         """
         partitions = set(store_consumer.consumers)
         others = [
@@ -123,10 +126,10 @@ class StoreConsumers:
 class ConnectionConsumers:
     """The consumers of one connection.
 
-    members: consumers of the store that those of any connection may join
-    sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
-             partition, and the place
-    splits:  by the number of a consumer, the batch in which it begins, at a message alone
+    store_consumers: consumers of the store that the consumers of any connection may join
+    sought: where SEEK moved a reader, until it subscribes again: its topic, subscription and
+          partition, and the position
+    splits: by the number of a consumer, the batch that it starts in, at a single message
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -144,40 +147,40 @@ class ConnectionConsumers:
 
     @classmethod
     def of(cls, connection: Connection) -> ConnectionConsumers:
-        """The room of a connection."""
+        """The consumers of a connection."""
         consumers: ConnectionConsumers | None = connection.state.get(ROOM)
         if consumers is None:
             consumers = connection.state[ROOM] = cls(connection)
         return consumers
 
     async def leave(self, pair: tuple[ClientConsumer, StoreConsumer]) -> None:
-        """Close a consumer; what it has goes back."""
+        """Close a consumer; its messages go back."""
         consumer, store_consumer = pair
         self.uncount(consumer)
         if set(store_consumer.consumers) <= {consumer.partition}:
             self.store_consumers.forget(store_consumer)
         await store_consumer.leave(consumer)
         for other in self.store_consumers.rest(store_consumer):
-            if not other.connection.is_over():  # it leaves by itself
+            if not other.connection.is_over():  # it closes its consumers anyway
                 other.dismiss()
 
     def uncount(self, consumer: ClientConsumer) -> None:
-        """A consumer leaves; it may be told to again."""
+        """Give back the place of a consumer in the quota; may be called repeatedly."""
         if consumer.is_counted:
             consumer.is_counted = False
             self.connection.service.consumers.give(self.connection.holder)
 
     async def dismiss(self, consumer: ClientConsumer) -> None:
-        """Close a consumer whose client shall open it again, and tell it."""
+        """Close a consumer on the server's side, and notify its client, which opens it again."""
         pair = self.table.get(consumer.number)
         if pair is None or pair[0] is not consumer:
             return
-        with suppress(TxlogError):  # what it has comes again when its leases end
+        with suppress(TxlogError):  # its messages are delivered again when their leases end
             await self.table.close(consumer.number, self.leave, by_server=True)
         self.connection.send("close_consumer", consumer_id=consumer.number, request_id=NO_REQUEST)
 
     async def follow(self, snapshot: CatalogSnapshot | None) -> None:
-        """Dismiss those whose topic or subscription is gone; None: all."""
+        """Dismiss consumers whose topic or subscription was deleted; None: all."""
         if snapshot is None:
             self.table.refuse_opening(AlreadyClosed("the server stops"))
         for consumer, store_consumer in self.table.values():
@@ -185,12 +188,12 @@ class ConnectionConsumers:
                 await self.dismiss(consumer)
 
     async def close(self) -> None:
-        """The connection ends: what its consumers have goes back."""
+        """The connection ends: the messages of its consumers go back."""
         await self.table.close_all(self.leave, self.connection.service.failed)
 
 
 def consumer_stats(connection: Connection) -> list[ConsumerStats]:
-    """The consumers of a client."""
+    """The figures of a client's consumers."""
     consumers: ConnectionConsumers | None = connection.state.get(ROOM)
     return [] if consumers is None else [_stats_of(*pair) for pair in consumers.table.values()]
 
@@ -216,7 +219,7 @@ def _stats_of(consumer: ClientConsumer, store_consumer: StoreConsumer) -> Consum
 
 
 async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SUBSCRIBE: open a consumer; it gets nothing before its first FLOW."""
+    """SUBSCRIBE: open a consumer; it gets no message before its first FLOW."""
     name = topics.name_of(body.topic)
     connection.may(CONSUME, name.topic)
     connection.listener.check_open()
@@ -255,7 +258,7 @@ async def _open_consumer(
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:
             store_consumer = await _join_store_consumer(consumers, topic, consumer, body, key)
-        except BaseException:  # cancelled, too: nobody else gives it back
+        except BaseException:  # also if cancelled: no other code gives it back
             pool.give(connection.holder)
             raise
         consumer.is_counted = True
@@ -264,7 +267,7 @@ async def _open_consumer(
 
 
 def _key(connection: Connection, topic: Topic, body: Proto) -> Hashable:
-    """What the consumers of one client for the partitions of a topic have in common."""
+    """The properties that the consumers of one client share for all partitions of a topic."""
     return (
         topic.name,
         body.subscription,
@@ -286,7 +289,7 @@ async def _join_store_consumer(
     body: Proto,
     key: Hashable,
 ) -> StoreConsumer:
-    """The member that a new consumer gets its messages from."""
+    """The store consumer that a new consumer gets its messages from."""
     if body.read_compacted and KINDS[body.subType] not in ("exclusive", "failover"):
         raise NotAllowed("only exclusive and failover consumers read compacted messages")
     if not body.durable:
@@ -327,7 +330,7 @@ async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str)
 async def _in_memory(
     connection: Connection, topic: Topic, consumer: ClientConsumer, body: Proto
 ) -> StoreConsumer:
-    """A subscription that is not durable: it starts where the client says, or was sent to."""
+    """A subscription that is not durable: it starts where the client, or its last SEEK, says."""
     subscribed, consumers = (
         (topic.name, body.subscription, consumer.partition),
         ConnectionConsumers.of(connection),
@@ -350,7 +353,7 @@ async def _in_memory(
                 mark = position_before(
                     view, found, consumer.partition, bound, compacted=is_compacted
                 )
-            except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
+            except MessageNotFound:  # it was trimmed: start at the oldest message left
                 bound = START
                 mark = resolve_bound(view, found, consumer.partition, bound)
             return bound, mark_id(view, found, consumer, mark)
@@ -390,7 +393,7 @@ def position_before(
 
 
 def _ranges_of(body: Proto) -> list[range]:
-    """The slots of keys that a consumer wants for itself; none: it takes what it gets.
+    """The slots of keys that a consumer wants for itself; empty: it takes those that it gets.
 
     raises: InvalidArgument
     """
@@ -405,7 +408,7 @@ def _ranges_of(body: Proto) -> list[range]:
 
 
 def start_of(view: View, topic: Topic, consumer: ClientConsumer, message_id: Proto) -> Bound:
-    """Where a reader starts that names a message; clients may not want the message itself."""
+    """Where a reader starts that names a message; clients may skip the message itself."""
     if ids.is_start(message_id):
         return START
     if ids.is_end(message_id):
@@ -425,8 +428,8 @@ def start_of(view: View, topic: Topic, consumer: ClientConsumer, message_id: Pro
 def _split(consumer: ClientConsumer, span: BatchSpan) -> None:
     """Remember a batch that a consumer gets message by message, also after it subscribes again.
 
-    The client begins at a message of the batch, by the id that this message has alone. That id is
-    greater than the batch's, so the client would leave out the batch, and take it for read.
+    The client starts at a message of the batch, by the id of this message alone. That id is greater
+    than the batch's, so the client would skip the batch as already read.
     """
     splits = ConnectionConsumers.of(consumer.connection).splits
     while len(splits) >= consumer.connection.service.limits.consumers:
@@ -435,7 +438,7 @@ def _split(consumer: ClientConsumer, span: BatchSpan) -> None:
 
 
 def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """FLOW: the consumer takes more messages."""
+    """FLOW: the consumer accepts more messages."""
     pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
     if pair is not None:
         pair[1].flow(pair[0], body.messagePermits)
@@ -447,9 +450,9 @@ def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
 def acknowledge(
     connection: Connection, body: Proto, rest: memoryview
 ) -> Coroutine[Any, Any, None] | None:
-    """ACK: queue it; it is answered, if the client wants that, when the store has it.
+    """ACK: queue it; the answer, if the client wants one, follows when the store has it.
 
-    Returns what is to be done before the next command, if it names many ids.
+    Returns the work to do before the next command, if it names many ids.
     """
     number = body.request_id if body.HasField("request_id") else None
     txn = None
@@ -488,7 +491,7 @@ def acknowledge(
 async def _acknowledge_many(
     connection: Connection, body: Proto, store_consumer: StoreConsumer, ack: AckRequest
 ) -> None:
-    """Acknowledge many ids, a turn of the event loop for some of them each."""
+    """Acknowledge many ids, with other work of the event loop in between."""
     number, ids_left, consumers = (
         body.consumer_id,
         iter(body.message_id),
@@ -505,7 +508,7 @@ async def _acknowledge_many(
 
 
 def _resolve_held(ack: AckRequest, message_ids: Iterable[Proto]) -> None:
-    """Take what ids stand for from what the consumer has."""
+    """Remove the messages with these ids from the consumer's unacknowledged ones."""
     for message_id in message_ids:
         if ack.is_cumulative:
             forget_up_to(ack.consumer, message_id)
@@ -517,7 +520,7 @@ def _resolve_held(ack: AckRequest, message_ids: Iterable[Proto]) -> None:
 
 
 async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all that the consumer has, or what is named."""
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all messages that the consumer has, or the named ones."""
     pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
     if pair is None:
         return
@@ -528,14 +531,15 @@ async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> No
 
 
 async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SEEK: move the subscription; as in Pulsar its consumer is closed then, and comes again.
+    """SEEK: move the subscription. As in Pulsar the server then closes its consumer, which
+    subscribes again.
 
-    Clients send acknowledgements some time later, so one may come behind SEEK that is of before it:
-    it would move the subscription on again, and is not made.
+    Clients delay acknowledgements, so one may arrive after SEEK for a message before it. It would
+    move the subscription on again, so the server ignores it.
     """
     consumers = ConnectionConsumers.of(connection)
     await consumers.table.try_close(body.consumer_id, partial(_move_subscription, consumers, body))
-    # in this order clients know, when they come again, that it is because of the seek
+    # in this order clients that subscribe again know that the seek is the reason
     connection.send("close_consumer", consumer_id=body.consumer_id, request_id=NO_REQUEST)
     connection.send("success", request_id=body.request_id)
 
@@ -559,12 +563,13 @@ async def _move_subscription(
             sync._receiving.begin_again()
         return bound
 
-    permits, consumer.permits = consumer.permits, 0  # it gets nothing, though others of it go on
+    # this consumer gets nothing, while other partitions go on
+    permits, consumer.permits = consumer.permits, 0
     await store_consumer.acknowledged()
     await store_consumer.stop()
     try:
         bound = await run(store_consumer, _act)
-    except Exception:  # refused, or a bug: the consumer is still open, and goes on
+    except Exception:  # refused, or a bug: the consumer is still open, and continues
         consumer.permits = permits
         store_consumer.begin(consumer)
         raise
@@ -574,17 +579,18 @@ async def _move_subscription(
         subscribed = (store_consumer.topic.name, store_consumer.subscription, consumer.partition)
         consumers.sought[consumer.number] = (subscribed, bound)
     consumer.forget()
-    with suppress(TxlogError):  # what it has comes again when its leases end
+    with suppress(TxlogError):  # its messages are delivered again when their leases end
         await consumers.leave((consumer, store_consumer))
     if store_consumer.consumers:
         store_consumer.begin(next(iter(store_consumer.consumers.values())))
 
 
 async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then.
+    """UNSUBSCRIBE: delete the subscription, also for its other partitions.
 
-    A client unsubscribes from each partition. Once the first has deleted the subscription, the
-    server closes the consumers of the others, perhaps before their UNSUBSCRIBE comes: that is done.
+    A client unsubscribes from each partition. Once the first command has deleted the subscription,
+    the server closes the consumers of the others, perhaps before their UNSUBSCRIBE arrives; these
+    then succeed.
     """
     consumers, number = ConnectionConsumers.of(connection), body.consumer_id
     try:
@@ -599,7 +605,7 @@ async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> 
 
 
 def _is_deleted(wanted: Any, client: Client) -> bool:
-    """Whether the subscription is gone that a consumer had; wanted: as in `subscribe`."""
+    """Whether a consumer's subscription was deleted; subscription: as in `subscribe`."""
     name, subscription, *_ = wanted
     try:
         topic = topics.get_topic(client, topics.name_of(name))
@@ -621,7 +627,7 @@ async def _delete_subscription(
     except SubscriptionNotFound:
         pass
     except TxlogError as error:
-        if error.code != 402:  # another consumer of the same client did it
+        if error.code != 402:  # another consumer of the same client has deleted it
             store_consumer.begin(consumer)
             raise
     consumers.uncount(consumer)
@@ -630,7 +636,7 @@ async def _delete_subscription(
 
 
 async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CLOSE_CONSUMER: what it has goes back; one that was closed here is closed."""
+    """CLOSE_CONSUMER: its messages go back; also succeeds if the server had closed it."""
     consumers, number = ConnectionConsumers.of(connection), body.consumer_id
     consumers.sought.pop(number, None)
     consumers.splits.pop(number, None)
@@ -644,10 +650,10 @@ async def close_consumer(connection: Connection, body: Proto, rest: memoryview) 
 
 
 async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none.
+    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if it has none.
 
-    The position up to which all is done comes with it: after a seek to a time clients have nothing
-    else to know by whether there is more.
+    The answer includes the mark-delete position: after a seek to a time, clients cannot tell
+    otherwise whether there are more messages.
     """
     consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 
@@ -670,7 +676,7 @@ async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> N
 
 
 async def stats(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CONSUMER_STATS: what is known of a consumer."""
+    """CONSUMER_STATS: the figures of a consumer."""
     consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 
     def backlog(client: Client) -> int:

@@ -1,10 +1,11 @@
-"""Owns what a client may write into a field: the range of each number, and that texts are UTF-8.
+"""Owns the valid values of fields that a client writes: the range of each number, and that texts
+are UTF-8.
 
-The server checks every command, metadata of messages included, once: after it is decoded and before
-a handler sees it. So no handler, and nothing behind it, meets a number that does not fit into 63
-bits, a negative one that means nothing, or bytes where it expects a text.
+The server checks every command and its message metadata once: after decoding, before a handler
+runs. So handlers, and the code behind them, never get a number beyond 63 bits, a meaningless
+negative number, or bytes instead of a text.
 
-A number is 0 to 2^63 - 1, and within its type, unless EXCEPTIONS says otherwise.
+A number is 0 to 2^63 - 1, and within its type, unless EXCEPTIONS has another range.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from txlog.serve.pulsar.messages import Proto
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-UINT64_MAX: Final = (1 << 64) - 1  # how the unsigned numbers of an id write -1
-# Ids in one command; a consumer never has more that it has not acknowledged (members.HELD_MAX).
+UINT64_MAX: Final = (1 << 64) - 1  # the unsigned numbers of an id write -1 so
+# Ids in one command; a consumer never has more unacknowledged ids (members.HELD_MAX).
 IDS_MAX: Final = 50_000
-ITEMS_MAX: Final = 1_000  # of any other list: topics of a transaction, properties
+ITEMS_MAX: Final = 1_000  # in any other list: topics of a transaction, properties
 
 _TYPES_OF_INTEGERS: Final = {
     FieldDescriptor.TYPE_INT32: INT32_MAX,
@@ -34,7 +35,7 @@ _TYPES_OF_INTEGERS: Final = {
 
 
 class FieldRange(NamedTuple):
-    """The numbers low..high, and perhaps one beside them."""
+    """The numbers low..high, and perhaps one more."""
 
     low: int
     high: int
@@ -45,16 +46,16 @@ class FieldRange(NamedTuple):
         return self.low <= number <= self.high or number == self.beside
 
 
-# Fields whose range is another one, each with the reason.
+# Fields with another range, each with the reason.
 EXCEPTIONS: Final = {
-    # -1 stands for the first and, with its largest number, for the last message of a topic.
+    # -1 is the first and, with its largest number, the last message of a topic.
     "MessageIdData.ledgerId": FieldRange(0, INT64_MAX, UINT64_MAX),
     "MessageIdData.entryId": FieldRange(0, INT64_MAX, UINT64_MAX),
     # -1: no partition, no message of a batch
     "MessageIdData.partition": FieldRange(-1, INT32_MAX),
     "MessageIdData.batch_index": FieldRange(-1, INT32_MAX),
     "MessageIdData.batch_size": FieldRange(-1, INT32_MAX),
-    # a time before 1970, as two's complement: clients go back by more than there is
+    # a time before 1970, in two's complement: clients may go back further than 1970
     "CommandSeek.message_publish_time": FieldRange(0, UINT64_MAX),
     # 64 messages of a batch, a bit each
     "MessageIdData.ack_set": FieldRange(-(1 << 63), INT64_MAX),
@@ -83,7 +84,7 @@ Check: TypeAlias = Callable[[Any], None]
 
 
 def check(message: Proto) -> None:
-    """Refuse a message with a value that its field may not have.
+    """Refuse a message if a field has an invalid value.
 
     raises: InvalidMessage; LimitExceeded for a list that is too long
     """
@@ -94,7 +95,7 @@ def check(message: Proto) -> None:
 
 
 def range_of(field: FieldDescriptor) -> FieldRange | None:
-    """The numbers that a field may have; None: it has none."""
+    """The valid numbers of a field; None: it is not a number."""
     most = _TYPES_OF_INTEGERS.get(field.type)
     if most is None:
         return None
@@ -105,12 +106,12 @@ def range_of(field: FieldDescriptor) -> FieldRange | None:
 
 @cache
 def _judge(field: FieldDescriptor) -> Check | None:
-    """What checks the value of a field; None: any value will do."""
+    """The check for the value of a field; None: any value is valid."""
     if not field.is_repeated:
         return _one(field)
     name, most = _name_of(field), IDS_MAX if _is_ids(field) else ITEMS_MAX
     if field.type == FieldDescriptor.TYPE_INT64:
-        return None  # bits: as many as are needed are read (ids.unacked)
+        return None  # bits: `ids.unacked` reads only as many as it needs
     one = _one(field)
 
     def check_all(values: Sequence[Any]) -> None:
@@ -129,7 +130,7 @@ def _judge(field: FieldDescriptor) -> Check | None:
 
 
 def _one(field: FieldDescriptor) -> Check | None:
-    """What checks one value of a field."""
+    """The check for one value of a field."""
     numbers = range_of(field)
     if numbers is not None:
         return _number(_name_of(field), numbers)
@@ -152,14 +153,14 @@ def _number(name: str, numbers: FieldRange) -> Check:
 
 def _text(name: str) -> Check:
     def check_text(value: str | bytes) -> None:
-        if isinstance(value, bytes):  # the runtime gives what is not UTF-8 as it came
+        if isinstance(value, bytes):  # the runtime returns bytes if a text is not UTF-8
             raise InvalidMessage(f"{name} is not UTF-8")
 
     return check_text
 
 
 def _id(given: Proto) -> None:
-    """As `check`, of an id: there may be many of them."""
+    """As `check`, for an id, but faster: a command may have many ids."""
     has_odd_place = given.ledgerId > INT64_MAX or given.entryId > INT64_MAX
     has_odd_part = given.partition < -1 or given.batch_index < -1 or given.batch_size < -1
     if has_odd_place or has_odd_part or given.HasField("first_chunk_message_id"):

@@ -1,32 +1,26 @@
-"""Owns Sends: the queues of what all clients send, and how a group of it is stored.
+"""Owns GroupCommit: SENDs and transaction commands of all clients, stored together.
 
-    SEND ─► queue of its producer ─► turns ─► frames ─► one flush (groups) ─► receipts
+    NEW_TXN ─► begins                        ┐
+    ADD_*   ─► registrations                 │
+    SEND    ─► queues of producers ─► frames ├─► a group: one lock, one journal read, one flush
+    END_TXN ─► ends                          ┘
 
-1. While one group is written, the next one gathers. A group has turns: a turn is one frame. Of each
-   producer it has one batch, or messages that came without one and are marked as such, so that the
-   rows of a SEND can be told from those of the next (ids). All frames of a group share the flush.
-2. A producer's messages are stored in the order they came. A receipt says that they are durable.
-3. After a SEND that is refused nothing more of its producer is stored, not even what is queued:
-   messages would change their order when the client sends it again. The server closes the producer;
-   its client opens it again and goes on. Other producers notice nothing.
-4. When the store fails, all of the group fail with it.
+While one group is stored, the next one gathers. Within a group, the order is that of this drawing:
+a client gets the answer of each command before it can send another one that depends on it.
 
-
-Owns Groups: what all clients want of the store in the moment, done together.
-
-    NEW_TXN ─► begins                 ┐
-    ADD_*   ─► registrations          │
-    SEND    ─► queues of producers    ├─► a group: one lock, one look at the journal, one flush
-    END_TXN ─► ends                   ┘
-
-While one group is done, the next one gathers. The order in it is that of this drawing: of one
-client's commands each is answered before the next one can depend on it.
-
-1. Begins, registrations and ends share a frame; one that is refused is refused alone.
-2. Ends are in the order of ids. Of transactions with one decision LSN the lower id is the first,
-   wherever they are put in order (plan/participants), so that is their order in the frame.
-3. SENDs and transaction commands in one group succeed or fail independently, and so does each of
-   them. An exception that is no error of ours (a bug) fails the command that raised it alone.
+1. A group has one or more frames of SENDs. Of each producer a frame has one batch, or messages that
+   came without a batch and are marked as such, so that the rows of a SEND can be told from the next
+   (ids). All frames of a group share the flush.
+2. A producer's messages are stored in the order they came. A receipt means that they are durable.
+3. After a refused SEND the server stores nothing more of its producer, not even queued messages:
+   they would change their order when the client resends the refused one. The server closes the
+   producer; its client opens it again. Other producers are not affected.
+4. Begins, registrations and ends share a frame; each of them is refused alone.
+5. Ends are ordered by id. Of transactions with one decision LSN the lower id is the first, wherever
+   they are ordered (plan/participants), so they have that order in the frame.
+6. SENDs and transaction commands in one group succeed or fail independently. An exception that is
+   not one of our errors (a bug) fails only the command that raised it. When the store fails, the
+   whole group fails.
 """
 
 from __future__ import annotations
@@ -65,23 +59,23 @@ if TYPE_CHECKING:
     from txlog.engine.store.store import Store
     from txlog.serve.core.service import BrokerService
 
-QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it none is read from
+QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it the server reads from none
 FRAMES_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
-# Why a SEND was not stored that came behind one that was refused.
-BEHIND: Final = ProducerBusy("it came behind a message that was refused")  # not raised itself
+# The refusal of a SEND that came after a refused one.
+BEHIND: Final = ProducerBusy("it came behind a message that was refused")  # never raised itself
 
-# What became of a SEND: the id of its first message, or why it was refused.
+# The outcome of a SEND: the id of its first message, or the reason for the refusal.
 OnStored = Callable[[MessageId | None, Exception | None], None]
 
 
 class QueuedSend:
-    """One SEND: its messages, where they go, and whom to tell.
+    """One SEND: its messages, their destination, and the function to call with the outcome.
 
-    large: the value of a message that came in chunks, and what goes with it, instead of columns
-    wrong: why it cannot be stored, instead of either: it is refused when it is its turn
+    large: instead of columns: the value of a chunked message, and its other fields
+    wrong: instead of either: why it cannot be stored; it is refused in its turn
     """
 
     __slots__ = (
@@ -112,26 +106,27 @@ class QueuedSend:
             on_stored,
         )
         self.txn, self.large, self.wrong = txn, large, wrong
-        self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
+        self.acting = ACTING.get()  # its owner: the task that stores it has none
 
     @property
     def is_apart(self) -> bool:
-        """It does not go with those of others: it has a transaction, or a file."""
+        """Whether it needs a call of its own, because it has a transaction or a file."""
         return self.txn is not None or self.large is not None
 
     @property
     def is_plain(self) -> bool:
-        """It is a message without a batch, and may be one of many in a frame."""
+        """Whether it is a message without a batch, which can share a frame with others."""
         columns = self.columns
         return columns is not None and columns.is_alone and not self.is_apart
 
 
 class SendQueue:
-    """What one producer has queued.
+    """The queued SENDs of one producer.
 
-    waiting:    queued, or being written; answered: how many were before those
-    is_refused: one of its SENDs was, so nothing behind that is stored
-    refused:    what of it this group refuses so far, if anything
+    waiting:    queued, or being written
+    answered:   how many were answered before those
+    is_refused: a SEND was refused, so no later one is stored
+    refused:    the rows that the current group has refused so far, or None
     """
 
     __slots__ = (
@@ -153,23 +148,24 @@ class SendQueue:
         self.refused: _ProducerRows | _TxnWrite | None = None
 
     async def settled(self) -> None:
-        """Wait until all that is queued at this moment is answered."""
+        """Wait until all SENDs that are queued now are answered."""
         end = self.answered + self.waiting
         while self.answered < end:
             self._news.clear()
             await self._news.wait()
 
     def answer(self, count: int) -> None:
-        """So many were answered."""
+        """Count answered SENDs."""
         self.waiting -= count
         self.answered += count
         self._news.set()
 
     def next(self) -> list[QueuedSend]:
-        """Take from the queue what goes into one frame: one SEND, or messages without a batch.
+        """Take the SENDs for one frame from the queue: one SEND, or several messages without a
+        batch.
 
-        Of the latter all but the first have no properties, as `rows_of_all` wants, and sequences
-        rise in each partition.
+        Of several messages only the first may have properties, as `rows_of_all` requires, and their
+        sequences rise in each partition.
         """
         queue = self.queue
         sends = [queue.popleft()]
@@ -200,16 +196,16 @@ class SendQueues:
     """The queues of all producers of a process."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """wake: has what is queued stored: `turns`, `written`, `tell`"""
+        """wake: starts the task that stores queued SENDs"""
         self._wake = wake
-        self._queues: dict[SendQueue, None] = {}  # those with something queued, in order
+        self._queues: dict[SendQueue, None] = {}  # the non-empty queues, in order
         self._bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     @property
     def is_waiting(self) -> bool:
-        """True if anything is queued."""
+        """Whether any SEND is queued."""
         return bool(self._queues)
 
     def put(self, queue: SendQueue, send: QueuedSend) -> None:
@@ -223,12 +219,12 @@ class SendQueues:
         self._wake()
 
     async def room(self) -> None:
-        """Wait until there is room for more; whoever comes first may leave none for the next."""
+        """Wait until there is room for more; the first waiter may use it up again."""
         while not self._has_room.is_set():
             await self._has_room.wait()
 
     def next_group(self) -> list[FrameSends]:
-        """Take the next group from the queues."""
+        """Take the SENDs of the next group from the queues."""
         frames: list[FrameSends] = []
         size = 0
         while self._queues and len(frames) < FRAMES_MAX and size < GROUP_BYTES_MAX:
@@ -248,7 +244,7 @@ class SendQueues:
         answers: list[SendResult] | Exception,
         call: Callable[[Callable[[], object]], None],
     ) -> None:
-        """Answer a group: with what became of it, or all of it with what it failed with.
+        """Answer the SENDs of a group with their results, or every SEND with the same error.
 
         call: calls each answer; one that fails does not keep the others from theirs
         """
@@ -270,13 +266,13 @@ class SendQueues:
             self._has_room.set()
 
 
-# What one frame has of each producer.
+# The SENDs of each producer in one frame.
 FrameSends: TypeAlias = "list[tuple[SendQueue, list[QueuedSend]]]"
 SendResult = tuple[QueuedSend, MessageId | None, Exception | None]
 
 
 def _rank(answer: SendResult) -> int:
-    """Receipts before refusals: clients expect answers in the order of what they sent."""
+    """Receipts before refusals: clients expect answers in the order of their SENDs."""
     refusal = answer[2]
     return 0 if refusal is None else 2 if refusal is BEHIND else 1
 
@@ -284,12 +280,13 @@ def _rank(answer: SendResult) -> int:
 def store_group(
     store: Store, frames: list[FrameSends], first: list[Call], last: list[Call]
 ) -> list[SendResult]:
-    """Store a group, with calls before and after it that are done in any case.
+    """Store the SENDs of a group, with calls before and after them that run in any case.
 
-    It is one call of the store, in the order that it came: one lock, one flush. Only what has a
-    file is a call of its own. All is durable when it returns, but for what is in transactions:
-    their ends do that.
-    raises: what the store failed with
+    The group is one call of the store, in the order in which it came: one lock, one flush. Only a
+    SEND with a file is a call of its own. Everything is durable on return, except SENDs in
+    transactions: the end of the transaction flushes them.
+
+    raises: the error that the store failed with
     """
     answers = list[SendResult]()
     calls, pending = list(first), list[tuple[_FrameWrite | _TxnWrite, Call]]()
@@ -316,7 +313,7 @@ def store_group(
             elif send.txn is not None:
                 try:
                     add(_TxnWrite(queue, send, send.txn))
-                except Exception as error:  # its rows are wrong, or there is a bug
+                except Exception as error:  # its rows are invalid, or there is a bug
                     queue.is_refused = True
                     answers.append((send, None, error))
         for rows in _frames(frame, answers):
@@ -327,7 +324,7 @@ def store_group(
 
 
 def _submit(store: Store, calls: list[Call]) -> None:
-    """Have calls done together, and those again alone that a bug in one of them kept from it."""
+    """Submit calls together; submit a call that a bug stopped again, alone."""
     store.submit(calls)
     for call in calls if len(calls) > 1 else ():
         if _is_bug(call.error):
@@ -336,7 +333,7 @@ def _submit(store: Store, calls: list[Call]) -> None:
 
 
 def _isolated(store: Store, write: _FrameWrite | _TxnWrite, call: Call) -> Iterator[SendResult]:
-    """What became of a frame; where it met a bug, what becomes of each producer's rows alone."""
+    """The results of a frame; after a bug, each producer's rows are stored alone."""
     if not _is_bug(call.error) or isinstance(write, _TxnWrite) or len(write.rows) == 1:
         yield from write.answers(call)
         return
@@ -352,7 +349,7 @@ def _is_bug(error: BaseException | None) -> bool:
 
 
 def _frames(frame: FrameSends, answers: list[SendResult]) -> Iterator[list[_ProducerRows]]:
-    """The frames of a turn, one if nothing is wrong; to the answers: what is refused at once."""
+    """The frames of a turn, one if all rows are valid; refusals are appended to `answers`."""
     rows: list[_ProducerRows] = []
     for queue, sends in frame:
         if sends[0].is_apart:
@@ -362,12 +359,12 @@ def _frames(frame: FrameSends, answers: list[SendResult]) -> Iterator[list[_Prod
             continue
         try:
             rows.append(_ProducerRows(queue, sends))
-        except Exception as error:  # its rows are wrong, or there is a bug
+        except Exception as error:  # its rows are invalid, or there is a bug
             if len(sends) == 1:
                 queue.is_refused = True
                 answers.append((sends[0], None, error))
                 continue
-            # one of them is wrong: each for itself, in the order they came
+            # a SEND is invalid: each goes alone, in the order they came
             for send in sends:
                 yield from _frames([(queue, [send])], answers)
     if rows:
@@ -377,7 +374,7 @@ def _frames(frame: FrameSends, answers: list[SendResult]) -> Iterator[list[_Prod
 class _ProducerRows:
     """The rows of one producer for a frame, and the SENDs that they came in.
 
-    Nothing here refers to itself: megabytes would wait for a garbage collection.
+    No object here refers to itself: megabytes would wait for a garbage collection.
     """
 
     __slots__ = ("_routing", "is_behind", "queue", "sends")
@@ -393,7 +390,7 @@ class _ProducerRows:
         self._routing = producer._route(_rows_of(sends), producer._shape.version)
 
     def outgoing(self, view: View) -> Outgoing:
-        """Where they go, said under the lock."""
+        """The rows and their destination, decided under the store's lock."""
         self.is_behind = self.queue.refused is not None and self.queue.refused is not self
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
@@ -402,14 +399,14 @@ class _ProducerRows:
         return produce.Outgoing(topic, routed, producer._named)
 
     def decided(self, answer: object) -> None:
-        """What a frame does with them, as far as is known: those of later frames look at it."""
+        """Record the outcome in the frame, as far as known: later frames check it."""
         if isinstance(answer, TxlogError) and not self.is_behind:
             self.queue.refused = self
-        elif self.queue.refused is self:  # the frame is decided once more, and stores them
+        elif self.queue.refused is self:  # the store decided the frame again, and stores them
             self.queue.refused = None
 
     def answers(self, answer: list[produce.SliceReceipt] | Exception) -> Iterator[SendResult]:
-        """What became of each SEND."""
+        """The result of each SEND."""
         sends = self.sends
         if isinstance(answer, Exception):
             self.queue.is_refused = True
@@ -436,7 +433,7 @@ def _rows_of(sends: list[QueuedSend]) -> pa.RecordBatch:
 
 
 def _id_of(piece: produce.SliceReceipt, row: int, offset: int | None) -> MessageId | None:
-    """The id of a row of a slice; None: of an older repetition nobody knows it."""
+    """The id of a row of a slice; None: the id of an older duplicate is unknown."""
     if offset is not None:
         return MessageId(piece.ledger, piece.first_entry + offset)
     original = piece.original
@@ -444,7 +441,7 @@ def _id_of(piece: produce.SliceReceipt, row: int, offset: int | None) -> Message
 
 
 class _FrameWrite:
-    """Rows of several producers that are stored as a frame."""
+    """Writes rows of several producers as one frame."""
 
     __slots__ = ("_settings", "rows")
 
@@ -452,7 +449,7 @@ class _FrameWrite:
         self._settings, self.rows = store.settings, rows
 
     def call(self) -> Call:
-        """What stores them."""
+        """The call that stores them."""
         return Call(self._decide)
 
     def _decide(self, view: View, now: Instant) -> Decision[list[list[SliceReceipt] | TxlogError]]:
@@ -463,8 +460,8 @@ class _FrameWrite:
         return decision
 
     def answers(self, call: Call) -> Iterator[SendResult]:
-        """What became of each SEND. Raises what the store failed with."""
-        if _is_bug(call.error):  # that of these rows
+        """The result of each SEND. Raises the error that the store failed with."""
+        if _is_bug(call.error):  # a bug with these rows
             assert isinstance(call.error, Exception)
             for rows in self.rows:
                 yield from rows.answers(call.error)
@@ -476,7 +473,7 @@ class _FrameWrite:
 
 
 class _TxnWrite:
-    """A SEND in a transaction."""
+    """Writes a SEND in a transaction."""
 
     __slots__ = ("_is_behind", "_queue", "_send", "_sending", "_txn_id")
 
@@ -493,7 +490,7 @@ class _TxnWrite:
             ACTING.reset(previous)
 
     def call(self) -> Call:
-        """What stores it."""
+        """The call that stores it."""
         uses = self._sending.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
         return Call(self._decide, uses=uses, then=self._stored)
 
@@ -508,11 +505,11 @@ class _TxnWrite:
         return self._sending.decide(view, now, self._txn_id)
 
     def _stored(self, decision: Decision[Any]) -> None:
-        if decision.answer is not None:  # else its transaction was overdue, and has been ended
+        if decision.answer is not None:  # otherwise its transaction was overdue, and has been ended
             self._queue.refused = None
 
     def answers(self, call: Call) -> Iterator[SendResult]:
-        """What became of it."""
+        """The result of the SEND."""
         send, queue = self._send, self._queue
         if isinstance(call.error, Exception):
             queue.is_refused = True
@@ -524,14 +521,14 @@ class _TxnWrite:
 
 
 def _sidecar_result(send: QueuedSend, receipts: list[produce.SliceReceipt]) -> SendResult:
-    """The place in the sidecar: the message gets its id when the transaction is committed."""
+    """The position in the sidecar: the commit gives the message its id."""
     [piece] = receipts
     is_stored = piece.duplicates < piece.rows
     return send, MessageId(piece.ledger, piece.first_entry) if is_stored else None, None
 
 
 def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
-    """A SEND in a transaction, or of a message that came in chunks."""
+    """Store a SEND in a transaction, or a chunked message, with a call of its own."""
     if queue.is_refused:
         return send, None, BEHIND
     producer = queue.producer
@@ -541,7 +538,7 @@ def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
             receipt = producer._send_one(**send.large, txn=send.txn).receipts()[0]
             return send, receipt.message_id, None
         sent = producer.send_batch(_rows_of([send]), txn=send.txn)
-    except Exception as error:  # its rows are wrong, or there is a bug
+    except Exception as error:  # its rows are invalid, or there is a bug
         queue.is_refused = True
         return send, None, error
     finally:
@@ -550,26 +547,26 @@ def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
 
 
 COMMANDS_MAX: Final = 1000  # of each kind
-COORDINATOR: Final = 0  # the one that clients are told of
+COORDINATOR: Final = 0  # the coordinator that clients see
 
-# What became of it: the transaction that was begun or asked for, or why it was refused.
+# The outcome of a command: its transaction, or the reason for the refusal.
 TxnAnswer: TypeAlias = TxnId | Exception
 OnTxnAnswer: TypeAlias = Callable[[TxnAnswer], None]
 T = TypeVar("T")
 
 
 class BeginTxn(NamedTuple):
-    """A transaction to be begun."""
+    """The begin of a transaction."""
 
     new: NewTxn
 
     def call(self, store: Store) -> Call:
-        """What does it."""
+        """The call that begins it."""
         new, settings = self.new, store.settings
         return Call(lambda view, now: end_txn.begin(view, settings, now, new), (COORDINATOR,))
 
     def answer(self, call: Call) -> TxnAnswer:
-        """What became of it."""
+        """The outcome of the call."""
         if isinstance(call.error, Exception):
             return call.error
         txn: TxnId = call.answer
@@ -577,14 +574,14 @@ class BeginTxn(NamedTuple):
 
 
 class EndTxn(NamedTuple):
-    """An end, and who wants it."""
+    """The end of a transaction, and the uid that asks for it."""
 
     txn_id: TxnId
     commits: bool
     uid: int
 
     def call(self, store: Store) -> Call:
-        """What does it."""
+        """The call that ends it."""
         (txn_id, commits, uid), settings = self, store.settings
         return Call(
             lambda view, now: end_txn.end(view, settings, now, uid, txn_id, commit=commits),
@@ -592,21 +589,21 @@ class EndTxn(NamedTuple):
         )
 
     def answer(self, call: Call) -> TxnAnswer:
-        """What became of it."""
+        """The outcome of the call."""
         if isinstance(call.error, OutcomeUnknown):
             return unknown_end(self.txn_id, call.error)
         return call.error if isinstance(call.error, Exception) else self.txn_id
 
 
 class RegisterInTxn(NamedTuple):
-    """What a client wants to use in a transaction, and who wants it."""
+    """The resources that a client wants to use in a transaction, and its uid."""
 
     txn_id: TxnId
     uid: int
     places: list[Place]
 
     def call(self, store: Store) -> Call:
-        """What does it."""
+        """The call that registers them."""
         (txn_id, uid, places), settings = self, store.settings
         return Call(
             lambda view, now: register(view, settings, now, uid, txn_id, places),
@@ -614,12 +611,12 @@ class RegisterInTxn(NamedTuple):
         )
 
     def answer(self, call: Call) -> TxnAnswer:
-        """What became of it."""
+        """The outcome of the call."""
         return call.error if isinstance(call.error, Exception) else self.txn_id
 
 
 class _Group(NamedTuple):
-    """What is done at once."""
+    """The commands of one group."""
 
     begins: list[tuple[BeginTxn, OnTxnAnswer]]
     frames: list[FrameSends]
@@ -628,7 +625,7 @@ class _Group(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What became of it; sends: or what they failed with."""
+    """The outcomes of a group; sends: their results, or the error that all failed with."""
 
     begins: list[TxnAnswer]
     sends: list[SendResult] | Exception
@@ -637,9 +634,9 @@ class _Outcome(NamedTuple):
 
 
 class GroupCommit:
-    """What clients want, and the task that has it done.
+    """The waiting commands of all clients, and the task that stores them in groups.
 
-    sends: what they send
+    sends: the queues of SENDs
     """
 
     def __init__(self, service: BrokerService) -> None:
@@ -651,22 +648,22 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, command: BeginTxn, on_answer: OnTxnAnswer) -> None:
-        """Have a transaction begun."""
+        """Queue the begin of a transaction."""
         self._begins.append((command, on_answer))
         self._wake()
 
     def end(self, command: EndTxn, on_answer: OnTxnAnswer) -> None:
-        """Have a transaction ended; told once that is durable."""
+        """Queue the end of a transaction; `on_answer` runs once it is durable."""
         self._ends.append((command, on_answer))
         self._wake()
 
     def register(self, command: RegisterInTxn, on_answer: OnTxnAnswer) -> None:
-        """Have places registered in a transaction."""
+        """Queue the registration of resources in a transaction."""
         self._registrations.append((command, on_answer))
         self._wake()
 
     async def settled(self) -> None:
-        """Wait until all that was wanted is answered."""
+        """Wait until all queued commands are answered."""
         while self._task is not None:
             await asyncio.shield(self._task)
 
@@ -688,7 +685,7 @@ class GroupCommit:
             self._task = None
 
     def _fail(self) -> None:
-        """The task has failed: what waits is refused, and what comes begins another one."""
+        """The task has failed: refuse the waiting commands; the next one starts another task."""
         error = InternalError("a group of commands failed")
         waiting = [*self._begins, *self._ends, *self._registrations]
         for commands in (self._begins, self._ends, self._registrations):
@@ -700,7 +697,7 @@ class GroupCommit:
 
     async def _outcome(self, group: _Group) -> _Outcome:
         try:
-            # a thread beside that of the client, in which nothing else of the server runs
+            # a separate thread, in which nothing else of the server runs
             return await self._service.client.run(partial(_run_group, group), blocking=True)
         except Exception as error:  # the client is closed, or there is a bug
             return _Outcome(
@@ -731,14 +728,14 @@ class GroupCommit:
 
 
 def _take_batch(waiting: list[T]) -> list[T]:
-    """Take from those that wait what a group has of them."""
+    """Take the commands for one group from a queue."""
     batch = waiting[:COMMANDS_MAX]
     del waiting[:COMMANDS_MAX]
     return batch
 
 
 def _run_group(group: _Group, client: Client) -> _Outcome:
-    """Do a group; what is not in an open transaction is durable when it returns."""
+    """Store a group; everything outside of an open transaction is durable on return."""
     store = client._store
     begins = _allowed(store, [command for command, _ in group.begins])
     registrations = [(command, command.call(store)) for command, _ in group.registrations]
@@ -751,7 +748,7 @@ def _run_group(group: _Group, client: Client) -> _Outcome:
         last = [call for _, call in in_order]
         sends = store_group(store, group.frames, first, last)
         tend_due(store)
-    except Exception as error:  # a bug, too: each client of the group waits for its answer
+    except Exception as error:  # also for a bug: each client of the group waits for its answer
         sends = error
         for _, call in [*begins, *registrations, *ends]:
             if not call.done:
@@ -765,7 +762,7 @@ def _run_group(group: _Group, client: Client) -> _Outcome:
 
 
 def _allowed(store: Store, begins: list[BeginTxn]) -> list[tuple[BeginTxn, Call]]:
-    """The calls of begins; those beyond the share of their role have ended with the refusal."""
+    """The calls of begins; a begin beyond the share of its role has ended with the refusal."""
     calls = [(begin, begin.call(store)) for begin in begins]
     open_txns = OpenTransactions(store, COORDINATOR, len(begins)) if begins else None
     for begin, call in calls:

@@ -1,4 +1,5 @@
-"""Owns the ids on the wire: how ledger, entry and index of the store are Pulsar's ids, and back.
+"""Owns message ids of the protocol: how ledger, entry and index of the store become Pulsar's ids,
+and back.
 
     wire                            store
     (L, E·10^9)                     L:E       a message that was sent alone
@@ -9,21 +10,22 @@
                                     in which L:E:1000k+i+1 has index i; H is 5·10^8
     (L, E·10^9 + H + 2000 k + i+1)  that message, delivered without the rest of its piece
 
-1. A batch is what one SEND stored: its rows follow each other, and have the same frame (`lsn`) and
-   producer, which every file keeps. So the ids of a receipt are those that consumers get, from any
-   server, at any time, and no id depends on what a server remembers. Messages that were sent
-   without a batch may share a frame; those have an empty map of properties instead of none, which
-   a message of a batch never has, so each is told from its neighbours, and from a batch of one.
-   (Properties are not looked at otherwise: the first of a frame may have some.)
-2. Ids are ordered as the messages are. A message that came once with its batch and once without it,
-   because another consumer had the rest, has two ids; the later one is the greater.
-3. Every id of this table can be acknowledged, sought and read from, whoever delivered it.
-4. Clients name, for each message that they acknowledge in a transaction, what is left of its batch,
-   so a batch of many makes frames that no server takes. Nobody has a receipt of a batch that came
-   without a producer's name, so it is cut before each entry that PIECE divides; each piece is a
-   batch by its first entry. Transactions are cut at the same of their indices. What has a name has
-   a receipt, perhaps, and is cut beyond BATCH_MAX only. An id that is of a batch before it was cut
-   (its index, or the bits that it names, are beyond the piece) is understood.
+1. A batch is the content of one SEND: its rows are adjacent, and have the same frame (`lsn`) and
+   producer, which every file stores. So consumers get the ids of the receipt, from any server, at
+   any time, and no id depends on a server's memory. Messages that were sent without a batch may
+   share a frame. They have an empty map of properties instead of none, which a message of a batch
+   never has. So each can be told from its neighbours, and from a batch of one. (Properties do not
+   matter otherwise: the first message of a frame may have some.)
+2. Ids have the order of the messages. If a message was delivered once with its batch and once
+   without, because another consumer had the rest, it has two ids; the later one is greater.
+3. Every id of this table can be acknowledged, sought and read from, whichever server delivered it.
+4. For each message that a client acknowledges in a transaction it names the unacknowledged rest of
+   the batch. So acknowledging a large batch would need frames that no server accepts. A batch
+   without a producer's name has no receipt, so it is cut before each entry that PIECE divides. Each
+   piece is a batch named by its first entry. Transactions are cut at the same multiples of their
+   indices. A batch with a name may have a receipt, and is cut only beyond BATCH_MAX. The server
+   still understands an id of the batch before it was cut: its index, or the bits that it names, are
+   beyond the piece.
 
 Source: spec/serve 3.
 """
@@ -44,22 +46,24 @@ from txlog.serve.pulsar.encrypted import message_count
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 
 STEP: Final = 1_000_000_000
-NOWHERE: Final = (1 << 64) - 1  # -1 as the protocol's unsigned numbers have it
+NOWHERE: Final = (1 << 64) - 1  # -1 as the protocol's unsigned numbers write it
 LATEST: Final = (1 << 63) - 1
-WINDOW_MIN, WINDOW_MAX = 16, 1024  # rows looked at together for where a batch ends
-PIECE: Final = 1_000  # rows of a piece of a batch
-BATCH_MAX: Final = 10_000  # rows of a batch with a producer's name; a longer one is cut, too
-UNCUT_MAX: Final = 100_000  # rows of a batch that an id may be of
-_HALF: Final = STEP // 2  # in the last part of an entry's number: where pieces of a transaction are
-_STRIDE: Final = 2 * PIECE  # from one to the next: a number for each, and for each message alone
+WINDOW_MIN, WINDOW_MAX = 16, 1024  # rows that are read together to find the end of a batch
+PIECE: Final = 1_000  # rows in a piece of a batch
+BATCH_MAX: Final = 10_000  # rows in a batch with a producer's name; a longer one is cut, too
+UNCUT_MAX: Final = 100_000  # rows in a batch that an id may name
+# in the last part of an entry's number: the offset of pieces of a transaction
+_HALF: Final = STEP // 2
+# from one piece to the next: a number for the piece, and for each message alone
+_STRIDE: Final = 2 * PIECE
 
 _COLUMNS: Final = ("kind", "lsn", "producer", "properties")
 
 
 class BatchSpan(NamedTuple):
-    """A batch, or one message: of a transaction if inner is not 0 (then its first index).
+    """A batch or a single message; for a transaction, inner is its first index, otherwise 0.
 
-    A message alone is a span of one. What was cut is a span for each piece.
+    A message alone is a span of one. A batch that was cut is a span for each piece.
     """
 
     ledger: int
@@ -80,23 +84,23 @@ class BatchSpan(NamedTuple):
         return (self.ledger, self.entry + first, self.entry + last, 0, 0)
 
     def id(self, at: int) -> MessageId:
-        """Its message at, counted from 0."""
+        """The id in the store of a message, counted from 0."""
         if self.inner:
             return MessageId(self.ledger, self.entry, self.inner + at)
         return MessageId(self.ledger, self.entry + at)
 
     def at(self, place: MessageId) -> int:
-        """Which of its messages has an id of the store, counted from 0."""
+        """The number of a message by its id in the store, counted from 0."""
         return place.index - self.inner if self.inner else place.entry - self.entry
 
 
 class IdTarget(NamedTuple):
-    """What an id names.
+    """The messages that an id names.
 
-    at:     the message, counted from 0; of an id of all of a batch, the last
-    is_one: it names just that one
-    start:  where a reader starts that names it: in a batch at its first message, as clients leave
-            out themselves what they do not want of it
+    at:     the message, counted from 0; for the id of a whole batch, the last one
+    is_one: the id names just this message
+    start:  where a reader with this id starts: in a batch at its first message, as clients skip
+            unwanted messages themselves
     """
 
     span: BatchSpan
@@ -119,15 +123,15 @@ def wire_id(span: BatchSpan, at: int, partition: int, *, is_alone: bool) -> Prot
 
 
 def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[BatchSpan]:
-    """The batches, or pieces of them, that hold the plain rows first..last of a ledger, in order.
+    """The batches, or their pieces, that hold the plain rows first..last of a ledger, in order.
 
-    partition: by its store-wide number. Entries of other kinds than messages are in none. Of a
-               ledger that was trimmed only compacted messages are left, each alone.
+    partition: by its store-wide number. Entries that are no messages are in no span. A ledger that
+               was trimmed has only compacted messages left, each alone.
     """
     stop = _end(view, partition, ledger)
     if last >= stop:
         return [BatchSpan(ledger, entry, 1) for entry in range(first, last + 1)]
-    low, high = max(0, first - 1), min(last + 2, stop)  # mostly the neighbours tell
+    low, high = max(0, first - 1), min(last + 2, stop)  # usually the neighbours suffice
     rows = _marks(view, ledger, low, high)
     begins, ends = rows[first - low], rows[last - low]
     window = WINDOW_MIN
@@ -152,7 +156,7 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
 
 
 def _cut(span: BatchSpan, first: int, last: int) -> list[BatchSpan]:
-    """A batch that is longer than any as its pieces, those that hold an entry of first..last."""
+    """The pieces of an overlong batch that hold an entry of first..last."""
     if span.size <= BATCH_MAX:
         return [span]
     start, stop = max(span.entry, first), min(span.entry + span.size, last + 1)
@@ -162,9 +166,9 @@ def _cut(span: BatchSpan, first: int, last: int) -> list[BatchSpan]:
 
 
 def _marks(view: View, ledger: int, start: int, stop: int, *, is_cut: bool = True) -> list[object]:
-    """What the rows of one batch have in common; None for a row that is no message.
+    """A mark for each row that is equal within a batch; None for a row that is no message.
 
-    is_cut: a batch without a producer's name is several
+    is_cut: a batch without a producer's name counts as several
     """
     tables = view.rows([(ledger, start, stop)], _COLUMNS) if start < stop else []
     out: list[object] = []
@@ -182,7 +186,7 @@ def _marks(view: View, ledger: int, start: int, stop: int, *, is_cut: bool = Tru
 
 
 def _alone(properties: pa.ChunkedArray) -> set[int]:
-    """The rows that have an empty map of properties."""
+    """The rows with an empty map of properties."""
     if properties.null_count == len(properties):
         return set()
     found, base = set[int](), 0
@@ -206,9 +210,9 @@ def _end(view: View, partition: int, ledger: int) -> int:
 def span_at(
     view: View, partition: int, ledger: int, entry: int, index: int | None = None
 ) -> BatchSpan | None:
-    """The batch, or piece of one, that holds a message; None: there is none.
+    """The batch, or piece of one, that holds a message; None: there is no such message.
 
-    index: of a message of a transaction, from 1; by itself, any other is taken for the nearest
+    index: of a message of a transaction, from 1; an index out of range selects the nearest
     """
     marker = find_marker(view.buffer(partition), ledger, entry)
     if marker is not None:
@@ -220,7 +224,7 @@ def span_at(
 
 
 def last_before(view: View, partition: int, ledger: int, entry: int, steps: int) -> list[Run]:
-    """The last message before an entry, no more than so many entries back, as a run of one."""
+    """The last message before an entry, at most `steps` entries back, as a run of one."""
     low, stop = max(0, entry - steps), min(entry, _end(view, partition, ledger))
     if low >= stop:
         return []
@@ -237,7 +241,7 @@ def last_before(view: View, partition: int, ledger: int, entry: int, steps: int)
 
 
 def is_batch_of_one(view: View, span: BatchSpan) -> bool:
-    """Whether a message that is a span by itself came in a batch; as of Rows.is_batch_of_one."""
+    """Whether a single message came in a batch, as in ReceivedRows.is_batch_of_one."""
     if span.size > 1 or span.inner:
         return False
     tables = view.rows([(span.ledger, span.entry, span.entry + 1)], ("producer", "properties"))
@@ -246,13 +250,13 @@ def is_batch_of_one(view: View, span: BatchSpan) -> bool:
 
 
 def in_txn(ledger: int, entry: int, count: int, index: int) -> BatchSpan:
-    """The piece of a transaction of so many messages that holds one of them."""
+    """The piece of a transaction of `count` messages that holds the message of an index."""
     first = (min(index, count) - 1) // PIECE * PIECE
     return BatchSpan(ledger, entry, min(PIECE, count - first), first + 1)
 
 
 def _uncut(view: View, partition: int, span: BatchSpan) -> BatchSpan:
-    """The batch that a piece is the first of."""
+    """The batch whose first piece this is."""
     ledger, entry = span.ledger, span.entry
     if span.inner:
         marker = find_marker(view.buffer(partition), ledger, entry)
@@ -264,29 +268,29 @@ def _uncut(view: View, partition: int, span: BatchSpan) -> BatchSpan:
 
 
 def is_start(given: Proto) -> bool:
-    """True for Pulsar's `earliest`."""
+    """Whether this is Pulsar's `earliest`."""
     return bool(given.ledgerId >= 1 << 63)
 
 
 def is_end(given: Proto) -> bool:
-    """True for Pulsar's `latest`."""
+    """Whether this is Pulsar's `latest`."""
     return bool(given.ledgerId == LATEST)
 
 
 def partition_of(view: View, given: Proto) -> int | None:
-    """The partition, by its store-wide number, of an id; None: no ledger of one."""
+    """The partition of an id, by its store-wide number; None: its ledger is not a partition's."""
     owner = view.catalog.owners.get(given.ledgerId)
     return owner[0] if owner is not None and owner[1] == "p" else None
 
 
 def target_of(view: View, partition: int, given: Proto) -> IdTarget | None:
-    """What an id names; None: there is no such message."""
+    """The messages that an id names; None: there is no such message."""
     entry, part = divmod(given.entryId, STEP)
     piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
     span = span_at(view, partition, given.ledgerId, entry, piece * PIECE + 1)
     if span is None:
         return None
-    # by what it names beyond a piece one knows an id of the whole batch
+    # an id that names messages beyond the piece is an id of the whole batch
     is_cut = part < _HALF and span.entry == entry
     is_cut = is_cut and span.size < max(part, reach(given)) <= UNCUT_MAX
     if is_cut:
@@ -306,13 +310,13 @@ def parts_of(given: Proto) -> tuple[int, int]:
 
 
 def reach(given: Proto) -> int:
-    """How many messages a batch has at least of which an id names one, or some."""
+    """The least size of a batch that has the messages of this id."""
     found: int = max(given.batch_index + 1, 64 * len(given.ack_set) - 63)
     return found
 
 
 def inner_count(view: View, span: BatchSpan) -> int:
-    """How many messages clients see in a row that is alone; more than 1: it is encrypted."""
+    """How many messages clients see in a single row; more than 1: it is encrypted."""
     if span.inner or span.size > 1:
         return 1
     [table] = view.rows([(span.ledger, span.entry, span.entry + 1)], ("properties",))
@@ -321,7 +325,7 @@ def inner_count(view: View, span: BatchSpan) -> int:
 
 
 def is_part(view: View, span: BatchSpan, given: Proto) -> bool:
-    """True if an id names some messages of a batch that is one row, and not all of it."""
+    """Whether an id names some, but not all, messages of a batch that is one row."""
     if not given.ack_set and given.batch_index < 0:
         return False
     count = inner_count(view, span)
@@ -329,7 +333,7 @@ def is_part(view: View, span: BatchSpan, given: Proto) -> bool:
 
 
 def unacked(ack_set: list[int], count: int) -> int:
-    """The bits of an ack_set as one number: bit i is set where message i is not acknowledged."""
+    """The bits of an ack_set as one number: bit i is set if message i is not acknowledged."""
     words = [word & NOWHERE for word in ack_set[: -(-count // 64)]]
     bits = int.from_bytes(pack(f"<{len(words)}Q", *words), "little")
     return bits & ((1 << count) - 1)

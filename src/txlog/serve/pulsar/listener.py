@@ -1,6 +1,5 @@
-"""Owns the table of commands: which function answers which; and CONNECT, PING and PONG.
-
-Owns PulsarListener: an address for Pulsar's binary protocol, and the connections there.
+"""Owns PulsarListener: an address of Pulsar's binary protocol, its connections, the table of
+commands; and the commands CONNECT, AUTH_RESPONSE, PING and PONG.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CONNECT: who the client is; everything else comes after it."""
+    """CONNECT: authenticate the client; every other command comes after it."""
     login = connection.login(body.auth_method_name, body.auth_data)
     caller = _caller(connection, login)
     if caller is None or not _has_seat(connection, caller):
@@ -53,7 +52,7 @@ def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 def auth_response(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """AUTH_RESPONSE: another token, as the last one ends."""
+    """AUTH_RESPONSE: a new token, because the old one expires."""
     given = body.response
     login = connection.login(given.auth_method_name, given.auth_data)
     caller = _caller(connection, login)
@@ -62,7 +61,7 @@ def auth_response(connection: Connection, body: Proto, rest: memoryview) -> None
 
 
 def _caller(connection: Connection, login: Credentials) -> Caller | None:
-    """Who the client says it is; None: it is refused, and the connection ends."""
+    """The identity of the client; None: it is refused, and the connection ends."""
     service = connection.service
     try:
         return service.log_in(login)
@@ -75,7 +74,7 @@ def _caller(connection: Connection, login: Credentials) -> Caller | None:
 
 
 def _has_seat(connection: Connection, caller: Caller) -> bool:
-    """Take its seat among those that stay; False: there is none, and the connection ends."""
+    """Count the connection as authenticated; False: the limit is reached, and it ends."""
     try:
         connection.seat.take(caller.role, is_superuser=caller.is_superuser)
     except TryAgain as error:
@@ -89,12 +88,12 @@ def _has_seat(connection: Connection, caller: Caller) -> bool:
 
 
 def ping(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """PING: still here."""
+    """PING: answer that the server is alive."""
     connection.send("pong")
 
 
 def pong(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """PONG: that anything came is what counts."""
+    """PONG: do nothing, because any bytes show that the client is alive."""
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -114,11 +113,12 @@ ROOMS: Final = (
 
 
 def handlers() -> dict[int, Handler]:
-    """The function for each command, by its number."""
+    """The handler of each command, by its number."""
     return {COMMANDS[name]: one for room in ROOMS for name, one in room.items()}
 
 
-BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
+# asyncio reads twice as much from a socket before the connection asks for it
+BUFFER_BYTES: Final = 1 << 13
 FENCED_MAX: Final = 1_000
 JUDGED_TOGETHER: Final = 50
 
@@ -126,11 +126,12 @@ JUDGED_TOGETHER: Final = 50
 class PulsarListener:
     """The protocol at one address.
 
-    url:         where clients are sent by a lookup
-    connections: those that are open
-    wanted:      what they want of the store in the moment; sends: what they send
-    halls:       what the rooms of all connections have in common, by the name of the room
-    fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
+    url:          the address of the broker in lookup answers
+    connections:  the open connections
+    wanted:       the group commit of all clients
+    sends:        its queues of SENDs
+    shared_state: the state that a module shares between all connections, by its name
+    fenced:       (topic, name, partition) of producers that must not reopen; see producers.APART
     """
 
     def __init__(self, service: BrokerService, address: Address) -> None:
@@ -178,7 +179,7 @@ class PulsarListener:
     def _accepted(
         self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Somebody connects; asyncio's own task for it would be nobody's."""
+        """Serve a new connection in a supervised task; asyncio's own task would be unsupervised."""
         task = self.service.tasks.begin(self._served(seat, reader, writer), writer.transport.abort)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -186,7 +187,7 @@ class PulsarListener:
     async def _served(
         self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self._following is None:  # from the first client on
+        if self._following is None:  # started by the first client
             self._following = self.service.tasks.begin(
                 watch_catalog(self.service, self._changed), self._is_blind
             )
@@ -199,7 +200,7 @@ class PulsarListener:
             self.connections.discard(connection)
 
     def _is_blind(self) -> None:
-        """It does not see changes any more: clients come again, and the first begins a new look."""
+        """The watch has failed: close the connections; the first client starts a new watch."""
         self._following = None
         self._close_all()
 
@@ -208,19 +209,19 @@ class PulsarListener:
             connection.close()
 
     async def _changed(self, census: CatalogSnapshot) -> None:
-        """There are other topics or subscriptions: tell clients whom that concerns."""
+        """Topics or subscriptions have changed: notify the clients concerned."""
         for connection in list(self.connections):
             connection.begin(_told(connection, census))
 
     def check_open(self) -> None:
-        """Raises AlreadyClosed once it is to stop."""
+        """Raises AlreadyClosed once the server is stopping."""
         if self._is_stopping:
             raise AlreadyClosed("the server stops")
 
     def judge_again(self) -> None:
-        """End the connections that rules, keys and authorities of the moment do not allow.
+        """End the connections that the current rules, keys and authorities no longer allow.
 
-        A signature takes 0.1 ms to check, so other work goes on between some of them.
+        Checking a signature takes 0.1 ms, so other work runs between some of the checks.
         """
         if self._judging is not None:
             self._judging.cancel()
@@ -233,22 +234,23 @@ class PulsarListener:
                 await asyncio.sleep(0)
 
     def broker(self) -> dict[str, str]:
-        """Where topics are served, in the fields of a lookup."""
+        """The address of the broker, in the fields of a lookup."""
         is_plain = self.service.options.tls is None
         return {"brokerServiceUrl" if is_plain else "brokerServiceUrlTls": self.url}
 
     async def room(self) -> None:
-        """Wait until there is room for more of what clients send."""
+        """Wait until the queues have room for more SENDs."""
         await self.sends.room()
 
     def new_name(self) -> str:
-        """A name for a producer that has none; nobody has it."""
+        """A unique name for a producer without one."""
         return f"txlog-{self._stem}-{next(self._named)}"
 
     async def drain(self) -> None:
-        """Take nothing new, close what clients have open, wait until what they sent is answered.
+        """Accept nothing new, close the clients' producers and consumers, wait until their SENDs
+        are answered.
 
-        Clients that are told go elsewhere, or come again, at once.
+        Notified clients go to another server, or reconnect, at once.
         """
         self._is_stopping = True
         if self._acceptor is not None:
@@ -259,7 +261,7 @@ class PulsarListener:
         await self.wanted.settled()
 
     async def close(self) -> None:
-        """End all connections; returns once all they had is given back."""
+        """End all connections; returns once all their resources are freed."""
         if self._acceptor is not None:
             self._acceptor.close()
         for task in (self._following, self._judging):
@@ -273,7 +275,7 @@ class PulsarListener:
 
 
 async def _told(connection: Connection, census: CatalogSnapshot) -> None:
-    """Tell one client; of topics first, so that it does not open again what is gone."""
+    """Notify one client; of topics first, so that it does not reopen deleted ones."""
     await topics.notify_watchers(connection, census)
     for room in connection.open_handles:
         await room.follow(census)

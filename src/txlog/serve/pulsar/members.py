@@ -1,14 +1,15 @@
-"""Owns Member: one consumer of the store, and the consumers of a client that it is.
+"""Owns StoreConsumer: a consumer of the store, and the consumers of a client that share it.
 
-A client has a consumer for each partition of a topic, over one or more connections; to the store
-these are one, which leases and acknowledges for all of them. So an exclusive subscription has one
-consumer, as the client meant it, and of a key-shared or failover one each partition gets its share.
+A client has a consumer for each partition of a topic, over one or more connections. To the store
+they are one consumer, which leases and acknowledges for each of its partitions. So an exclusive
+subscription has one consumer, as the client meant it, and in a key-shared or failover subscription
+each partition gets its share.
 
     FLOW ─► permits ─► pump: lease, rows to frames ─► MESSAGE         in the thread of the store
-    ACK  ─► queue ─► flusher: all that is queued, in one call ─► ACK_RESPONSE
+    ACK  ─► queue ─► flusher: all queued ones, in one call ─► ACK_RESPONSE
 
-What was delivered and not acknowledged is leased in the store. `held` says only which messages an
-id of the wire stood for, so that a client may acknowledge a batch as a whole or in part.
+Delivered and unacknowledged messages are leased in the store. `held` only records the messages
+behind each id of the wire, so that a client may acknowledge a batch as a whole or in part.
 """
 
 from __future__ import annotations
@@ -54,26 +55,30 @@ from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import make_command, message_frame
 
 T = TypeVar("T")
-TAKE_MAX: Final = 5_000  # messages that one turn leases, and about so many bytes
+TAKE_MAX: Final = 5_000  # messages that one turn leases; their size is below
 TAKE_BYTES: Final = 1 << 20
 TAKE_BYTES_MIN: Final = 64 << 10  # while many clients do not read
-MESSAGE_BYTES: Final = 16 << 10  # what a message is taken to have before one was seen
-# Ids of a consumer that are not acknowledged: with more one of a shared type gets nothing (Pulsar's
-# maxUnackedMessagesPerConsumer), of others only the messages are known, not their ids.
-CLAIMED_MAX: Final = 10_000  # batches; of more than these an abort gives back the part alone
+MESSAGE_BYTES: Final = 16 << 10  # the assumed size of a message before the first one was seen
+# Unacknowledged ids of a consumer. Beyond the limit a consumer of a shared type gets nothing more
+# (Pulsar's maxUnackedMessagesPerConsumer). For other types the server then remembers only the
+# messages, not their ids.
+# batches; beyond them an abort redelivers only the aborted part of a batch
+CLAIMED_MAX: Final = 10_000
 HELD_MAX: Final = 50_000
-ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
+ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer checks whether it is active
 BACK_STEPS_MAX: Final = 1_000
-_WHOLE: Final = 1 << 62  # an index behind all messages of a transaction
-LOOKUPS_MAX: Final = 200  # ids that one act of the store's thread looks for: some 20 ms
-REPEATED_MAX: Final = 10_000  # ids that it goes through, most of which came before
-RETURNED_MAX: Final = 5_000  # messages that one act gives back
+_WHOLE: Final = 1 << 62  # an index after all messages of a transaction
+LOOKUPS_MAX: Final = 200  # ids that the store's thread looks up in one call: some 20 ms
+REPEATED_MAX: Final = 10_000  # ids that such a call reads at most, with repeated ones
+RETURNED_MAX: Final = 5_000  # messages to give back in one call
 
 
 class PendingAck(NamedTuple):
-    """What an id stood for; left: a bit for each message that is not acknowledged.
+    """The unacknowledged messages of an id.
 
-    inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: of none
+    left:  a bit for each message that is not acknowledged
+    inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: not
+           encrypted
     """
 
     span: BatchSpan
@@ -83,7 +88,7 @@ class PendingAck(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many messages the batch has to its client."""
+        """How many messages the batch has for its client."""
         return self.inner or self.span.size
 
 
@@ -91,8 +96,8 @@ class ClientConsumer:
     """One consumer of a client.
 
     shown:   the partition in ids; -1: the topic is not partitioned
-    permits: messages that it takes; may be negative after a batch that was larger
-    mark:    of a reader, the id up to which all was done when it began
+    permits: messages that it accepts; may be negative after a batch that was larger
+    mark:    of a reader, its mark-delete position when it began
     split:   a batch that it gets message by message
     """
 
@@ -104,34 +109,34 @@ class ClientConsumer:
         shown: int,
         dismiss: Callable[[ClientConsumer], Coroutine[Any, Any, None]],
     ) -> None:
-        """dismiss: closes it, and tells its client"""
+        """dismiss: closes it, and notifies its client"""
         self.connection, self.number, self._dismiss = connection, number, dismiss
         self.partition, self.shown = partition, shown
         self.permits = 0
         self.epoch = 0
         self.mark: Proto | None = None
         self.split: BatchSpan | None = None
-        self.held: dict[tuple[int, int], PendingAck] = {}  # the oldest first
-        self.older = IdSet()  # messages before those, by which ids they came is not known
-        # Of batches that it has a part of: what it acknowledged in transactions, a bit a message.
+        self.held: dict[tuple[int, int], PendingAck] = {}  # oldest first
+        self.older = IdSet()  # messages before those, whose ids are no longer known
+        # Messages of its batches that it acknowledged in transactions, a bit for each.
         self.claimed: dict[tuple[int, int], int] = {}
         self.active: bool | None = None
-        self.is_counted = False  # it has its place among the consumers of all clients
+        self.is_counted = False  # it counts in the quota of consumers
         self.name = ""
-        self.metadata: dict[str, str] = {}  # that its client gave it
+        self.metadata: dict[str, str] = {}  # from its client
         self.since_ms = 0
 
     @property
     def unacked(self) -> int:
-        """Messages that it has and has not acknowledged."""
+        """How many messages it has not acknowledged."""
         return sum(pending.left.bit_count() for pending in self.held.values())
 
     def dismiss(self) -> None:
-        """Close it, and tell its client, which opens it again if it can."""
+        """Close it, and notify its client, which opens it again if it can."""
         self.connection.begin(self._dismiss(self))
 
     def forget(self) -> list[Run]:
-        """Have nothing any more; what was not acknowledged."""
+        """Drop all messages that it has; returns them."""
         runs = self.older.runs() + [
             run for pending in self.held.values() for run in _unacked_runs(pending)
         ]
@@ -141,12 +146,13 @@ class ClientConsumer:
         return runs
 
     def claim(self, entry: int, pending: PendingAck, bits: int) -> None:
-        """It acknowledges messages of a batch in a transaction, which may be aborted.
+        """Record messages of a batch that it acknowledges in a transaction, which may be aborted.
 
         entry: of the id under which it has them
         """
         key = pending.span.ledger, pending.span.wire_entry
-        if pending.left == bits and entry == pending.span.wire_entry:  # it has no more of the batch
+        # it has no other message of the batch
+        if pending.left == bits and entry == pending.span.wire_entry:
             self.claimed.pop(key, None)
             return
         self.claimed[key] = self.claimed.get(key, 0) | bits << pending.at
@@ -156,13 +162,14 @@ class ClientConsumer:
             self.claimed = {key: self.claimed[key] for key in islice(parts, CLAIMED_MAX // 2)}
 
     def unclaim(self, claim: PendingAck) -> None:
-        """The store refused to acknowledge these: no abort gives them back."""
+        """The store refused to acknowledge these: no abort will give them back."""
         key = claim.span.ledger, claim.span.wire_entry
         if key in self.claimed:
             self.claimed[key] &= ~(claim.left << claim.at)
 
     def rest_of(self, delivery: Delivery) -> list[Run]:
-        """Take from what it has the rest of a batch of which an aborted transaction had a part.
+        """Take the other messages of a batch from it, if an aborted transaction had acknowledged a
+        part.
 
         Empty for any other delivery, and for a client that gets each message of a batch alone.
         """
@@ -178,13 +185,13 @@ class ClientConsumer:
         return [run for part in parts if part is not None for run in _unacked_runs(part)]
 
     def _pack(self) -> None:
-        """Of the older half of what it has keep only which messages these are."""
+        """For the older half of its ids, remember only the messages."""
         for key in list(islice(self.held, HELD_MAX // 2)):
             for run in _unacked_runs(self.held.pop(key)):
                 self.older.add(run)
 
     def send(self, delivery: Delivery) -> None:
-        """Send messages, and remember what their id stands for."""
+        """Send messages, and remember them under their id."""
         if len(self.held) > HELD_MAX:
             self._pack()
         span, at, size = delivery.span, delivery.at, delivery.size
@@ -207,10 +214,10 @@ class ClientConsumer:
 
 
 class AckRequest(NamedTuple):
-    """An acknowledgement to be made. Runs are known, or to be found by the ids.
+    """An acknowledgement to make. Its runs are known, or the ids have to be looked up.
 
-    claims: by id, what the consumer had of it that is to be acknowledged
-    error:  what is wrong with an id that was looked for
+    claims: by id, the messages that the consumer had of it and that are to be acknowledged
+    error:  the error of an id that was looked up
     """
 
     consumer: ClientConsumer
@@ -223,7 +230,7 @@ class AckRequest(NamedTuple):
     error: TxlogError | None = None
 
     def end(self, error: Exception | None) -> None:
-        """Tell the client. What was refused its consumer has as before, and may give back."""
+        """Answer the client. If it was refused, the consumer has its messages as before."""
         if error is not None:
             pending = self.consumer.held
             for key, claim in self.claims:
@@ -234,9 +241,9 @@ class AckRequest(NamedTuple):
 
 
 class StoreConsumer:
-    """A consumer of the store for consumers of one client, by partition.
+    """A consumer of the store that serves the consumers of one client, by partition.
 
-    is_over: its delivery has failed; nobody joins it any more
+    is_over: its delivery has failed; no other consumer joins it
     """
 
     def __init__(
@@ -249,12 +256,12 @@ class StoreConsumer:
         *,
         reads_compacted: bool = False,
     ) -> None:
-        """ranges: of slots of keys that a reader wants; none: all
+        """ranges: the slots of keys that a reader wants; empty: all
 
-        reads_compacted: of what was compacted it gets the newest message of each key
+        reads_compacted: from the compacted part it gets the newest message of each key
         """
         self.reads_compacted = reads_compacted
-        self.key: Hashable = None  # what others that join it have in common
+        self.key: Hashable = None  # the properties that its consumers share
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.consumers: dict[int, ClientConsumer] = {}
@@ -266,10 +273,10 @@ class StoreConsumer:
         self._acks: deque[AckRequest] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
+        self._message_bytes = MESSAGE_BYTES  # the average size of a message in the last turn
 
     def is_gone(self, snapshot: CatalogSnapshot) -> bool:
-        """True if its topic or subscription is not there any more."""
+        """Whether its topic or subscription was deleted."""
         if snapshot.lacks_topic(self.topic.number):
             return True
         if not isinstance(self._sync, Consumer):
@@ -293,7 +300,7 @@ class StoreConsumer:
         self._changed.set()
 
     def flow(self, consumer: ClientConsumer, permits: int) -> None:
-        """A consumer takes more."""
+        """A consumer accepts more messages."""
         consumer.permits += permits
         if consumer.permits > 0 and consumer.partition not in self._ready:
             self._changed.set()
@@ -320,7 +327,7 @@ class StoreConsumer:
                 continue
             try:
                 deliveries = await self._taken(full)
-            except TxlogError as error:  # its clients subscribe again, and are told why
+            except TxlogError as error:  # its clients subscribe again, and get the reason
                 self.is_over = True
                 for consumer in list(self.consumers.values()):
                     if not isinstance(error, NotFound):
@@ -343,7 +350,7 @@ class StoreConsumer:
                 await self.give_back(runs)
 
     async def _news(self, full: set[Connection]) -> None:
-        """Wait until who may take has changed: a consumer, or a connection that was full."""
+        """Wait until a consumer accepts more, or a full connection has room."""
         if not full:
             await self._changed.wait()
             return
@@ -356,12 +363,13 @@ class StoreConsumer:
                 wait.cancel()
 
     async def _without_parts(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """What goes out now; the server gives batches back that an abort gave back in part.
+        """The deliveries to send now; batches whose part was aborted go back to the store as a
+        whole.
 
-        As in Pulsar, a message that an aborted transaction had acknowledged comes again together
-        with what its consumer still has of the batch, and all of it counts as redelivered.
+        As in Pulsar, a message that an aborted transaction had acknowledged is delivered again
+        together with the rest of the batch that its consumer has. Each counts as redelivered.
         """
-        if not self.is_shared:  # there an abort rewinds
+        if not self.is_shared:  # in other types an abort rewinds the cursor
             return deliveries
         now, parts, rests = list[Delivery](), list[Delivery](), list[Run]()
         split = set[tuple[int, BatchSpan]]()
@@ -382,7 +390,7 @@ class StoreConsumer:
         return now
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
-        """In the thread of the store: return what was leased and did not go out, uncounted."""
+        """In the store's thread: return leased messages that were not sent, uncounted."""
         by_partition: dict[int, list[Run]] = {}
         for delivery in deliveries:
             run = delivery.span.run(delivery.at, delivery.at + delivery.size - 1)
@@ -390,7 +398,7 @@ class StoreConsumer:
         self._sync._unread_runs(list(by_partition.items()))
 
     async def _taken(self, full: set[Connection]) -> list[Delivery] | None:
-        """The next deliveries; None: who may take has changed."""
+        """The next deliveries; None: other consumers accept messages now."""
         permits = {at: self.consumers[at].permits for at in self._ready}
         connections = {self.consumers[at].connection for at in self._ready}
         look = partial(self._look, permits, connections)
@@ -415,14 +423,14 @@ class StoreConsumer:
     def _look(
         self, permits: dict[int, int], connections: set[Connection], is_thorough: bool
     ) -> tuple[Callable[[], None], list[Delivery]] | None:
-        """In the thread of the store: lease rows, and make what goes out of them.
+        """In the store's thread: lease rows, and plan their deliveries.
 
-        permits:     the messages that the consumer of each partition takes
-        connections: those of these consumers, all of one client
+        permits:     the messages that the consumer of each partition accepts
+        connections: the connections of these consumers; they belong to one client
         """
         if any(
             connection_of_consumer.is_full for connection_of_consumer in connections
-        ):  # by what others of its client got meanwhile
+        ):  # messages to other consumers of the client have filled it meanwhile
             return _nothing, []
         sync = self._sync
         connection = next(iter(connections))
@@ -442,7 +450,7 @@ class StoreConsumer:
         store, topic = sync._store, self.topic
         is_split = self._is_split(connection.version)
         splits = {consumer.split for consumer in tuple(self.consumers.values())} - {None}
-        if not (is_split or splits):  # else it would get more messages than it has permits
+        if not (is_split or splits):  # otherwise it would get more messages than it has permits
             table = self._completed(table)
         if self.reads_compacted and isinstance(sync, Consumer):
             table = self._kept(table, store.read(partial(newest_by_key, topic, table), fresh=False))
@@ -464,12 +472,12 @@ class StoreConsumer:
         return partial(sync._unread, table), deliveries
 
     def _is_split(self, version: str) -> bool:
-        """In the thread of the store: whether each message of a batch goes out alone.
+        """In the store's thread: whether each message of a batch goes out alone. Raises TxlogError.
 
-        A client that cannot name a message in a batch needs that if it acknowledges in
+        A client that cannot name a message in a batch needs this if it acknowledges in
         transactions. It asks for the coordinator before it makes its first consumer, and then the
-        subscription gets a policy. After a restart of the server the consumer may come back before
-        its client asks again, and the policy is there. Raises TxlogError.
+        subscription gets a policy. After a restart of the server the consumer may return before its
+        client asks again, and the policy still applies.
         """
         if names_in_batch(version) or not isinstance(self._sync, Consumer):
             return False
@@ -482,7 +490,7 @@ class StoreConsumer:
 
         def decide(view: View, now: Instant) -> Decision[dict[str, int | str]]:
             subscription = view.catalog.subscriptions.get(number)
-            if subscription is None:  # deleted since it was looked at
+            if subscription is None:  # deleted since the last read
                 raise SubscriptionNotFound(f"subscription {self.subscription} was deleted")
             topic = view.catalog.topics[subscription.topic]
             return set_policies(view, topic, subscription, {SPLIT_BATCHES: 1})
@@ -491,13 +499,13 @@ class StoreConsumer:
         return True
 
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
-        """The rows that the client gets; the others are acknowledged for it."""
+        """The rows that the client gets; the others are acknowledged on its behalf."""
         if not pc.all(mask).as_py():
             self._sync.acknowledge(table.filter(pc.invert(mask)))
         return table.filter(mask)
 
     def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
-        """Rows that are leased now: of each partition, and of all, at most so many."""
+        """Newly leased rows, at most the limit of each partition, and `most` in all."""
         sync = self._sync
         if isinstance(sync, Consumer):
             sync._receiving.partitions, sync._receiving.limits = list(limits), limits
@@ -506,7 +514,7 @@ class StoreConsumer:
         return table
 
     def _completed(self, table: pa.Table) -> pa.Table:
-        """Leased rows with what the last batch of each partition lacks, if that can be had."""
+        """Leased rows, with the missing end of each partition's last batch if it can be leased."""
         store, topic, by_key = self._sync._store, self.topic, self.kind == "key-shared"
         missing = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
         if not missing:
@@ -519,32 +527,33 @@ class StoreConsumer:
         for gap in missing[1:]:
             mask = pc.or_(mask, gap.mask(more))
         others = more.filter(pc.invert(mask))
-        if others.num_rows:  # nobody asked for these
+        if others.num_rows:  # rows that no gap needs
             self._sync._unread(others)
         return pa.concat_tables([table, more.filter(mask)])
 
     def _is_laden(self, consumer: ClientConsumer) -> bool:
-        """True of a consumer that gets nothing more before it acknowledges."""
+        """Whether a consumer must acknowledge before it gets more."""
         return self.is_shared and len(consumer.held) >= HELD_MAX
 
     def relieve(self, consumer: ClientConsumer) -> None:
-        """A consumer has less than it had: one that had too much may get more."""
+        """A consumer has fewer messages: if it had too many, it may get more."""
         is_waiting = consumer.permits > 0 and consumer.partition not in self._ready
         if self.is_shared and is_waiting and not self._is_laden(consumer):
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Tell failover consumers whether it is their turn."""
+        """Notify failover consumers whether they are active."""
         while True:
             try:
                 await self.tell_active()
             except TxlogError as error:
-                if not error.retryable:  # the same ends the delivery, which tells its clients
+                # the delivery fails with the same error, and notifies its clients
+                if not error.retryable:
                     return
             await asyncio.sleep(ACTIVE_SECONDS)
 
     async def tell_active(self) -> None:
-        """Tell each consumer whether it is its turn, if that has changed."""
+        """Notify each consumer whether it is active, if that has changed."""
         consumers = dict(self.consumers)
         active = dict.fromkeys(consumers, True)
         if self.kind == "failover":
@@ -565,15 +574,15 @@ class StoreConsumer:
     # --- giving back -------------------------------------------------------------------------
 
     async def give_back(self, runs: list[Run]) -> None:
-        """Return leased messages, to come again at once, each counted as a redelivery."""
+        """Return leased messages for immediate redelivery; each counts as redelivered."""
         ids_left = (MessageId(*message_id) for run in merge_runs(runs) for message_id in each(run))
         while message_ids := list(islice(ids_left, RETURNED_MAX)):
             await self.handle._worker.run(partial(self._sync.negative_acknowledge, message_ids, 0))
-        if not isinstance(self._sync, Consumer):  # the store has no news of it that wakes the pump
+        if not isinstance(self._sync, Consumer):  # a reader gets no event that wakes the pump
             self._changed.set()
 
     async def redeliver(self, consumer: ClientConsumer, message_ids: list[Proto]) -> None:
-        """Deliver again what a consumer has not acknowledged; named: only these."""
+        """Redeliver messages of a consumer; message_ids: only these, empty: all it has."""
         await self.acknowledged()
         if not message_ids:
             await self.give_back(consumer.forget())
@@ -585,7 +594,7 @@ class StoreConsumer:
         self.relieve(consumer)
 
     async def leave(self, consumer: ClientConsumer) -> None:
-        """A consumer closes; what it has goes back. The last one closes the store's."""
+        """A consumer closes; its messages go back. The last one closes the store's consumer."""
         self.consumers.pop(consumer.partition, None)
         self._changed.set()
         await self.acknowledged()
@@ -605,14 +614,14 @@ class StoreConsumer:
     # --- acknowledging -----------------------------------------------------------------------
 
     def acknowledge(self, ack: AckRequest) -> None:
-        """Queue an acknowledgement; those that are queued are made together."""
+        """Queue an acknowledgement; all queued ones are made together."""
         self._acks.append(ack)
         if self._flushing is None:
             tasks = ack.consumer.connection.service.tasks
             self._flushing = tasks.begin(self._flush(), self._dismiss)
 
     async def acknowledged(self) -> None:
-        """Wait until what was queued is made."""
+        """Wait until the queued acknowledgements are made."""
         while self._flushing is not None:
             await asyncio.shield(self._flushing)
 
@@ -624,7 +633,7 @@ class StoreConsumer:
                     if len(acks[0].unknown) > LOOKUPS_MAX:
                         acks = [await self._looked_up(acks[0])]
                     await self.handle._worker.run(partial(self._make, acks))
-                except Exception as error:  # refused, or a bug: those behind are made all the same
+                except Exception as error:  # refused, or a bug: the next ones are made all the same
                     call = acks[0].consumer.connection.service.tasks.call
                     for ack in acks:
                         call(partial(ack.end, error))
@@ -632,7 +641,7 @@ class StoreConsumer:
             self._flushing = None
 
     def _next_acks(self) -> list[AckRequest]:
-        """Take from the queue what one act of the store's thread makes; at least one."""
+        """Take as many from the queue as one call in the store's thread makes; at least one."""
         acks = [self._acks.popleft()]
         lookups = len(acks[0].unknown) + 1
         while self._acks and lookups + len(self._acks[0].unknown) < LOOKUPS_MAX:
@@ -641,7 +650,7 @@ class StoreConsumer:
         return acks
 
     async def _looked_up(self, ack: AckRequest) -> AckRequest:
-        """An acknowledgement of which the store was asked for all ids, some at a time."""
+        """An acknowledgement whose ids were all looked up in the store, some in each call."""
         lookup, store = AckLookup(ack, self.topic), self._sync._store
         while not lookup.is_done:
             act = partial(resolve_ids, lookup=lookup)
@@ -649,7 +658,7 @@ class StoreConsumer:
         return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
 
     def _make(self, acks: list[AckRequest]) -> None:
-        """In the thread of the store: acknowledge, neighbours of one kind together."""
+        """In the store's thread: acknowledge, neighbours of one kind together."""
         batch: list[AckRequest] = []
         for ack in acks:
             if batch and (ack.is_cumulative or ack.txn is not None or batch[0].is_cumulative):
@@ -663,7 +672,7 @@ class StoreConsumer:
             self._make_together(batch)
 
     def _make_together(self, acks: list[AckRequest]) -> None:
-        """Make acknowledgements in one call; if that is refused, each for itself."""
+        """Make acknowledgements in one call; if that is refused, each alone."""
         try:
             errors = self._made(acks)
         except TxlogError as failure:
@@ -676,7 +685,7 @@ class StoreConsumer:
             ack.consumer.connection.service.in_loop(partial(ack.end, error))
 
     def _made(self, acks: list[AckRequest]) -> list[TxlogError | None]:
-        """Make what can be made of acknowledgements; what is wrong with each. Raises TxlogError."""
+        """Make acknowledgements; returns the error of each, if any. Raises TxlogError."""
         runs: list[Run] = []
         errors: list[TxlogError | None] = []
         for ack in acks:
@@ -714,7 +723,7 @@ class StoreConsumer:
 
 
 def newest_by_key(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
-    """For each leased row whether a consumer that reads compacted messages gets it."""
+    """For each leased row whether a consumer of compacted messages gets it."""
     column = table.column("partition")
     mask = pa.repeat(pa.scalar(True), table.num_rows)
     for partition in pc.unique(column).to_pylist():
@@ -730,7 +739,7 @@ def newest_by_key(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
 
 
 def _splits(view: View, number: int) -> bool:
-    """Whether a subscription splits batches for clients that acknowledge them as a whole."""
+    """Whether a subscription splits batches for clients that acknowledge whole batches."""
     subscription = view.catalog.subscriptions.get(number)
     return subscription is not None and bool(subscription.policies.get(SPLIT_BATCHES))
 
@@ -740,7 +749,7 @@ def _nothing() -> None:
 
 
 def _rows_within(table: pa.Table, bytes_max: int) -> int:
-    """How many rows from the first on have so many bytes, at least one."""
+    """How many of the first rows fit into `bytes_max`, at least one."""
     sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
     ends = pc.cumulative_sum(pc.cast(sizes, pa.int64()))
     within: int = pc.sum(pc.less_equal(ends, bytes_max)).as_py()
@@ -748,12 +757,12 @@ def _rows_within(table: pa.Table, bytes_max: int) -> int:
 
 
 def _within_permits(table: pa.Table, permits: Mapping[int, int]) -> pa.BooleanArray | None:
-    """For each row whether its consumer takes it; None: all of them.
+    """For each row whether its consumer has permits for it; None: for all of them.
 
-    A lease counts rows, and clients count messages. So an encrypted batch, which is one row, may be
-    more than is left: it goes out, as a broker sends it, and permits become negative. The rows
-    behind it wait. A broker of Pulsar keeps to this only in shared subscriptions, about, by the
-    average of batches; in others it reads as many entries as there are permits.
+    A lease counts rows, and clients count messages. An encrypted batch is one row, so it may have
+    more messages than permits are left. It goes out, as a broker sends it, and the permits become
+    negative; the rows after it wait. Pulsar's brokers do so only in shared subscriptions, by the
+    average size of batches; in others they read as many entries as there are permits.
     """
     properties = table.column("properties").combine_chunks()
     if properties.null_count == len(properties):
@@ -782,14 +791,14 @@ def merge_runs(runs: list[Run]) -> list[Run]:
 
 
 def _unacked_runs(pending: PendingAck) -> list[Run]:
-    """What of it is not acknowledged."""
+    """The messages of an id that are not acknowledged."""
     if pending.inner:
         return [pending.span.run(pending.at, pending.at)]
     return runs_of(pending.span, pending.at, pending.left)
 
 
 def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
-    """The messages of a batch whose bits are set, the first of which is `at`."""
+    """The messages of a batch whose bits are set; bit 0 is message `at`."""
     runs = []
     offset = 0
     while bits:
@@ -804,7 +813,7 @@ def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
 
 
 def take_acknowledged(ack: AckRequest, message_id: Proto) -> list[Run] | None:
-    """The messages of an id that the consumer has, claimed; None: it has no such id."""
+    """The messages that an id acknowledges, claimed; None: the consumer has no such id."""
     consumer, key = ack.consumer, (message_id.ledgerId, message_id.entryId)
     pending = consumer.held.get(key)
     if pending is None or ids.reach(message_id) > pending.messages:
@@ -830,18 +839,18 @@ def take_acknowledged(ack: AckRequest, message_id: Proto) -> list[Run] | None:
 
 
 def _is_certain(pending: PendingAck, message_id: Proto, done: int) -> bool:
-    """Whether an id in a transaction can only stand for these messages.
+    """Whether an id in a transaction can stand only for these messages.
 
-    With each message Go names all that it ever acknowledged of the batch: also what another
-    transaction acknowledged and then aborted, and what was refused. Were that taken, it would be
-    acknowledged by a transaction that has no copy of it. So of a part one message is taken.
+    With each message Go's client names all messages of the batch that it ever acknowledged,
+    including aborted and refused ones. If the server accepted the whole list, a transaction would
+    acknowledge messages that it has no copy of. So of a part of a batch it accepts one message.
     """
     is_whole = not message_id.ack_set and done == (1 << pending.messages) - 1
     return is_whole or done.bit_count() == 1 or pending.inner > 0
 
 
 def forget_up_to(consumer: ClientConsumer, message_id: Proto) -> None:
-    """Forget what a cumulative acknowledgement covers."""
+    """Drop the messages that a cumulative acknowledgement covers."""
     key = (message_id.ledgerId, message_id.entryId)
     if consumer.older and consumer.held and key >= next(iter(consumer.held)):
         consumer.older = IdSet()
@@ -856,10 +865,11 @@ def forget_up_to(consumer: ClientConsumer, message_id: Proto) -> None:
 
 
 class AckLookup:
-    """Ids of an acknowledgement that the consumer does not have, and what the store knows of them.
+    """The ids of an acknowledgement that the consumer does not have, and their messages in the
+    store.
 
     runs:  the messages so far
-    error: set once an id is of another topic
+    error: set once an id belongs to another topic
     """
 
     def __init__(self, ack: AckRequest, topic: Topic) -> None:
@@ -872,12 +882,12 @@ class AckLookup:
 
     @property
     def is_done(self) -> bool:
-        """True once all ids were looked for."""
+        """Whether all ids were looked up."""
         return self.at == len(self.ids)
 
 
 def resolve_ids(view: View, lookup: AckLookup) -> None:
-    """Look for the next LOOKUPS_MAX ids; one that came before is not looked for again."""
+    """Look up the next LOOKUPS_MAX ids; each only once."""
     seen_max = len(lookup.seen) + LOOKUPS_MAX
     stop = min(lookup.at + REPEATED_MAX, len(lookup.ids))
     while lookup.at < stop and len(lookup.seen) < seen_max:
@@ -890,7 +900,7 @@ def resolve_ids(view: View, lookup: AckLookup) -> None:
 
 
 def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
-    """The messages that an id names, by what the store knows; none of what is gone."""
+    """The messages in the store that an id names; empty if they were deleted."""
     number = ids.partition_of(view, message_id)
     if number is None:
         return []
@@ -921,9 +931,9 @@ def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
 
 
 def _last_of(view: View, number: int, message_id: Proto) -> list[Run]:
-    """The last message that a cumulative acknowledgement covers; clients also name the one before.
+    """The last message that a cumulative acknowledgement covers.
 
-    A client that acknowledged a batch in part names the entry before it, by subtracting one.
+    A client that acknowledged a batch in part names the entry before the batch, by subtracting one.
     """
     entry = message_id.entryId // STEP
     target = ids.target_of(view, number, message_id)
@@ -964,17 +974,18 @@ def last_id(view: View, topic: Topic, consumer: ClientConsumer, newest: MessageI
 
 
 def mark_id(view: View, topic: Topic, consumer: ClientConsumer, mark: Mark) -> Proto:
-    """A position as clients get it that ask whether there is more: all up to this id is done.
+    """A mark-delete position for clients that ask whether there is more: everything up to this id
+    is done.
 
-    They compare ledger and entry with those of the last message, so a batch of which a part is left
-    counts as left, by an entry between its own and the one before.
+    They compare its ledger and entry with the last message's. A batch that is acknowledged in part
+    must count as not done, so it gets an entry between its own and the one before.
     """
     ledger, entry, index = mark
     position = MessageIdData(ledgerId=ledger, entryId=ids.NOWHERE, partition=consumer.shown)
     if entry < 0:
         return position
     span = ids.span_at(view, number_of(topic, consumer.partition), ledger, entry, index or _WHOLE)
-    if span is None:  # no message is there, or it is gone
+    if span is None:  # the position has no message, or it was trimmed
         position.entryId = entry * STEP
         return position
     last = span.inner + span.size - 1 if span.inner else span.entry + span.size - 1
@@ -985,5 +996,5 @@ def mark_id(view: View, topic: Topic, consumer: ClientConsumer, mark: Mark) -> P
 
 
 async def run(store_consumer: StoreConsumer, call: Callable[[Any], T]) -> T:
-    """Run a call on its consumer of the store, in the thread of that."""
+    """Call a function with the consumer of the store, in the store's thread."""
     return await store_consumer.handle._worker.run(partial(call, store_consumer._sync))

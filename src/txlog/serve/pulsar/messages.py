@@ -1,9 +1,9 @@
 """Owns the messages of Pulsar's binary protocol: their fields and numbers, and their classes.
 
-One line a message: `name number type`, then `!` where the protocol requires the field and `*` where
-it repeats; `= x` is a default. Names and numbers are those that the protocol documents; a number
-outside them is an extension of ours. The classes are made by the official runtime when this module
-runs, so that no generated code has to agree with the version of that runtime.
+Each line is a message: `name number type`, then `!` if the protocol requires the field and `*` if
+it repeats; `= x` is a default. Names and numbers are those in the protocol's documentation; other
+numbers are our own extensions. The official runtime creates the classes when this module is loaded,
+so no generated code has to match the runtime's version.
 
     command = BaseCommand()                     command.type = PING
     command.ParseFromString(frame)              command.ping.SetInParent()

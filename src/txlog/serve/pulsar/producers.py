@@ -1,20 +1,21 @@
 """Owns producers: PRODUCER, SEND, CLOSE_PRODUCER.
 
-Every producer has a name, its own or one that the server makes, so what it sends is stored once: a
-client that lost its connection, or whose server was killed, sends again what it has no receipt for,
-under the same name and sequence. Producers of one client, name and topic (one for each partition)
-are one producer of the store.
+Every producer has a name, from its client or from the server, so each message is stored once. A
+client that lost its connection, or whose server was killed, resends the messages without a receipt
+under the same name and sequence. Producers of one client with the same name and topic (one for each
+partition) share a producer of the store.
 
-Messages that come in chunks are held until the last one is there, and only then stored and
-answered, all chunks at once: before that none of them has a receipt, so none can be lost. The
-chunks that came count in a share of their own for each connection. Without room the server reads
-nothing more from the connection; the eldest message that waits goes on as the guest of the budget.
-A message of which nothing comes for `idle_timeout_ms` is given up: its next chunk is out of order
-then, and the client sends the message again.
+The chunks of a message are held in memory until the last one arrives. Only then the message is
+stored and all chunks are answered together: before that no chunk has a receipt, so none can be
+lost. Chunks count in a separate share of each connection. Without room the server reads nothing
+more from the connection; the oldest message that waits proceeds as the guest of the budget. If no
+chunk of a message arrives for `idle_timeout_ms`, the server drops it: its next chunk is then out of
+order, and the client sends the message again.
 
-A producer is closed when one of its messages is refused, or another one has taken over its topic:
-its client opens it again, and repeats what has no receipt. Who is fenced learns that there, by the
-epoch that it had. For SEND_ERROR alone most clients begin again all they have on the connection.
+The server closes a producer when one of its messages is refused, or another producer has taken over
+the topic. The client opens it again, and resends the messages without a receipt. A fenced producer
+finds out then, because it sends its old epoch. Sending SEND_ERROR alone does not suffice: on that
+error most clients reset the whole connection.
 """
 
 from __future__ import annotations
@@ -78,23 +79,24 @@ ROOM: Final = "producers"
 MODES: Final = (SHARED, EXCLUSIVE, WAITING, FENCING)
 ACCESS: Final = ("StoreProducer", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
-CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
-WORK_MESSAGES: Final = 10  # of a batch, which are as much work as a command
-ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
-# The library of C++, Python and Node numbers on from the last sequence that it is told, also when
-# it comes again without a receipt so far, and what it then repeats has numbers from there on, too:
-# the next messages would count as repeated ones, with a receipt and stored nowhere. So a producer
-# that has its name from a server, which nobody continues by sequences, is told one far beyond. One
-# that was named has to be told the truth; it is fenced when it does that.
+CHUNKED_BYTES_MAX: Final = 256 << 20  # of one chunked message, held in memory
+WORK_MESSAGES: Final = 10  # messages of a batch that are as much work as a command
+ITEM_BYTES: Final = 1 << 10  # the memory of a queued message besides its payload
+# After a reconnect, the library of C++, Python and Node continues from the last sequence id that
+# the server returns, and gives the messages that it resends new numbers from there. The messages
+# after these would then count as duplicates: they would get a receipt and not be stored. So a
+# producer whose name came from a server gets an id far beyond the last one; no other producer
+# continues its sequence. A producer with a name of its own must get the real id; the server fences
+# it when it reuses a number.
 APART: Final = 1 << 32
 
 
 class StoreProducer:
-    """A producer of the store, and the producers of clients that are it.
+    """A producer of the store, and the client producers that share it.
 
-    A client has one for each partition of a topic, all of one name, over one or more connections.
+    A client has one for each partition of a topic, all with one name, over one or more connections.
 
-    users: by partition, the room of a producer and its number there
+    users: by partition, the connection's producers and the number of the producer there
     """
 
     def __init__(
@@ -110,25 +112,25 @@ class StoreProducer:
         self.schema, self.version = schema, version
         self.queue = SendQueue(handle._sync)
         self.users: dict[int, tuple[ConnectionProducers, int]] = {}
-        self.is_over = False  # it is being closed here: what still comes is not stored
+        self.is_over = False  # the server is closing it: further messages are not stored
 
     async def dismiss(self) -> None:
-        """Close its producers; their clients open them again."""
+        """Close its client producers; their clients open them again."""
         for producers, number in list(self.users.values()):
             await producers.dismiss(self, number)
 
     def close_connections(self) -> None:
-        """End the connections of its producers: their clients ask what became of what they sent."""
+        """End the connections of its client producers: their clients resend."""
         for producers, _ in list(self.users.values()):
             producers.connection.close()
 
 
 class ClientProducer:
-    """One producer of a client: where what it sends goes.
+    """One producer of a client, and the destination of its messages.
 
-    given:   its name, as its client or the server gave it
-    last:    the highest sequence of its name that was stored when it was opened
-    restart: the sequence at which its client may begin anew behind what it repeats; see APART
+    given:   its name, from its client or from the server
+    last:    the highest stored sequence of its name when it was opened
+    restart: the sequence at which its client may wrongly restart its numbers; see APART
     """
 
     def __init__(
@@ -141,8 +143,8 @@ class ClientProducer:
         since_ms: int,
     ) -> None:
         self.mode, self.since_ms = mode, since_ms
-        self.metadata: dict[str, str] = {}  # that its client gave it
-        self.messages = self.payload_bytes = 0  # that it sent
+        self.metadata: dict[str, str] = {}  # from its client
+        self.messages = self.payload_bytes = 0  # sent so far
         self.number, self.store_producer, self.partition = number, store_producer, partition
         self.shown = shown  # the partition in ids; -1: the topic is not partitioned
         self.given, self.last = "", -1
@@ -151,7 +153,7 @@ class ClientProducer:
         self._highest = -1
 
     def has_begun_anew(self, body: Proto) -> bool:
-        """Whether this SEND is another message under a number that came before."""
+        """Whether this SEND is a new message with a number that was used before."""
         if self.restart is None:
             return False
         is_repeated = bool(body.sequence_id == self.restart <= self._highest)
@@ -159,16 +161,16 @@ class ClientProducer:
         return is_repeated
 
     def end_chunks(self) -> None:
-        """Forget the message that comes in chunks."""
+        """Drop the chunked message that is incomplete."""
         if self.chunks is not None:
             self.chunks.end()
             self.chunks = None
 
 
 class StoreProducers:
-    """Producers of the store that are open, by topic and name.
+    """The open producers of the store, by topic and name.
 
-    opening: a lock for each that is opening: other partitions wait for it
+    opening: a lock for each producer that is opening: other partitions wait for it
     """
 
     def __init__(self) -> None:
@@ -179,8 +181,8 @@ class StoreProducers:
 class ConnectionProducers:
     """The producers of one connection.
 
-    seats:     by the number of a producer, even of one that is opening, the store's that it is
-    exclusive: those of the store that no other connection joins
+    opened: by the number of a producer, even one that is opening, its producer of the store
+    own:    producers of the store that no other connection joins
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -193,14 +195,14 @@ class ConnectionProducers:
 
     @classmethod
     def of(cls, connection: Connection) -> ConnectionProducers:
-        """The room of a connection."""
+        """The producers of a connection."""
         producers: ConnectionProducers | None = connection.state.get(ROOM)
         if producers is None:
             producers = connection.state[ROOM] = cls(connection)
         return producers
 
     def known(self, mode: str) -> StoreProducers:
-        """The producers of the store that one of this mode may join."""
+        """The producers of the store that a producer with this access mode may join."""
         if mode != SHARED:
             return self.own
         store_producers: StoreProducers = self.connection.listener.shared_state.setdefault(
@@ -209,12 +211,12 @@ class ConnectionProducers:
         return store_producers
 
     async def leave(self, producer: ClientProducer) -> None:
-        """Close a producer, once all it sent is stored."""
+        """Close a producer, once all its messages are stored."""
         producer.end_chunks()
         await self.vacate(producer.store_producer, producer.partition, producer.number)
 
     async def vacate(self, store_producer: StoreProducer, partition: int, number: int) -> None:
-        """A partition of a producer of the store is left; with the last one it closes."""
+        """Leave a partition of a store producer; the last one closes it."""
         if store_producer.users.get(partition) == (self, number):
             del store_producer.users[partition]
             del self.connection_limit[number]
@@ -232,17 +234,18 @@ class ConnectionProducers:
         await store_producer.handle.close()
 
     async def dismiss(self, store_producer: StoreProducer, number: int) -> None:
-        """Close a producer whose client shall open it again, and tell it."""
+        """Close a producer on the server's side, and notify its client, which opens it again."""
         producer = self.table.get(number)
         if producer is not None and producer.store_producer is not store_producer:
             return
-        with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
+        # nothing is lost: the client resends the messages that are not stored
+        with suppress(TxlogError):
             await self.table.close(number, self.leave, by_server=True)
         if producer is not None:
             self.tell_closed(number)
 
     async def follow(self, snapshot: CatalogSnapshot | None) -> None:
-        """Dismiss those whose topic is gone; None: all."""
+        """Dismiss producers whose topic was deleted; None: all."""
         if snapshot is None:
             self.table.refuse_opening(AlreadyClosed("the server stops"))
         for number, store_producer in list(self.connection_limit.items()):
@@ -250,16 +253,16 @@ class ConnectionProducers:
                 await self.dismiss(store_producer, number)
 
     def tell_closed(self, number: int) -> None:
-        """Tell the client that a producer is closed here."""
+        """Notify the client that the server has closed a producer."""
         self.connection.send("close_producer", producer_id=number, request_id=NO_REQUEST)
 
     async def close(self) -> None:
-        """The connection ends."""
+        """The connection ends: close its producers."""
         await self.table.close_all(self.leave, self.connection.service.failed)
 
 
 def producer_stats(connection: Connection) -> list[ProducerStats]:
-    """The producers of a client."""
+    """The figures of a client's producers."""
     producers: ConnectionProducers | None = connection.state.get(ROOM)
     return (
         []
@@ -287,7 +290,7 @@ def producer_stats(connection: Connection) -> list[ProducerStats]:
 
 
 async def open_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """PRODUCER: open one; the answer names it, and says what it sent last."""
+    """PRODUCER: open one; the answer has its name and its last sequence id."""
     name = topics.name_of(body.topic)
     connection.may(PRODUCE, name.topic)
     connection.listener.check_open()
@@ -301,7 +304,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     except AlreadyClosed:
         if not _waits(body):
             raise
-        _tell_stopped(connection, producers, number)  # it was told that it waits
+        _tell_stopped(connection, producers, number)  # the client knows that the producer waits
         return
     store_producer = producer.store_producer
     if is_old and body.producer_name and name_in_store(body.producer_name) != store_producer.name:
@@ -352,11 +355,12 @@ async def _open_client_producer(
     store_producer.users[partition] = (producers, body.producer_id)
     producers.connection_limit[body.producer_id] = store_producer
     try:
-        await store_producer.queue.settled()  # what this partition had by another connection
+        # wait for messages of this partition from another connection
+        await store_producer.queue.settled()
         last = await connection.client.run(
             partial(_last_sequence, topic, partition, store_producer.name)
         )
-    except BaseException:  # a CLOSE came, too
+    except BaseException:  # also after a CLOSE
         await producers.vacate(store_producer, partition, body.producer_id)
         raise
     shown = -1 if name.partition is None else partition
@@ -369,10 +373,10 @@ async def _open_client_producer(
 
 
 async def _create_initial_subscription(connection: Connection, body: Proto, topic: Topic) -> None:
-    """Create the subscription that a producer wants to be there before its first message.
+    """Create the subscription that a producer wants before its first message.
 
-    Clients name one for a topic of dead letters, which nobody has subscribed to yet. It begins at
-    the first message, so a race with another producer loses none.
+    Clients name one for a topic of dead letters without subscriptions. It begins at the end of the
+    topic, where the producer has not sent anything yet.
     """
     subscription = body.initial_subscription_name
     if not subscription:
@@ -382,9 +386,10 @@ async def _create_initial_subscription(connection: Connection, body: Proto, topi
 
 
 def name_in_store(name: str) -> str:
-    """A name that the store takes; clients make some of topics, with `/` in them.
+    """A valid name in the store for a client's name; clients derive some from topics, with `/` in
+    them.
 
-    What it does not take becomes its hexadecimal digits behind a `~`; a long one ends in a hash.
+    An invalid character becomes `~` and its hexadecimal digits; a long name ends in a hash.
     """
     plain = "".join(
         char if (char.isascii() and char.isalnum()) or char in "._-=:+@" else f"~{ord(char):02x}"
@@ -403,9 +408,9 @@ async def _open_store_producer(
     topic: Topic,
     key: tuple[str, str, int],
 ) -> StoreProducer:
-    """The producer of the store for a name, opened by its first user; others wait for that one.
+    """The store producer for a name, opened by its first user; its other partitions wait meanwhile.
 
-    seat: the topic, the name in the store and the partition, which is free when this returns
+    key: the topic, the name in the store and the partition, which is free when this returns
     """
     *_, name, partition = key
     store_key, mode = (topic.name, name), MODES[body.producer_access_mode]
@@ -421,7 +426,7 @@ async def _open_store_producer(
             if user is not None and user[0] is not producers and body.epoch:
                 await user[0].dismiss(
                     store_producer, user[1]
-                )  # its client comes by this connection now
+                )  # its client has reconnected by this connection
                 if store_producer.users.get(partition) != user:
                     continue
             raise ProducerBusy(f"producer {name} of {topic.name} is connected")
@@ -433,13 +438,13 @@ async def _open_store_producer(
         try:
             if previous is not None:
                 await names.succeed(previous)
-            connection.listener.check_open()  # it may have waited for another one of its name
+            connection.listener.check_open()  # it may have waited for another producer of its name
             if _waits(body):
                 _tell_waiting(connection, body, name)
                 await names.alone(holder)
             handle = await _open_handle(connection, body, topic, name)
             version = await _add_schema(connection, handle, topic, schema)
-        except BaseException:  # the name is free again, whatever came
+        except BaseException:  # free the name after any error
             names.free(holder)
             raise
         store_producer = store_producers.by_name[store_key] = StoreProducer(
@@ -460,7 +465,7 @@ def _waits(body: Proto) -> bool:
 
 
 def _tell_waiting(connection: Connection, body: Proto, name: str) -> None:
-    """Tell a client that its producer has to wait to be exclusive, however long."""
+    """Answer a client whose producer waits to be exclusive, without a time limit."""
     connection.send(
         "producer_success",
         request_id=body.request_id,
@@ -471,7 +476,7 @@ def _tell_waiting(connection: Connection, body: Proto, name: str) -> None:
 
 
 def _tell_stopped(connection: Connection, producers: ConnectionProducers, number: int) -> None:
-    """Close a producer that waits if the server stops; the client itself closed it otherwise."""
+    """Close a waiting producer if the server stops; otherwise its client closed it."""
     try:
         connection.listener.check_open()
     except AlreadyClosed:
@@ -496,7 +501,7 @@ async def _open_handle(connection: Connection, body: Proto, topic: Topic, name: 
         ) from error
     if (
         known_epoch and handle._sync.access.epoch != known_epoch + 2
-    ):  # somebody was faster, and has left
+    ):  # another producer was faster, and has left
         await handle.close()
         raise _fenced(topic, known_epoch)
     return handle
@@ -505,7 +510,8 @@ async def _open_handle(connection: Connection, body: Proto, topic: Topic, name: 
 async def _add_schema(
     connection: Connection, handle: Handle, topic: Topic, schema: Schema | None
 ) -> int | None:
-    """Add the schema of a producer to its topic, which writes records by it; its version.
+    """Add the schema of a producer to its topic; returns its version. The handle then writes
+    records by it.
 
     raises: IncompatibleSchema; the producer is closed then
     """
@@ -520,7 +526,7 @@ async def _add_schema(
 
     try:
         return await connection.client.run(act)
-    except BaseException:  # nobody else has it
+    except BaseException:  # no other code can close it
         await handle.close()
         raise
 
@@ -531,7 +537,7 @@ def _epoch(topic: Topic, client: Client) -> int:
 
 
 def _fenced(topic: Topic, known_epoch: int) -> ProducerFenced:
-    """Tell an exclusive producer that comes again that another one was there since."""
+    """The error for an exclusive producer that returns after another one had the topic."""
     short = TopicName.parse(topic.name).short
     return ProducerFenced(
         f"the exclusive producer of {short} is fenced: epoch {known_epoch} is over"
@@ -549,7 +555,7 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
 
 
 async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CLOSE_PRODUCER: answered once all it sent is stored; one that was closed here is closed."""
+    """CLOSE_PRODUCER: answered once its messages are stored; also if it was closed here."""
     producers, number = ConnectionProducers.of(connection), body.producer_id
     if not await producers.table.close(number, producers.leave) and not producers.table.dismissed(
         number
@@ -562,13 +568,13 @@ async def close_producer(connection: Connection, body: Proto, rest: memoryview) 
 
 
 def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
-    """SEND: queue its messages; the receipt comes when they are durable.
+    """SEND: queue its messages; the receipt follows when they are durable.
 
-    Returns what is to be done before the next command, if reading the messages takes long.
+    Returns the work to do before the next command, if reading the messages takes long.
     """
     producer = ConnectionProducers.of(connection).table.get(body.producer_id)
     if producer is None and ConnectionProducers.of(connection).table.dismissed(body.producer_id):
-        return None  # the client knows by now, or will soon
+        return None  # the client knows that it is closed, or will know soon
     if producer is None:
         _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")
         return None
@@ -589,7 +595,7 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any
 def _queue_refusal(
     connection: Connection, producer: ClientProducer, body: Proto, error: TxlogError
 ) -> None:
-    """Refuse a SEND in its turn: what came before it is answered first."""
+    """Queue the refusal of a SEND: the client's earlier SENDs are answered first."""
     on_stored = partial(_answer_send, connection, producer, body)
     refusal = QueuedSend(None, producer.partition, ITEM_BYTES, on_stored, wrong=error)
     connection.listener.sends.put(producer.store_producer.queue, refusal)
@@ -598,7 +604,7 @@ def _queue_refusal(
 async def _send_large(
     connection: Connection, producer: ClientProducer, body: Proto, message: MessageParts
 ) -> None:
-    """Read messages beside the event loop, once there is room for them, and queue them."""
+    """Read messages in a thread, once there is room for them, and queue them."""
     bytes_max = connection.message_bytes_max + ROOM_BYTES
     reservation = await connection.room_for(unpacked_size(*message))
     is_queued = False
@@ -625,7 +631,8 @@ def _send(
 ) -> None:
     """Queue the messages of a SEND.
 
-    read: they are unpacked already; answered: called once they are stored or refused
+    messages:    if they are unpacked already
+    on_answered: called once they are stored or refused
     """
     head, payload = message
     txn = None
@@ -666,9 +673,9 @@ def _chunk(
     message: MessageParts,
     txn: TxnId | None,
 ) -> QueuedSend | None:
-    """One chunk; the message when it is the last. Raises InvalidMessage, LimitExceeded."""
+    """Add a chunk; returns the message if it is the last. Raises InvalidMessage, LimitExceeded."""
     head, payload = message
-    if head.encryption_keys:  # each by itself: nobody but their client can put them together
+    if head.encryption_keys:  # each chunk is encrypted alone, so only the client can join them
         raise NotAllowed("encrypted messages in chunks are not known here")
     store = connection.service.store
     bytes_max = min(CHUNKED_BYTES_MAX, store.settings.max_chunked_message_bytes)
@@ -692,7 +699,7 @@ def _chunk(
     producer.chunks = None
     try:
         return _assembled(connection, producer, body, chunks, bytes_max, txn)
-    except BaseException:  # nobody will answer it
+    except BaseException:  # no code will answer it
         chunks.end()
         raise
 
@@ -705,7 +712,7 @@ def _assembled(
     bytes_max: int,
     txn: TxnId | None,
 ) -> QueuedSend:
-    """A message of which all chunks are here. Raises InvalidMessage, LimitExceeded."""
+    """A message whose chunks have all arrived. Raises InvalidMessage, LimitExceeded."""
     head = chunks.head
     data = decompress(head.compression, head.uncompressed_size, chunks.whole(), bytes_max)
     first = chunks.head
@@ -738,7 +745,7 @@ def _answer_and_release(
     message_id: MessageId | None,
     error: Exception | None,
 ) -> None:
-    """Answer a SEND, and give back its room."""
+    """Answer a SEND, and release its memory."""
     release()
     on_stored(message_id, error)
 
@@ -750,7 +757,7 @@ def _answer_send(
     message_id: MessageId | None,
     error: Exception | None,
 ) -> None:
-    """Answer a SEND."""
+    """Answer a SEND with a receipt; after an error, close its producer."""
     if error is not None:
         if producer.store_producer.is_over:
             return
@@ -773,7 +780,7 @@ def _answer_send(
 
 
 def _refuse(connection: Connection, body: Proto, error: int, text: str) -> None:
-    """Refuse a SEND. Java knows a batch by its highest number, the others by its lowest."""
+    """Refuse a SEND. Java knows a batch by its highest number, other clients by its lowest."""
     number = body.sequence_id
     if connection.version.startswith("Pulsar-Java"):
         number = max(number, body.highest_sequence_id)

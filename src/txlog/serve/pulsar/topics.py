@@ -1,11 +1,5 @@
-"""Owns TopicPattern: a client's regular expression for topics, and what a match may cost.
-
-RE2 matches patterns, as in Pulsar: its time grows with the names, whatever the pattern is. The
-factor is the pattern's size with its repetitions written out, up to 1 ms a name, so a match also
-ends after a time.
-
-
-Owns topics: how Pulsar's names are those of the store, where topics are served, which there are.
+"""Owns topics: Pulsar's names for the store's topics, lookup, topics by namespace or pattern,
+watchers.
 
     persistent://tenant/namespace/name               the topic tenant/namespace/name
     persistent://tenant/namespace/name-partition-2   its partition 2
@@ -16,12 +10,13 @@ The last is a name of Pulsar 1: topics that differ to their clients stay differe
 
     pulsar/system/transaction_coordinator_assign     no topic: where clients look for coordinators
 
-A topic with one partition is one that is not partitioned, to clients: they ask for it by its plain
-name. One that is missing is made at its first use, by whoever produces or subscribes, unless the
-server was told not to; the setting default_num_partitions says with how many partitions.
+To clients, a topic with one partition is not partitioned: they ask for it by its plain name. The
+first producer or consumer creates a missing topic, unless the server was started with
+--no-topic-creation. The setting default_num_partitions is its number of partitions.
 
-
-Owns watches: clients that asked for topics by a pattern, and are told what comes and goes.
+RE2 matches patterns, as in Pulsar: its time grows with the number of names, for any pattern. The
+factor is the pattern's size with its repetitions written out, up to 1 ms for each name, so a match
+also ends after a time limit.
 """
 
 from __future__ import annotations
@@ -55,8 +50,9 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
 
 PATTERN_MAX: Final = 1_000  # characters
-MATCH_SECONDS: Final = 0.1  # of the store's thread, for one command
-SLICE_NAMES: Final = 128  # matched between two looks at the clock; 0.1 s with the worst pattern
+MATCH_SECONDS: Final = 0.1  # in the store's thread, for one command
+# names matched between two reads of the clock; 0.1 s with the worst pattern
+SLICE_NAMES: Final = 128
 _SCHEME = re.compile(r"(?:non-)?persistent://")
 
 
@@ -65,19 +61,19 @@ class TopicPattern:
 
     def __init__(self, text: str) -> None:
         """Raises InvalidArgument: RE2 cannot read the pattern; NotAllowed: it is too long."""
-        if not isinstance(text, str):  # protobuf gives bytes that are not UTF-8 as they are
+        if not isinstance(text, str):  # protobuf returns bytes if a text is not UTF-8
             raise InvalidArgument("the pattern of topics is not UTF-8")
         if len(text) > PATTERN_MAX:
             raise NotAllowed(f"a pattern of {len(text)} characters, the most is {PATTERN_MAX}")
         bare = _SCHEME.sub("", text, count=1)
-        _matches([""], bare)  # `a)|(b` is no pattern, though it is one within brackets
+        _matches([""], bare)  # `a)|(b` is not a pattern, although it is one within brackets
         self._whole = f"^(?:{bare})$"
         _matches([""], self._whole)
 
     def matching(
         self, names: Sequence[str], limit_s: float = MATCH_SECONDS
     ) -> tuple[list[str], int]:
-        """The names that match, and how many were tried; not all of them if the time ran out."""
+        """The names that match, and how many were tried; fewer than all if the time ran out."""
         ends_at = time.monotonic() + limit_s
         found: list[str] = []
         tried = 0
@@ -101,16 +97,17 @@ def _matches(names: Sequence[str], pattern: str) -> list[bool]:
 
 
 def hash_of(topics: Iterable[str]) -> str:
-    """A hash of topics, as Pulsar makes it."""
+    """A hash of topics, as in Pulsar."""
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 SCHEME: Final = "persistent://"
-COORDINATORS: Final = 1  # that clients are told of; see transactions
-_PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
-_NON_PERSISTENT: Final = 1  # of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
-_CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
+COORDINATORS: Final = 1  # the number that clients see; see transactions
+_PATTERN: Final = frozenset("*?[(|^$\\")  # characters of regular expressions that no name has
+# a value of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
+_NON_PERSISTENT: Final = 1
+_CONNECT, _FAILED = 1, 2  # values of CommandLookupTopicResponse.LookupType
 
 
 def name_of(text: str) -> TopicName:
@@ -123,18 +120,18 @@ def name_of(text: str) -> TopicName:
 
 
 def namespace_in(cluster: str, namespace: str) -> str:
-    """The namespace of the store for one of a cluster."""
+    """The namespace in the store for a namespace of a cluster."""
     return f"{cluster}~{namespace}"
 
 
 def url_of(full: str, partition: int | None = None) -> str:
-    """How clients name a topic, or a partition of it."""
+    """A topic, or a partition of it, as clients name it."""
     suffix = "" if partition is None else f"-partition-{partition}"
     return f"persistent://{full}{suffix}"
 
 
 def urls_of(full: str, count: int) -> list[str]:
-    """How clients name a topic: those with several partitions as these."""
+    """A topic as clients name it: if it has several partitions, as these."""
     return [url_of(full, at if count > 1 else None) for at in range(count)]
 
 
@@ -144,7 +141,7 @@ def get_topic(client: Client, name: TopicName) -> Topic:
 
 
 def get_or_create_topic(client: Client, name: TopicName, creates: bool) -> Topic:
-    """A topic that is used, made if it is missing and may be. Raises TopicNotFound."""
+    """A topic, created if it is missing and may be created. Raises TopicNotFound."""
     try:
         return get_topic(client, name)
     except TopicNotFound:
@@ -157,7 +154,7 @@ def get_or_create_topic(client: Client, name: TopicName, creates: bool) -> Topic
 
 
 def check_partition(topic: Topic, name: TopicName) -> int:
-    """The partition that a name means, 0 for the whole of a topic with one.
+    """The partition of a name; 0 for the whole of a topic with one.
 
     raises: TopicNotFound
     """
@@ -168,8 +165,8 @@ def check_partition(topic: Topic, name: TopicName) -> int:
 
 
 def check_any_action(connection: Connection, name: TopicName) -> None:
-    """Raises NotAllowed unless the client may do something with a topic."""
-    if name == COORDINATOR_TOPIC:  # what a transaction may do is asked for each of its topics
+    """Raises NotAllowed unless the client may do anything with a topic."""
+    if name == COORDINATOR_TOPIC:  # rights are checked for each topic of a transaction
         return
     last: TxlogError | None = None
     for action in (PRODUCE, CONSUME, ADMIN):
@@ -184,14 +181,15 @@ def check_any_action(connection: Connection, name: TopicName) -> None:
 
 
 def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bool) -> int:
-    """How many partitions clients see: 0 for a topic that is not partitioned, or for one of them.
+    """How many partitions clients see: 0 for a topic that is not partitioned, or for a single
+    partition.
 
-    creates: a missing topic with several partitions is made; one with a single partition is made
-             by the PRODUCER or SUBSCRIBE that follows
-    asks:    the client asks whether the topic exists, and nothing is made (PIP-344). Java 4 asks
+    creates: create a missing topic if it gets several partitions; PRODUCER or SUBSCRIBE creates one
+             with a single partition
+    asks:    the client only asks whether the topic exists, so create nothing (PIP-344). Java 4 asks
              so for SUBSCRIPTION-RETRY and -DLQ, the names of old clients: without TopicNotFound it
-             takes these, and topics with the same subscription name share retries
-    raises:  TopicNotFound, if it asks
+             uses these names, and topics with the same subscription name share retries
+    raises:  TopicNotFound, if `asks`
     """
     if name.topic == COORDINATOR_TOPIC:
         return COORDINATORS if name.partition is None else 0
@@ -236,9 +234,9 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
 
 
 def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """LOOKUP: everything is served here, through the address that the client already has.
+    """LOOKUP: this server serves every topic, at the address that the client already uses.
 
-    Java looks up a pattern, too, for a connection to ask for topics.
+    Java also looks up a pattern, to get a connection on which it asks for topics.
     """
     is_pattern = body.topic.startswith("persistent://") and not _PATTERN.isdisjoint(body.topic)
     try:
@@ -264,12 +262,12 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these.
+    """GET_TOPICS_OF_NAMESPACE: its topics by name, partitioned ones as their partitions.
 
-    filtered: only those that match the client's pattern. Without it the client matches itself, as
-              a broker of Pulsar lets it for a long pattern. So here for one that RE2 does not read
-              (Java's `(?!...)`) or that takes too long
-    changed:  false, without topics, if the client named the hash of this answer
+    filtered: the topics match the client's pattern. If it is false the client matches them itself,
+              as with a broker of Pulsar and a long pattern. This server does so for a pattern that
+              RE2 cannot read (Java's `(?!...)`) or that takes too long
+    changed:  false, without topics, if the client sent the hash of this answer
     """
     start, pattern = f"{body.namespace}/", None
     if body.HasField("topics_pattern"):
@@ -316,16 +314,16 @@ WATCHERS: Final = "watches"
 
 
 class TopicListWatcher:
-    """One watch of a client.
+    """A client's watch for topics that match a pattern.
 
-    known:   the topics that the client was told of
-    numbers: the topics that match, by their numbers in the store
-    next:    from this number on no topic was tried; numbers are not used again, so a topic is
-             tried once, however often others come and go
+    known:   the topics that the client knows
+    numbers: the matching topics, by their numbers in the store
+    next:    the first number that was not tried; numbers are never reused, so a topic is tried
+             once, however often other topics change
     """
 
     def __init__(self, namespace: str, pattern: str) -> None:
-        """Raises InvalidArgument, NotAllowed: of TopicPattern."""
+        """Raises InvalidArgument, NotAllowed: from TopicPattern."""
         self.pattern = TopicPattern(pattern)
         self.start = f"{namespace}/"
         self.known = set[str]()
@@ -333,9 +331,9 @@ class TopicListWatcher:
         self.next = 0
 
     def look(self, connection: Connection, census: CatalogSnapshot) -> set[str] | None:
-        """The matching topics that the client may see, those with partitions as these.
+        """The matching topics that the client may see, partitioned ones as their partitions.
 
-        None: the time for a match ran out; the next look goes on from there.
+        None: the time limit of a match was reached; the next call continues there.
         """
         topics = census.topics
         new = sorted(number for number in topics if number >= self.next)
@@ -358,10 +356,10 @@ class TopicListWatcher:
 
 
 async def watch_topics(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """WATCH_TOPIC_LIST: tell which topics match a pattern, and from now on what changes.
+    """WATCH_TOPIC_LIST: send the topics that match a pattern, and from now on the changes.
 
-    raises: NotAllowed for a pattern that would take too long: a client then asks for topics again
-            and again, and matches them itself
+    raises: NotAllowed for a pattern that would take too long: a client then polls for topics, and
+            matches them itself
     """
     watches: dict[int, TopicListWatcher] = connection.state.setdefault(WATCHERS, {})
     most = connection.service.limits.consumers
@@ -388,10 +386,10 @@ async def watch_topics(connection: Connection, body: Proto, rest: memoryview) ->
 
 
 async def notify_watchers(connection: Connection, census: CatalogSnapshot) -> None:
-    """Tell a client what has come and gone of what it watches."""
+    """Send a client the changes of the topics that it watches."""
     for number, watcher in list(connection.state.get(WATCHERS, {}).items()):
         topics = None
-        while topics is None:  # other calls of the store run between two looks
+        while topics is None:  # other calls of the store run in between
             topics = await connection.client.run(partial(_look, watcher, connection, census))
         came, went = topics - watcher.known, watcher.known - topics
         watcher.known = topics
@@ -412,7 +410,7 @@ def _look(
 
 
 def close_watcher(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """WATCH_TOPIC_LIST_CLOSE: tell nothing more."""
+    """WATCH_TOPIC_LIST_CLOSE: send no more changes."""
     if connection.state.get(WATCHERS, {}).pop(body.watcher_id, None) is None:
         raise NotFound(f"there is no watch {body.watcher_id} on this connection")
     connection.send("success", request_id=body.request_id)

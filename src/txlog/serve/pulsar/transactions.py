@@ -1,22 +1,23 @@
 """Owns transactions of clients: begin, registration, end; and their keys.
 
-    TC_CLIENT_CONNECT   the coordinator is here; with a key: take it
-    NEW_TXN             begins one; its time-out is told in milliseconds, whatever the field says
-    ADD_*_TO_TXN        registers what its client wants to use, in the record of the transaction
+    TC_CLIENT_CONNECT   the coordinator is here; with a key: take the key
+    NEW_TXN             begins one; its time-out is in milliseconds, in spite of the field's name
+    ADD_*_TO_TXN        registers the resources that its client will use, in the transaction
     END_TXN             answered once it is durable
 
-What clients want at once is done together (`groups`): one lock, one look at the journal, one flush.
+Commands of several clients run together (`group_commit`): one lock, one read of the journal, one
+flush.
 
-All of it is the store's, so a transaction outlives this server, and another goes on with it. The
-two numbers of a TxnID are its two halves in the store. Clients use the high one as the number of
-the coordinator to ask; it is that of coordinator 0 only (0, where others have theirs in its upper
-16 bits). So clients are told of one coordinator, and begin there.
+All of this state is in the store, so a transaction outlives this server, and another server can
+continue it. The two numbers of a TxnID are the two halves of its id in the store. Clients use the
+high one as the number of its coordinator; this is right only for coordinator 0 (0; the others have
+their number in its upper 16 bits). So clients see one coordinator, and begin there.
 
-A transaction key has a coordinator of its own. Stock clients know nothing of keys: the fields are
-extensions, numbered where the protocol has none.
+A transaction key has a coordinator of its own. Stock clients do not know keys: the fields are
+extensions, with numbers that the protocol does not use.
 
     TC_CLIENT_CONNECT   transaction_key 1001, epoch 1002: the last one of this holder, or -1
-    its response        epoch 1001: it is newer than all before it
+    its response        epoch 1001: newer than all before it
     NEW_TXN             begins under the key that this connection has taken
 
 Source: PIP-31; the proposal of transaction keys; spec/transactions 4, 5, 10.
@@ -52,12 +53,12 @@ if TYPE_CHECKING:
     from txlog.base.rows.transactions import KeyConnected, TransactionBegun
     from txlog.client.client import Client
 
-_COMMIT: Final = 0  # of TxnAction
+_COMMIT: Final = 0  # a value of TxnAction
 _ROOM: Final = "transactions"
 
 
 def txn_of(body: Proto) -> TxnId | None:
-    """The transaction that a command is in; None: in none."""
+    """The transaction of a command; None: it has none."""
     if not body.HasField("txnid_most_bits") and not body.HasField("txnid_least_bits"):
         return None
     return TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
@@ -66,9 +67,9 @@ def txn_of(body: Proto) -> TxnId | None:
 def _wanted(
     connection: Connection, name: str, body: Proto, want: Callable[[OnTxnAnswer], None]
 ) -> None:
-    """Answer a command with what becomes of what it wants, once it is told.
+    """Queue a command for the group commit, and answer with its outcome.
 
-    want: has it done; raises TxlogError
+    want: queues it; raises TxlogError
     """
 
     def on_answer(answer: TxnAnswer) -> None:
@@ -99,7 +100,7 @@ def _refused(connection: Connection, name: str, body: Proto, error: Exception) -
 
 
 async def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """TC_CLIENT_CONNECT: there is a coordinator here; or take a key."""
+    """TC_CLIENT_CONNECT: the coordinator is here; or take a key."""
     name, epoch = "tcClientConnectResponse", None
     try:
         _check(body.tc_id)
@@ -157,13 +158,13 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
 
 
 def add_partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """ADD_PARTITION_TO_TXN: it wants to send there."""
+    """ADD_PARTITION_TO_TXN: register topics that the client will send to."""
     places = ((name, None) for name in body.partitions)
     _register(connection, "addPartitionToTxnResponse", body, PRODUCE, places)
 
 
 def add_subscriptions(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """ADD_SUBSCRIPTION_TO_TXN: it wants to acknowledge there."""
+    """ADD_SUBSCRIPTION_TO_TXN: register subscriptions for its acknowledgements."""
     places = ((each.topic, each.subscription) for each in body.subscription)
     _register(connection, "addSubscriptionToTxnResponse", body, CONSUME, places)
 
@@ -186,7 +187,7 @@ def _register(
 
 
 def end(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """END_TXN: commit or abort. The answer says that it is decided, and durable."""
+    """END_TXN: commit or abort. The answer means that the decision is durable."""
 
     def want(on_answer: OnTxnAnswer) -> None:
         command = EndTxn(_named(body), body.txn_action == _COMMIT, connection.uid)

@@ -1,6 +1,7 @@
-"""Owns the endpoints of broker-stats: figures of all topics, and sums of them.
+"""Owns the endpoints of broker-stats: figures of all topics, and their sums.
 
-What Pulsar tells of its machine, its JVM and Netty is not there: no beans, no allocators.
+Pulsar's figures of its machine, its JVM and Netty are missing: a store has no beans and no
+allocators.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def load_report(
     publishers: Sequence[ProducerStats],
     addresses: dict[str, str],
 ) -> dict[str, object]:
-    """What a load balancer would look at: what goes through this server."""
+    """The figures that a load balancer needs: the load of this server."""
     all_of = [found for _, found in _all(client, rates, now_ms, publishers)]
     subscriptions = [one for found in all_of for one in found["subscriptions"].values()]
     rate = {theirs: sum(found[theirs] for found in all_of) for theirs in _SUMS.values()}
@@ -103,14 +104,14 @@ def beans(client: Client) -> list[object]:
 
 @endpoint("GET", f"{_PATH}/allocator-stats/{{allocator}}", LOOK)
 def allocators(client: Client, allocator: str) -> None:
-    """Refused: it is about the allocators of Netty."""
+    """Refused: a store has no allocators of Netty."""
     raise NotAllowed("there is no JVM here, and no allocator of Netty", hint="see /metrics")
 
 
 def _all(
     client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
 ) -> list[tuple[TopicName, dict[str, Any]]]:
-    """The figures of each topic, a look at the store each: others have their turns in between."""
+    """The figures of each topic, one read of the store each: other calls run in between."""
     of_topic: dict[str, list[ProducerStats]] = {}
     for one in publishers:
         of_topic.setdefault(one.topic, []).append(one)

@@ -1,8 +1,8 @@
 """Owns the endpoints of policies, of a namespace and of a topic, by Pulsar's names and units.
 
-A policy of Pulsar is one or several of ours; each has three endpoints for a namespace and three for
-a topic, all made from its line in `POLICIES`. A topic without its own answers nothing, unless it is
-asked for what applies.
+A policy of Pulsar is one or several policies of the store. Each has three endpoints for a namespace
+and three for a topic, all made from its line in `POLICIES`. A topic without a policy of its own
+answers with nothing, unless the client asks for the effective policy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ endpoint = EndpointList()
 
 
 class Policy(NamedTuple):
-    """A policy as Pulsar has it, and ours behind it.
+    """A policy of Pulsar, and the policies of the store behind it.
 
-    family:   of ours, as in Admin.set_{family}_policies; names: which of them
-    read:     ours to Pulsar's; write: Pulsar's to ours
-    method:   by which it is set
-    is_flag:  a topic answers what applies to it in any case, as clients read true or false
+    family:  of the store's policies, as in Admin.set_{family}_policies
+    names:   the policies of that family
+    read:    converts the store's values to Pulsar's
+    write:   converts Pulsar's value to the store's
+    method:  the method that sets it
+    is_flag: a topic always answers with the effective value, as clients expect true or false
     """
 
     name: str
@@ -181,7 +183,7 @@ POLICIES: Final = (
 )
 
 
-# Pulsar's older names of what may follow a schema.
+# Pulsar's older names of the schema compatibility strategies.
 AUTO_UPDATES: Final = {
     "BACKWARD": "Backward",
     "FORWARD": "Forward",
@@ -332,14 +334,14 @@ def inherit_deduplication_of_topic(client: Client, topic: TopicName) -> None:
 
 @endpoint("GET", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", LOOK)
 def auto_update_strategy(client: Client, namespace: str) -> str:
-    """What may follow a schema, by the older names."""
+    """The schema compatibility strategy, by its older names."""
     found = client.admin.get_schema_policies(namespace=namespace)["policies"]
     return AUTO_UPDATES[str(_compatibility(found))]
 
 
 @endpoint("PUT", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", ADMIN)
 def set_auto_update_strategy(client: Client, namespace: str, body: object) -> None:
-    """Set what may follow a schema, by the older names."""
+    """Set the schema compatibility strategy, by its older names."""
     word = next((ours for ours, theirs in AUTO_UPDATES.items() if theirs == body), None)
     if word is None:
         raise NotAllowed("this strategy is not one of a store", strategy=str(body)[:80])

@@ -1,6 +1,6 @@
 """Owns the endpoints of schemas: the versions of a topic's schema, by Pulsar's names.
 
-Versions are those of the store, from 1 up, as the binary protocol has them.
+Versions are the store's numbers, from 1 up, as in the binary protocol.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def schemas(client: Client, topic: TopicName) -> dict[str, object]:
 
 @endpoint("GET", f"{SCHEMAS}/metadata", LOOK)
 def schema_metadata(client: Client, topic: TopicName) -> dict[str, object]:
-    """The versions there are; they lie in no ledger of their own."""
+    """The existing versions; a store keeps them in no separate ledger."""
     index = [
         {"ledgerId": -1, "entryId": -1, "version": row["version"]} for row in _rows(client, topic)
     ]
@@ -75,7 +75,7 @@ def delete_schema(client: Client, topic: TopicName, force: bool = False) -> dict
 
 @endpoint("POST", f"{SCHEMAS}/compatibility", LOOK)
 def test_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
-    """Whether a schema could be added."""
+    """Check whether a schema would be accepted."""
     given = _given(body)
     found = client.admin.get_schema_policies(topic.full)["policies"]
     try:

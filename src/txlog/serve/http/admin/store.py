@@ -1,7 +1,6 @@
-"""Owns the endpoints of what a cluster is in Pulsar: the one cluster, its broker, tenants and
-namespaces, lookup.
+"""Owns the endpoints of the cluster: the only cluster, its broker, tenants and namespaces, lookup.
 
-Tenants and namespaces exist by their topics and policies: creating one needs nothing, and one
+Tenants and namespaces exist by their topics and policies. So creating one stores nothing, and one
 without topics can be deleted.
 """
 
@@ -92,7 +91,7 @@ def leader(client: Client, addresses: dict[str, str]) -> dict[str, str]:
 
 
 def broker_of(addresses: dict[str, str]) -> str:
-    """The broker as it is named: where it answers HTTP."""
+    """The name of the broker: the address where it answers HTTP."""
     url = addresses.get("httpUrl") or addresses.get("httpUrlTls", "")
     return url.partition("://")[2]
 
@@ -113,7 +112,7 @@ def owned(client: Client, cluster: str, broker: str) -> dict[str, object]:
 
 @endpoint("GET", "/admin/v2/brokers/internal-configuration", LOOK)
 def internal_configuration(client: Client) -> dict[str, object]:
-    """Where Pulsar keeps its metadata: there is no such place."""
+    """The address of Pulsar's metadata: a store has none."""
     return {}
 
 
@@ -252,7 +251,7 @@ def topics(client: Client, namespace: str, sees: Sees) -> list[str]:
 
 
 def topics_of(name: TopicName, partitions: int) -> list[str]:
-    """What Pulsar calls topics of one of ours: itself, or its partitions if it has several."""
+    """A topic of the store as Pulsar's topics: itself, or its partitions if it has several."""
     if partitions == 1:
         return [full(name)]
     return [f"{full(name)}-partition-{number}" for number in range(partitions)]

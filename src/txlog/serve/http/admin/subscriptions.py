@@ -29,7 +29,7 @@ def subscriptions(client: Client, topic: TopicName) -> list[str]:
 def create_subscription(
     client: Client, topic: TopicName, subscription: str, body: object = None
 ) -> None:
-    """Create a subscription; the body says where it starts, at the end if there is none."""
+    """Create a subscription; the body is its start position, the end of the topic by default."""
     client.create_subscription(
         topic.full, subscription, type="shared", position=_position(client, body)
     )
@@ -57,13 +57,13 @@ def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> 
 
 @endpoint("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CONSUME)
 def expire(client: Client, topic: TopicName, subscription: str, seconds: int) -> None:
-    """Acknowledge what is older."""
+    """Acknowledge all messages older than this."""
     client.subscription(str(topic), subscription).expire(seconds * 1000)
 
 
 @endpoint("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CONSUME, is_aside=True)
 def expire_all(client: Client, topic: TopicName, seconds: int) -> None:
-    """Acknowledge what is older, for all subscriptions."""
+    """Acknowledge all messages older than this, for all subscriptions."""
     for name in subscriptions(client, topic):
         client.subscription(str(topic), name).expire(seconds * 1000)
 
@@ -76,7 +76,7 @@ def seek_to_time(client: Client, topic: TopicName, subscription: str, timestamp:
 
 @endpoint("POST", f"{SUBSCRIPTION}/resetcursor", CONSUME)
 def seek(client: Client, topic: TopicName, subscription: str, body: object) -> None:
-    """Move to before a message, or with isExcluded behind it."""
+    """Move to before a message, or with isExcluded after it."""
     client.subscription(str(topic), subscription).seek(_position(client, body))
 
 
@@ -120,7 +120,7 @@ def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Mes
 def examine(
     client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
 ) -> MessageAnswer:
-    """The n-th message from the first, or from the last back."""
+    """The n-th message, counted from the first, or back from the last."""
     if initialPosition == "earliest":
         return _nth(client, topic, Range(stop=END), messagePosition)
     bound = Bound("last", messagePosition)
@@ -145,7 +145,7 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Messag
 
 @endpoint("POST", f"{SUBSCRIPTION}/analyzeBacklog", LOOK)
 def analyze_backlog(client: Client, topic: TopicName, subscription: str) -> dict[str, object]:
-    """How much a subscription has before it; nothing is filtered here."""
+    """The backlog of a subscription; a store filters nothing."""
     found = client.subscription(str(topic), subscription).describe()
     parts = [
         row

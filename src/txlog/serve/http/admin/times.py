@@ -74,7 +74,7 @@ def _which(body: object) -> dict[str, Any]:
 
 @endpoint("GET", f"{TOPIC}/watermark", LOOK)
 def watermark(client: Client, topic: TopicName, subscription: str | None = None) -> object:
-    """The watermark at the end of a topic, or where a subscription is."""
+    """The watermark at the end of a topic, or at a subscription's position."""
     return client.topic(str(topic)).watermarks.show(subscription, lateness=False)
 
 
@@ -82,13 +82,13 @@ def watermark(client: Client, topic: TopicName, subscription: str | None = None)
 def watermark_producers(
     client: Client, topic: TopicName, subscription: str | None = None
 ) -> object:
-    """The producers that the watermark waits for."""
+    """The producers that hold the watermark back."""
     return client.topic(str(topic)).watermarks.producers(subscription)
 
 
 @endpoint("GET", f"{TOPIC}/watermark/history", LOOK)
 def watermark_history(client: Client, topic: TopicName, limit: int = 100) -> object:
-    """What moved the watermark, oldest first."""
+    """The changes of the watermark, oldest first."""
     return client.topic(str(topic)).watermarks.history(limit=min(limit, LISTED_MAX))
 
 
@@ -100,5 +100,5 @@ def set_watermark(client: Client, topic: TopicName, producer: str, body: object)
 
 @endpoint("DELETE", f"{TOPIC}/watermark/{{producer}}", ADMIN)
 def set_idle(client: Client, topic: TopicName, producer: str) -> object:
-    """Declare a producer idle: nobody waits for it any more."""
+    """Declare a producer idle: it no longer holds the watermark back."""
     return client.topic(topic.full).watermarks.idle(producer)

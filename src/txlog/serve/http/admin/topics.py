@@ -1,11 +1,7 @@
-"""Owns ids of messages in the admin API: the same that clients of the binary protocol get.
+"""Owns the endpoints of topics: creating, figures, compaction, offload; and message ids in the
+admin API.
 
-See serve/pulsar/ids for what they are.
-
-
-Owns the endpoints of topics: creating, changing and deleting them, figures, compaction, offload.
-
-A topic with one partition is what Pulsar calls a topic, one with several a partitioned topic.
+Message ids are the same that clients of the binary protocol get; serve/pulsar/ids describes them.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ def pulsar_id_text(client: Client, place: MessageId) -> str:
 
 
 def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
-    """The id of a message by itself, whatever batch it was sent in."""
+    """The id of a message alone, whatever batch it was sent in."""
     alone = place.ledger, place.entry * ids.STEP
     number = ids.partition_of(view, MessageIdData(ledgerId=place.ledger, entryId=0))
     span = None
@@ -60,7 +56,7 @@ def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
 
 
 def store_id(client: Client, given: dict[str, Any], *, is_last: bool) -> MessageId:
-    """The message that an id names; of an id that names a batch, its first or its last.
+    """The message that an id names; for the id of a batch, its first or its last message.
 
     raises: InvalidArgument, MessageNotFound
     """
@@ -143,7 +139,7 @@ def partitions(
 def delete_topic(client: Client, topic: TopicName, force: bool = False) -> None:
     """Delete a topic, with its subscriptions if none has a consumer.
 
-    force: also with consumers, and what transactions have there
+    force: delete it even with consumers and with messages of open transactions
     """
     _whole(client, topic)
     client.admin.delete_topic(topic.full, force=force, unused=True)
@@ -171,14 +167,14 @@ def create_missed_partitions(client: Client, topic: TopicName) -> None:
 
 @endpoint("POST", f"{TOPIC}/trim", ADMIN)
 def trim(client: Client, topic: TopicName) -> None:
-    """Delete the ledgers that are closed, and that nobody needs by the policies any more."""
+    """Delete closed ledgers that the policies no longer keep."""
     client.admin.trim(str(topic), by_policy=True)
 
 
 @endpoint("POST", f"{TOPIC}/terminate/partitions", ADMIN)
 @endpoint("POST", f"{TOPIC}/terminate", ADMIN)
 def terminate(client: Client, topic: TopicName) -> None:
-    """Not there: a topic cannot be closed for ever."""
+    """Refused: a topic cannot be closed for ever."""
     raise NotAllowed("a topic cannot be terminated", topic=topic.short)
 
 
@@ -195,7 +191,7 @@ def _bare(properties: dict[str, Any]) -> None:
 
 
 def _whole(client: Client, topic: TopicName) -> None:
-    """A partition of a topic with several cannot go alone."""
+    """Refuse a partition of a topic with several: it cannot be deleted alone."""
     if topic.partition is not None and client.describe_topic(topic.full)["partitions"] > 1:
         raise NotAllowed(f"{full(topic)} is a partition", hint=f"name {full(topic.topic)}")
 
@@ -204,7 +200,7 @@ def _whole(client: Client, topic: TopicName) -> None:
 
 
 class _TopicView:
-    """A topic and its subscriptions, looked at once for all answers about its partitions."""
+    """A topic and its subscriptions, read once for all answers about its partitions."""
 
     def __init__(self, client: Client, topic: TopicName) -> None:
         """Raises TopicNotFound, InvalidArgument: there is no such partition."""
@@ -220,11 +216,11 @@ class _TopicView:
         }
 
     def parts(self, partition: int | None) -> list[TopicPartition]:
-        """The partitions, or one of them."""
+        """All partitions, or a single one."""
         return _picked(self._parts, partition)
 
     def parts_of(self, name: str, partition: int | None) -> list[SubscriptionPartition]:
-        """The same of a subscription."""
+        """The partitions of a subscription, or a single one."""
         return _picked(self._parts_of[name], partition)
 
 
@@ -245,7 +241,7 @@ def stats(
 ) -> dict[str, Any]:
     """Figures of a topic or a partition, by Pulsar's names.
 
-    Its publishers are those of stock clients at this server, as are the addresses of consumers.
+    Publishers and the addresses of consumers come from stock clients at this server.
     """
     looked = _TopicView(client, topic)
     return _stats(looked, topic, rates, now_ms, publishers, subscribers)
@@ -298,7 +294,7 @@ def _stats(
     for name, one in subscriptions.items():
         backlog: Any = one["msgBacklog"]
         one["backlogSize"] = round(backlog * average)
-        done = messages - backlog  # what it has acknowledged
+        done = messages - backlog  # how many it has acknowledged
         one["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
         one["msgThroughputOut"] = pace * average
     out: list[Any] = [one["msgRateOut"] for one in subscriptions.values()]
@@ -536,7 +532,7 @@ def compact(client: Client, topic: TopicName) -> None:
 
 @endpoint("GET", f"{TOPIC}/compaction", LOOK)
 def compaction(client: Client, topic: TopicName) -> dict[str, str]:
-    """How the compaction goes: it never runs on."""
+    """The state of the compaction: it has always finished."""
     rows = client.describe_topic(topic.full)["partition_list"]
     is_done = any(row["compacted_through"] is not None for row in rows)
     return {"status": "SUCCESS" if is_done else "NOT_RUN", "lastError": ""}
@@ -552,8 +548,8 @@ def offload(
 ) -> object:
     """Move sealed files to a place that the operator has named; `to` says which, if there are more.
 
-    Whoever administers a topic must not choose directories of this machine, nor addresses that
-    the server calls with its own credentials.
+    An administrator of a topic must not choose directories of this machine, nor addresses that the
+    server calls with its own credentials.
     """
     if not places:
         raise NotAllowed(
@@ -573,7 +569,7 @@ def offload(
 
 @endpoint("GET", f"{TOPIC}/offload", LOOK)
 def offload_status(client: Client, topic: TopicName) -> dict[str, str]:
-    """How the offload goes: it never runs on."""
+    """The state of the offload: it has always finished."""
     client.describe_topic(topic.full)
     return {"status": "NOT_RUN", "lastError": ""}
 

@@ -1,4 +1,5 @@
-"""Owns the endpoints of transactions: coordinators, transactions, what they hold, transaction keys.
+"""Owns the endpoints of transactions: coordinators, transactions, their sends and acknowledgements,
+transaction keys.
 
 Keys have the paths of their proposal (v2) and the same below v3.
 """
@@ -28,7 +29,7 @@ endpoint = EndpointList()
 
 @endpoint("GET", f"{V3}/coordinators", LOOK)
 def coordinators(client: Client) -> list[dict[str, object]]:
-    """The coordinators, all here."""
+    """The coordinators of the store."""
     return [
         {"id": row["coordinator"], "brokerServiceUrl": ""} for row in client.admin.coordinators()
     ]
@@ -36,7 +37,7 @@ def coordinators(client: Client) -> list[dict[str, object]]:
 
 @endpoint("GET", f"{V3}/coordinatorStats", LOOK)
 def coordinator_stats(client: Client, coordinatorId: int | None = None) -> dict[str, object]:
-    """Figures of each coordinator, by its number, or those of one alone."""
+    """Figures of each coordinator, by its number, or of a single one."""
     if coordinatorId is not None:
         [row] = client.admin.coordinator_stats(coordinatorId)
         return _coordinator(row)
@@ -71,7 +72,7 @@ def _coordinator(row: CoordinatorStats) -> dict[str, object]:
 
 @endpoint("POST", f"{V3}/transactionCoordinator/replicas", ADMIN)
 def scale_coordinators(client: Client, body: object) -> None:
-    """Have this many coordinators; there are never fewer."""
+    """Have at least this many coordinators; their number never falls."""
     client.admin.scale_coordinators(integer(body))
 
 
@@ -80,7 +81,7 @@ def scale_coordinators(client: Client, body: object) -> None:
 
 @endpoint("GET", f"{V3}/transactionMetadata/{HALVES}", LOOK)
 def transaction_metadata(client: Client, txn: TxnId) -> dict[str, object]:
-    """Everything known of a transaction."""
+    """All details of a transaction."""
     return _renamed(client, txn)
 
 
@@ -129,7 +130,7 @@ def abort_transaction(client: Client, txn: TxnId) -> None:
 
 @endpoint("GET", f"{V3}/transactionInBufferStats/{OF_TOPIC}/{HALVES}", LOOK)
 def transaction_in_buffer(client: Client, topic: TopicName, txn: TxnId) -> object:
-    """What a transaction has sent to a topic."""
+    """The messages that a transaction has sent to a topic."""
     return camel(client.admin.transaction_buffer_stats(str(topic), txn=txn)[0])
 
 
@@ -137,25 +138,25 @@ def transaction_in_buffer(client: Client, topic: TopicName, txn: TxnId) -> objec
 def transaction_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, txn: TxnId
 ) -> object:
-    """What a transaction has acknowledged on a subscription."""
+    """The acknowledgements of a transaction on a subscription."""
     return camel(client.admin.pending_ack_stats(str(topic), subscription, txn=txn)[0])
 
 
 @endpoint("GET", f"{V3}/transactionBufferStats/{OF_TOPIC}", LOOK)
 def transaction_buffer(client: Client, topic: TopicName) -> object:
-    """The sidecar of a topic or partition: what open transactions have sent."""
+    """The sidecar of a topic or partition: the messages of open transactions."""
     return camel(client.admin.transaction_buffer_stats(str(topic))[0])
 
 
 @endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}", LOOK)
 def pending_acks(client: Client, topic: TopicName, subscription: str) -> object:
-    """What transactions hold of a subscription."""
+    """The acknowledgements of open transactions on a subscription."""
     return camel(client.admin.pending_ack_stats(str(topic), subscription)[0])
 
 
 @endpoint("GET", f"{V3}/pendingAckInternalStats/{OF_TOPIC}/{{subscription}}", LOOK)
 def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -> object:
-    """The log behind what transactions hold of a subscription."""
+    """The log of the acknowledgements of open transactions on a subscription."""
     [row, *_] = client.admin.pending_ack_stats(str(topic), subscription, internal=True)
     return {"pendingAckLogStats": camel(row["log_stats"])}
 
@@ -193,7 +194,7 @@ def _camel(name: str) -> str:
 @endpoint("GET", f"{V2}/transaction-keys", LOOK)
 @endpoint("GET", f"{V3}/transaction-keys", LOOK)
 def transaction_keys(client: Client, deleted: bool = False, owner: str | None = None) -> object:
-    """The transaction keys; deleted: also those of which only the epoch is kept."""
+    """The transaction keys; deleted: also deleted keys, of which only the epoch is left."""
     return client.admin.transaction_keys(deleted, owner)
 
 

@@ -1,5 +1,5 @@
-"""Owns how HTTP answers: JSON, errors with their status, a message as body and headers; and how a
-body is read.
+"""Owns the bodies and answers of HTTP: JSON, errors with their status, a message as body and
+headers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ HEADER: Final = "X-Pulsar-"
 
 
 class MessageAnswer(NamedTuple):
-    """A message as an answer; place: its id as Pulsar's clients have it."""
+    """A message as an answer.
+
+    place: its id as Pulsar's clients know it
+    """
 
     message: Message
     place: str
@@ -54,7 +57,8 @@ class MessageAnswer(NamedTuple):
 class SlicedAnswer(NamedTuple):
     """An answer of JSON that is read in slices.
 
-    pieces: each step is a short call of the store; it returns what encodes a piece of the answer
+    pieces: each step is a short call of the store; it returns a function that encodes a piece of
+            the answer
     """
 
     pieces: Iterator[Callable[[], bytes]]
@@ -62,13 +66,13 @@ class SlicedAnswer(NamedTuple):
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
 VALUES_MAX: Final = 150_000  # of the JSON of a request, as `values_in` counts them
-VALUE_BYTES: Final = 100  # of each in memory, beside its text
+VALUE_BYTES: Final = 100  # of each in memory, besides its text
 LOOP_BYTES_MAX: Final = 1 << 16  # of JSON that the event loop reads by itself
 _COUNTED_BYTES: Final = 1 << 16  # at once
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _INT64: Final = range(-(1 << 63), 1 << 64)
 VALUE_BYTES_MAX: Final = 64 << 20  # of a message by HTTP
-# The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
+# The first class that fits decides. Pulsar answers so, and `pulsar-admin` can explain it.
 STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
     (NotFound, 404),
     (AlreadyExists, 409),
@@ -101,11 +105,11 @@ async def read_json(request: Request) -> object:
 
 
 async def decode_json(data: bytes, hold: Reservation | None) -> object:
-    """JSON that a client sent; the event loop reads only a short one itself.
+    """Parse JSON from a client; the event loop parses only short JSON itself.
 
-    hold:   where its values count once they are made; None: nowhere
+    hold:   the reservation for the parsed values; None: they are not counted
     raises: InvalidArgument; LimitExceeded: it has more than VALUES_MAX values;
-            ConnectionResetError: the client has gone
+            ConnectionResetError: the client has disconnected
     """
     is_short = len(data) <= LOOP_BYTES_MAX
     count = count_values(data) if is_short else await asyncio.to_thread(count_values, data)
@@ -122,12 +126,12 @@ async def decode_json(data: bytes, hold: Reservation | None) -> object:
 
 
 def count_values(data: bytes) -> int:
-    """About how many values JSON has: commas and opening brackets outside of its texts.
+    """About how many values JSON has: commas and opening brackets outside of its strings.
 
-    It takes short steps, so that other threads go on meanwhile.
+    It works in short steps, so that other threads can run in between.
     """
     bare = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside, count = 0, 0  # outside: 0 where a piece begins outside of a text, else 1
+    outside, count = 0, 0  # outside: 0 if a piece begins outside of a string, else 1
     for at in range(0, len(bare), _COUNTED_BYTES):
         parts = bare[at : at + _COUNTED_BYTES].split(b'"')
         between = b"".join(parts[outside::2])
@@ -137,7 +141,7 @@ def count_values(data: bytes) -> int:
 
 
 def parse_json(data: bytes) -> object:
-    """JSON that a client sent. Raises InvalidArgument, also for text that UTF-8 cannot hold."""
+    """Parse JSON. Raises InvalidArgument, also for text that UTF-8 cannot encode."""
     try:
         found = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -154,7 +158,7 @@ def parse_json(data: bytes) -> object:
 async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
     """The body of a request. Raises LimitExceeded before it holds more than `most`.
 
-    InvalidArgument: the client has gone before it was whole
+    InvalidArgument: the client disconnected before the body was complete
     """
     data = bytearray()
     try:
@@ -184,7 +188,7 @@ def _plain(value: object) -> object:
 
 
 def response_for(found: object) -> Response:
-    """The response of what an endpoint returned: 204 for None."""
+    """The response for the value that an endpoint returned: 204 for None."""
     if found is None:
         return Response(status_code=204)
     if isinstance(found, MessageAnswer):
@@ -197,15 +201,15 @@ def status_of(error: TxlogError) -> int:
     if error.code == 509:
         return 429
     if isinstance(error, NotAllowed) and {"role", "owner"} & error.fields.keys():
-        return 403  # others may: 405 is for what nobody may
+        return 403  # another role may do it: 405 is for requests that no role may make
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
 def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, object]:
-    """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints.
+    """An error as JSON: `reason`, as Pulsar calls it, and the fields that the command line prints.
 
-    hides_names: no hint about what is missing, which may name what the caller must not see, and no
-                 file of the machine
+    hides_names: leave out hints about missing things, which may name what the caller must not see,
+                 and files of the machine
     """
     if hides_names and isinstance(error, IntegrityError | DiskFailed):
         error = type(error)(
@@ -236,7 +240,7 @@ def response_of(
 
 
 def check_size(table: pa.Table) -> None:
-    """Raises LimitExceeded if a message has more bytes than HTTP hands out at once."""
+    """Raises LimitExceeded if a message has more bytes than HTTP returns in one answer."""
     if table.nbytes <= VALUE_BYTES_MAX:
         return
     for value in table["value"]:
@@ -282,7 +286,7 @@ def message_response(found: MessageAnswer) -> Response:
 
 
 def _instant(ms: int) -> str:
-    """As Pulsar writes instants: 2026-11-20T09:12:04.000Z; beyond those of calendars, in ms."""
+    """An instant as Pulsar writes it: 2026-11-20T09:12:04.000Z; else in milliseconds."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,20 +1,15 @@
-"""Owns Rates: how fast counters grow, from when they were last looked at.
+"""Owns HttpContext: the state that all handlers of an application share, the gate, slow calls,
+rates.
 
-It is memory of this process alone: after a restart the first look has no rate yet.
+The application calls a *gate* once for each request, with the action that the request wants. The
+gate returns, or raises the error to answer with. The default gate allows everything. For a response
+without an end (a tail, a WebSocket) it returns a Grant; the response ends once its token expires or
+a rule forbids it.
 
-
-Owns Works: calls of the store that may take long, in threads of their own.
-
-What clients send is stored in threads of its own, too (pulsar/groups), and short calls have the
-thread of the client. So an offload to a disk that hangs holds up nobody. Each kind of call has a
-few places. One holder never has all of them, and whoever finds none is refused with 509 (429).
-
-
-Owns Serving: what all handlers of an application share, and the gate that each request passes.
-
-A *gate* is asked once for each request, with what it wants to do; it returns, or raises what the
-answer will say. The one here lets everybody in. For what never ends by itself (a tail, a
-WebSocket) it returns a Right, by which it ends once a token or a rule does.
+Slow calls of the store run in threads of their own. Clients' messages are stored in another thread
+(pulsar/group_commit), and short calls run in the thread of the client. So an offload to a disk that
+hangs blocks no other client. Each kind of call has a limited number of places. A single holder
+never gets all places, and a call without a place is refused with 509 (429).
 """
 
 from __future__ import annotations
@@ -42,12 +37,15 @@ from txlog.serve.limits.budget import MemoryBudget, MemoryShare, Reservation
 from txlog.serve.limits.limits import ConnectionSlot, Limits, Quota
 from txlog.serve.limits.shares import check_topic_share
 
-SPAN_MS: Final = 1000  # between two looks, for a rate that means something
-KEPT_MS: Final = 60_000  # an older look says nothing of now
+SPAN_MS: Final = 1000  # between two samples, so that a rate means something
+KEPT_MS: Final = 60_000  # an older sample says nothing about the current rate
 
 
 class Rates:
-    """Counters by name, and what they were at two earlier looks."""
+    """How fast counters grow, from the values at two earlier samples.
+
+    They exist in this process only: after a restart the first sample has no rate yet.
+    """
 
     __slots__ = ("_known",)
 
@@ -55,9 +53,10 @@ class Rates:
         self._known: dict[str, list[tuple[int, int]]] = {}
 
     def of(self, name: str, value: int, now_ms: int) -> float:
-        """How much it grows in a second; 0 at the first look, or when it was set back.
+        """How much a counter grows in a second; 0 at the first sample, or after it was reset.
 
-        name: of the counter; value: what it is now
+        name:  of the counter
+        value: its current value
         """
         looks = [one for one in self._known.get(name, ()) if 0 <= now_ms - one[0] <= KEPT_MS]
         old = next((one for one in reversed(looks) if now_ms - one[0] >= SPAN_MS), None)
@@ -75,11 +74,11 @@ class Rates:
 
 
 T = TypeVar("T")
-SLOW_CALLS_MAX: Final = 8  # of one kind
+SLOW_CALLS_MAX: Final = 8  # of each kind
 
 
 class SlowCalls:
-    """The long calls of a server, by their kind: an operation such as admin or look."""
+    """The slow calls of a server, by their kind: an operation such as admin or look."""
 
     def __init__(self) -> None:
         self._places = dict[str, Quota]()
@@ -88,8 +87,8 @@ class SlowCalls:
     async def run(self, kind: str, holder: str, act: Callable[[Store], T], client: Store) -> T:
         """Run a call.
 
-        holder: whose it is, a role or an address
-        raises: TryAgain (509): there are too many; what the call raises
+        holder: the role or address that has a share of the places
+        raises: TryAgain (509): there are too many; the error of the call
         """
         places = self._places.setdefault(kind, Quota(f"long {kind} calls", SLOW_CALLS_MAX))
         places.take(holder)
@@ -101,23 +100,23 @@ class SlowCalls:
         return await asyncio.shield(waiting)
 
     def close(self) -> None:
-        """Begin nothing more; what was begun ends by itself, or with the process."""
+        """Start no more calls; running calls end by themselves, or with the process."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
 
 class StoreReader(Protocol):
-    """What looks at a whole store, as Service does."""
+    """Runs calls that read a whole store, as BrokerService does."""
 
     async def figures(self, act: Callable[[Store], T]) -> T:
-        """Run a call that looks at the whole store."""
+        """Run a call that reads the whole store."""
 
 
 class Grant(NamedTuple):
-    """By what a request was let in.
+    """The permission that let a request in.
 
-    check:   raises NotAllowed once it would be no more
-    left_ms: how long its token holds; None: for ever
+    check:   raises NotAllowed once the request would be refused
+    left_ms: how long its token is valid; None: it does not expire
     sees:    whether its caller may see the name of a topic
     """
 
@@ -126,17 +125,17 @@ class Grant(NamedTuple):
     sees: Callable[[TopicName], bool]
 
 
-STORING_MAX: Final = 4  # requests whose messages the server stores at a time
-READING_MAX: Final = 4  # clients for which the server reads at a time
+STORING_MAX: Final = 4  # requests whose messages the server stores at the same time
+READING_MAX: Final = 4  # clients for which the server reads at the same time
 Gate = Callable[[HTTPConnection, Action], Awaitable[Grant | None]]
 
 
 async def allow_all(connection: HTTPConnection, action: Action) -> None:
-    """The gate that is always open."""
+    """The gate that allows everything."""
 
 
 class LongRequest:
-    """Something that never ends by itself, and the event that ends it."""
+    """A request that never ends by itself, and the event that ends it."""
 
     def __init__(self, right: Grant | None) -> None:
         self.ended = asyncio.Event()
@@ -147,7 +146,7 @@ class LongRequest:
             self.timer = loop.call_later(right.left_ms / 1_000, self._expire)
 
     def judge(self) -> None:
-        """End it if it would not be let in any more."""
+        """End it if it would be refused now."""
         try:
             if self._right is not None:
                 self._right.check()
@@ -156,26 +155,28 @@ class LongRequest:
 
     def _expire(self) -> None:
         self.judge()
-        self.ended.set()  # whatever the clock of the check says
+        self.ended.set()  # even if the clock of the check differs
 
 
 @dataclass
 class HttpContext:
-    """What the handlers of an application share.
+    """The state that the handlers of an application share.
 
-    addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
-    places:    for offloads, by the names that the operator gave
-    hides_names: errors have no hints that may name what a client must not see
-    creates_topics: a topic that a client sends to or consumes, and that is missing, is made
-    publishers: producers of stock clients, in the moment; subscribers: their consumers
-    names:     who holds the name of a producer, by all protocols
-    failed:    told of an error that is a bug
-    tasks:     what runs in the background
-    figures:   looks at the whole store without keeping clients waiting; None: client does
-    stopped:   set when the server stops
-    stays:     what never ends by itself
-    budget:    how much memory clients have
-    works:     calls that may take long
+    addresses:      the addresses in lookup answers: brokerUrl, httpUrl, nativeUrl, and with TLS
+                    …UrlTls
+    places:         for offloads, by the operator's names
+    hides_names:    errors have no hints that may name what a client must not see
+    creates_topics: the server creates a missing topic when a client sends to it or consumes it
+    publishers:     the current producers of stock clients
+    subscribers:    the current consumers of stock clients
+    names:          the names of connected producers, of all protocols
+    failed:         gets each error that is a bug
+    tasks:          the background tasks
+    figures:        reads the whole store without blocking clients; None: `client` does
+    stopped:        set when the server stops
+    long_requests:  the requests that never end by themselves
+    budget:         the memory budget of clients
+    works:          the slow calls
     """
 
     client: Client
@@ -200,18 +201,18 @@ class HttpContext:
     _storing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STORING_MAX))
 
     async def store(self, act: Callable[[Store], T]) -> T:
-        """Run a call that stores many messages, beside the calls of others; a few at a time."""
+        """Run a call that stores many messages, in a separate thread; a few at the same time."""
         async with self._storing:
             return await self.client.run(act, blocking=True)
 
     async def work(self, connection: HTTPConnection, kind: str, act: Callable[[Store], T]) -> T:
-        """Run a call that may take long; kind: the operation. Raises TryAgain: too many."""
+        """Run a slow call; kind: the operation. Raises TryAgain: too many are running."""
         seat: ConnectionSlot | None = getattr(connection.state, "seat", None)
         holder = "" if seat is None else seat.holder or seat.network
         return await self.works.run(kind, holder, act, self.client._sync)
 
     async def look(self, act: Callable[[Store], T]) -> T:
-        """Run a call that looks at the whole store."""
+        """Run a call that reads the whole store."""
         if self.figures is None:
             return await self.client.run(act)
         return await self.figures.figures(act)
@@ -221,10 +222,10 @@ class HttpContext:
         return self.clock.now().wall_ms
 
     def addresses_for(self, host: str | None) -> dict[str, str]:
-        """The addresses as a client reaches them that names this host.
+        """The addresses as a client reaches them that used this host name.
 
         A server that listens at all addresses of its machine does not know by which name a client
-        reaches it; the request says it.
+        reaches it. The request contains the name.
         """
         found = dict(self.addresses)
         if not host:
@@ -237,7 +238,7 @@ class HttpContext:
         return found
 
     async def may_create(self, connection: HTTPConnection, action: Action) -> bool:
-        """Whether a client may create a missing topic by asking for it, as one that uses it may."""
+        """Whether a client may create a missing topic by asking for it, as its users may."""
         for operation in (PRODUCE, CONSUME) if self.creates_topics else ():
             try:
                 await self.gate(connection, action._replace(operation=operation))
@@ -249,9 +250,9 @@ class HttpContext:
     async def let_in(
         self, connection: HTTPConnection, operation: str, name: str
     ) -> TopicName | None:
-        """Pass the gate with the topic of the path, if it has one; returns that.
+        """Pass the gate with the topic of the path, if it has one; returns the topic.
 
-        raises: what the gate raises, InvalidArgument
+        raises: the errors of the gate, InvalidArgument
         """
         path = connection.path_params
         topic = topic_in(path) if "topic" in path else None
@@ -260,9 +261,9 @@ class HttpContext:
         return topic
 
     def hold(self, connection: HTTPConnection) -> Reservation:
-        """A place in the memory for what a client is to be sent."""
+        """A reservation for an answer to a client."""
         bounded = getattr(connection.state, "bounded", None)
-        if bounded is None:  # it came by no listener
+        if bounded is None:  # a test without a listener
             return self.budget.share("", self.budget.bytes_max).hold()
         share: MemoryShare = bounded.share
         return share.hold()
@@ -270,35 +271,36 @@ class HttpContext:
     async def read(
         self, hold: Reservation, act: Callable[[], Awaitable[T]], size: Callable[[T], int]
     ) -> T:
-        """Read something for a client once it has room, and count it.
+        """Read data for a client once it has room, and count the data.
 
-        Nobody knows the size before: so a few read at a time, and nobody without any room.
+        The size is unknown before the read. So only a few clients read at the same time, and a
+        client without any room waits.
 
-        size:   bytes of what was read
-        raises: what `act` raises; ConnectionResetError: the client has gone
+        size:   returns the size of the result in bytes
+        raises: the errors of `act`; ConnectionResetError: the client has disconnected
         """
         while True:
             await hold.reserve(0)
             async with self._reading:
-                if hold.has_room():  # others may have read meanwhile
+                if hold.has_room():  # other clients may have used the room meanwhile
                     answer = await act()
                     hold.take(size(answer))
                     return answer
 
     def stop(self) -> None:
-        """End what never ends by itself."""
+        """End the requests that never end by themselves."""
         self.stopped.set()
         for one in self.long_requests:
             one.ended.set()
 
     def judge_again(self) -> None:
-        """End what the rules do not allow any more."""
+        """End the long requests that the rules no longer allow."""
         for one in self.long_requests:
             one.judge()
 
     @contextmanager
     def long_request(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:
-        """While something goes on that was let in: the event that is set when it has to end."""
+        """Register a long request while it runs; yields the event that ends it."""
         stay = LongRequest(connection.state.right)
         if self.stopped.is_set():
             stay.ended.set()
@@ -311,7 +313,7 @@ class HttpContext:
                 stay.timer.cancel()
 
     async def need(self, topic: TopicName) -> None:
-        """Make a topic that is missing, if that is wanted."""
+        """Create a missing topic, if the server may."""
         if self.creates_topics and topic.partition is None:
             try:
                 await self.client.describe_topic(topic.full)
@@ -322,7 +324,7 @@ class HttpContext:
     async def until_ended(
         self, connection: HTTPConnection, pieces: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
-        """The pieces of a response that never ends, until it has to."""
+        """The pieces of a response that never ends, until the request has to end."""
         with self.long_request(connection) as ended:
             stop = asyncio.ensure_future(ended.wait())
             following: asyncio.Future[bytes] | None = None

@@ -1,16 +1,17 @@
-"""Owns how an endpoint is declared: a function over a client, from which route, arguments and
-OpenAPI are made.
+"""Owns the declaration of an endpoint: a function over a client, and the route, arguments and
+OpenAPI made from it.
 
     @endpoint("POST", f"{TOPIC}/subscription/{{subscription}}/skip/{{messages}}", CONSUME)
     def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> None:
-        \"\"\"Acknowledge the next messages of a subscription.\"\"\"
+        \\"\\"\\"Acknowledge the next messages of a subscription.\\"\\"\\"
 
-What stands in the path or the query is an argument by its name, converted by its annotation. A path
-with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
-argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `route` is the path as declared.
-`body` is the JSON of the request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and
-`subscribers` are of the application, `creates` says whether this request may create a missing
-topic, and `sees` whether its caller may see the name of a topic, which every list of names asks.
+Words of the path and the query become arguments of the same name, converted by their annotation. A
+path with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}`
+the argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `route` is the path as
+declared. `body` is the JSON of the request. The application supplies `now_ms`, `rates`,
+`addresses`, `places`, `publishers` and `subscribers`. `creates` is whether this request may create
+a missing topic. `sees` is whether the caller may see the name of a topic; every list of names uses
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from txlog.errors import InvalidArgument, NotAllowed
 from txlog.serve.pulsar.topics import namespace_in
 
 PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"
-STORE: Final = ""  # the resource of what concerns the whole store
+STORE: Final = ""  # the resource of actions on the whole store
 
 _PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
 _GIVEN: Final = frozenset(
@@ -43,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Action(NamedTuple):
-    """What a request wants to do: what decides whether it may.
+    """The action of a request, by which the gate decides.
 
     operation: produce, consume, admin, or look (figures and lists)
     resource:  a topic in full (`public/default/orders`), a namespace, a tenant, or "" for the store
@@ -58,8 +59,8 @@ class Action(NamedTuple):
 class Endpoint(NamedTuple):
     """A route, and the function behind it.
 
-    is_slow:  it may take long: it runs beside the calls of others, and has few places
-    is_aside: it takes a moment for each of many things: it runs beside the calls of others
+    is_slow:  it may take long: it runs in a separate thread, a few at the same time
+    is_aside: it takes a moment for each of many topics: it runs in a separate thread
     """
 
     method: str
@@ -70,7 +71,7 @@ class Endpoint(NamedTuple):
     is_aside: bool = False
 
     def action(self, path: Mapping[str, str]) -> Action:
-        """What a request with these words of its path wants to do."""
+        """The action of a request with these words in its path."""
         words = [path[one] for one in ("tenant", "namespace", "topic") if one in path]
         if len(words) == 3:
             topic = topic_in(path)
@@ -220,7 +221,7 @@ def integer(body: object) -> int:
 
 
 def members(body: object) -> dict[str, Any]:
-    """A body that is an object; none at all is an empty one. Raises InvalidArgument."""
+    """A body that is an object; no body counts as an empty object. Raises InvalidArgument."""
     if body is None:
         return {}
     if isinstance(body, dict):
@@ -229,7 +230,7 @@ def members(body: object) -> dict[str, Any]:
 
 
 def _kind(body: object) -> str:
-    """What a body is, without what it says: that may be a message."""
+    """The type of a body without its content, which may be a message."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return "nothing" if body is None else names.get(type(body), "a number")
 

@@ -3,7 +3,7 @@
     id: 0=1:17,1=2:3          the last message of each partition so far
     data: {"message_id": "1:17", "partition": 0, "value": "...", ...}
 
-A browser that was cut off sends the last id again (`Last-Event-ID`), and gets what came since.
+A browser that reconnects sends the last id again (`Last-Event-ID`), and gets the messages after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txlog.serve.http.core.declared import CONSUME
 from txlog.serve.http.data.messages import as_json, tail_of
 from txlog.serve.limits.budget import Reservation
 
-QUIET_SECONDS = 15.0  # then a comment says that the connection is there
+QUIET_SECONDS = 15.0  # then a comment shows that the connection still works
 EVENT_STREAM = "text/event-stream"
 
 
@@ -36,7 +36,7 @@ def event(data: bytes, *, name: str = "", id: str = "") -> bytes:
 
 
 async def tail(serving: HttpContext, request: Request) -> Response:
-    """GET …/events?start=end: what becomes visible in a topic, as it does."""
+    """GET …/events?start=end: the messages of a topic, as they become visible."""
     topic = await serving.let_in(request, CONSUME, "events")
     assert topic is not None
     text = request.query_params.get("start", "end")
@@ -56,7 +56,7 @@ async def tail(serving: HttpContext, request: Request) -> Response:
             )
             for part in parts
         }
-    except BaseException:  # nobody else can close those that are open
+    except BaseException:  # no other code can close the open readers
         await stack.aclose()
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
@@ -77,7 +77,7 @@ async def _events(
     stack: AsyncExitStack,
     hold: Reservation,
 ) -> AsyncGenerator[bytes, None]:
-    """Events of some tails; the hold has the one that the client takes."""
+    """The events of some tails; `hold` counts the event that the client reads."""
     queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(1)
 
     async def follow(tail: AsyncGenerator[Message, None]) -> None:
@@ -120,7 +120,7 @@ def _text(seen: dict[int, MessageId]) -> str:
 
 
 def _seen(text: str) -> dict[int, MessageId]:
-    """What an event's id says. Raises InvalidArgument."""
+    """The position in an event's id. Raises InvalidArgument."""
     found: dict[int, MessageId] = {}
     for word in filter(None, text.split(",")):
         part, mark, place = word.partition("=")

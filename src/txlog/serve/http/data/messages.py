@@ -1,7 +1,7 @@
 """Owns a message as JSON, and ids as Pulsar's WebSocket protocol writes them.
 
-An id there is the base64 of Pulsar's MessageIdData; clients hand it back as they got it. The number
-of a message in its transaction, from 1, is its batch index.
+An id there is the base64 of Pulsar's MessageIdData; clients return it unchanged. The number of a
+message in its transaction, from 1, is its batch index.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64
 _INT64: Final = range(1 << 63)
 _DIGITS_MAX: Final = 100
-AHEAD_MAX, AHEAD_BYTES = 1_000, 1 << 20  # what a tail reads at once, about
+AHEAD_MAX, AHEAD_BYTES = 1_000, 1 << 20  # about how much a tail reads in one step
 
 
 def as_json(message: Message) -> dict[str, object]:
     """A message for REST and events: the fields of `txlog consume`; bytes that are no text are in
-    value_base64 and key_base64."""
+    value_base64 and key_base64.
+    """
     found: dict[str, object] = {
         "message_id": message.message_id,
         "partition": message.partition,
@@ -53,9 +54,10 @@ def as_json(message: Message) -> dict[str, object]:
 async def tail_of(
     serving: HttpContext, hold: Reservation, reader: Reader
 ) -> AsyncGenerator[Message, None]:
-    """The messages of a reader for ever; those that nobody has taken count in the hold.
+    """The messages of a reader, without end; messages that the client has not read count in the
+    reservation.
 
-    raises: LimitExceeded: a message is too large; ConnectionResetError: the client has gone
+    raises: LimitExceeded: a message is too large; ConnectionResetError: the client has disconnected
     """
     count, waits = 1, reader._waits
     has_more = reader._sync.has_message_available
@@ -97,7 +99,7 @@ def encode_id(place: MessageId, partition: int) -> str:
 
 
 def decode_id(text: object) -> MessageId:
-    """The id that a client hands back. Raises InvalidArgument."""
+    """The id that a client returns. Raises InvalidArgument."""
     try:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
@@ -117,7 +119,7 @@ def decode_id(text: object) -> MessageId:
 
 
 def number_in(given: Mapping[str, object], name: str) -> int | None:
-    """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: there is none.
+    """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: it is missing.
 
     raises: InvalidArgument (203)
     """
@@ -165,7 +167,7 @@ def value_of(given: dict[str, Any], name: str = "payload") -> bytes | None:
 
 
 def decode_base64(text: object) -> bytes:
-    """The bytes of base64. Raises InvalidArgument, which does not repeat them."""
+    """The bytes of base64. Raises InvalidArgument, which does not contain them."""
     try:
         return base64.b64decode(str(text), validate=True)
     except (binascii.Error, ValueError):

@@ -1,6 +1,6 @@
-"""Owns the endpoints that send and read messages, beside Pulsar's REST producer.
+"""Owns the endpoints that send and read messages, in the style of Pulsar's REST producer.
 
-What a request sends is one transaction: all of it is visible at once, or nothing.
+The messages of a request are one transaction: they become visible together, or not at all.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
-MESSAGES_MAX: Final = 10_000  # of a request
-TOGETHER: Final = 250  # that are stored or read at once, while others wait
-MESSAGE_BYTES: Final = 256  # what a message costs beside its value
-ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
+MESSAGES_MAX: Final = 10_000  # in one request
+TOGETHER: Final = 250  # stored or read in one step, while other clients wait
+MESSAGE_BYTES: Final = 256  # the memory of a message besides its value
+ANSWER_BYTES: Final = 8 << 20  # of messages; the message that exceeds it is the last one
 endpoint = EndpointList()
 
 
@@ -83,7 +83,7 @@ def produce_to_partition(
 
 
 def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
-    """The value of a message and what `send` takes beside it."""
+    """The value of a message, and the other arguments of `send`."""
     found = {
         "key": row.get("key"),
         "properties": row.get("properties"),
@@ -99,10 +99,11 @@ def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
 def read(
     client: Client, topic: TopicName, now_ms: int, start: str = "start", limit: int = 100
 ) -> SlicedAnswer:
-    """Read messages from a place on: {messages, next}.
+    """Read messages from a position on: {messages, next}.
 
-    start: start, end, -N, an id, after=ID, or @TIME; next: the start of what follows, of a topic
-    with one partition, or of one partition. An answer ends after 8 MiB of messages.
+    start: start, end, -N, an id, after=ID, or @TIME
+    next:  the start for the next request, for a topic with one partition or a single partition. An
+           answer ends after 8 MiB of messages.
     """
     if not 0 < limit <= LIMIT_MAX:
         raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
@@ -112,7 +113,7 @@ def read(
 def _pieces(
     client: Client, topic: TopicName, bound: Bound, start: str, limit: int
 ) -> Iterator[Callable[[], bytes]]:
-    """What makes the pieces of an answer; each step reads a few messages.
+    """The functions that make the pieces of an answer; each step reads a few messages.
 
     raises: LimitExceeded
     """

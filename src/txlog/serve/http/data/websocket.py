@@ -1,7 +1,8 @@
-"""Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader a connection.
+"""Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader for each connection.
 
-JSON both ways, payloads in base64. A consumer and a reader send as many messages as their queue
-holds, and one more for each that is acknowledged; in pull mode, as many as were permitted.
+Both sides send JSON, with payloads in base64. A consumer and a reader send as many messages as
+their queue holds, and one more for each acknowledgement; in pull mode, as many as the client
+permitted.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from txlog.serve.limits.limits import check_free_descriptors
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
-PARSED: Final = 2  # what a message of a client takes beside its text, as a multiple of that
-SENT: Final = 3  # what a value that is sent takes: base64, JSON, a frame
+PARSED: Final = 2  # the memory of a client's message besides its text, as a multiple of that
+SENT: Final = 3  # the memory of a value to send: base64, JSON, a frame
 _TYPES: Final = {
     "Exclusive": "exclusive",
     "Shared": "shared",
@@ -48,7 +49,7 @@ Session = Callable[[HttpContext, WebSocket, TopicName], Awaitable[None]]
 async def serve_socket(
     serving: HttpContext, socket: WebSocket, session: Session, operation: str, name: str
 ) -> None:
-    """Pass the gate, then talk; an error before the talk is the status of the handshake."""
+    """Pass the gate, then run a session; an error before that is the status of the handshake."""
     try:
         topic = await serving.let_in(socket, operation, name)
         assert topic is not None
@@ -78,7 +79,7 @@ async def serve_socket(
 
 
 async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
-    """The next message of a client, which the hold has room for.
+    """The next message of a client, once the reservation has room for it.
 
     raises: InvalidArgument, LimitExceeded, WebSocketDisconnect
     """
@@ -100,7 +101,7 @@ async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
 
 
 async def producing(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
-    """Send what a client sends; each gets its answer, in order.
+    """Store the messages that a client sends; each gets its answer, in order.
 
     raises: ProducerBusy, ProducerFenced: for another producer of the topic, at any time
     """
@@ -112,7 +113,7 @@ async def producing(serving: HttpContext, socket: WebSocket, topic: TopicName) -
         await socket.accept()
         try:
             await _send_all(serving, socket, producer)
-        finally:  # what was sent is stored by now, and closing must not be cut short
+        finally:  # the messages are stored by now, and closing must not be interrupted
             holder.is_leaving = True
 
 
@@ -120,10 +121,11 @@ async def producing(serving: HttpContext, socket: WebSocket, topic: TopicName) -
 async def _registered(
     serving: HttpContext, topic: TopicName, name: str | None
 ) -> AsyncGenerator[NameHolder]:
-    """While a producer is connected: its place among the producers of all protocols.
+    """Register a producer, among the producers of all protocols, while it is connected.
 
-    As a broker sees it, it is shared: another of its name is refused, and so is an exclusive one.
-    One that takes over ends the task. A producer without a name has a place, too.
+    As for a broker, it is a shared producer: another one of its name is refused, and so is an
+    exclusive one. A producer that takes over the topic ends this task. A producer without a name is
+    registered, too.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -135,17 +137,17 @@ async def _registered(
             refusal = error
             task.cancel()
 
-    # With a space in it, which no name of a client can have in the store.
+    # The space makes it unique: no name of a client has one in the store.
     place = name or f"unnamed {next(_UNNAMED)}"
     holder = NameHolder(topic.full, place, SHARED, close)
     before = serving.names.take(holder, comes_again=False)
     try:
-        if before is not None:  # it is leaving: another one would have been ProducerBusy
+        if before is not None:  # it is leaving: otherwise `take` would have raised ProducerBusy
             await serving.names.succeed(before)
         yield holder
     except asyncio.CancelledError:
         if refusal is None or task.uncancel():
-            raise  # its connection ends
+            raise  # the connection ends
         raise refusal from None
     finally:
         holder.is_leaving = True
@@ -153,7 +155,7 @@ async def _registered(
 
 
 async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Producer) -> None:
-    """Store what a client sends, and answer, until it goes; then what it sent is stored."""
+    """Store a client's messages, and answer, until it disconnects; then all messages are stored."""
     waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(QUEUE)
 
     async def answer() -> None:
@@ -175,11 +177,11 @@ async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Produ
             sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
             del given
             await waiting.put((context, sending))
-        answering.result()  # what it failed with ends the connection
+        answering.result()  # its error ends the connection
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
-        while not waiting.empty():  # they are sent, though nobody is told
+        while not waiting.empty():  # these are stored, though the client gets no answer
             await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
 
 
@@ -207,7 +209,7 @@ async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, obje
 
 
 class Permits:
-    """How many more messages may be sent."""
+    """How many more messages may be sent to a client."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -219,7 +221,7 @@ class Permits:
         self._more.set()
 
     async def take(self) -> None:
-        """Use one; waits until there is one."""
+        """Use one permit; waits for one."""
         while self._left <= 0:
             self._more.clear()
             await self._more.wait()
@@ -227,7 +229,7 @@ class Permits:
 
 
 async def consuming(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
-    """Deliver the messages of a subscription, which is made if it is missing."""
+    """Deliver the messages of a subscription, which is created if it is missing."""
     query = socket.query_params
     kind = query.get("subscriptionType")
     if kind is not None and kind not in _TYPES:
@@ -284,9 +286,9 @@ async def consuming(serving: HttpContext, socket: WebSocket, topic: TopicName) -
 
 
 async def _dead_letters(serving: HttpContext, socket: WebSocket) -> dict[str, int | str]:
-    """The policies of the subscription that the client asks for; what it does not name stays.
+    """The dead-letter policies that the client asks for; a policy that it does not name stays.
 
-    The server writes the topic of dead letters, so whoever names one needs the right to send there.
+    The server writes to the topic of dead letters, so the client needs the right to send there.
     """
     query = socket.query_params
     policies = dict[str, int | str]()
@@ -301,7 +303,7 @@ async def _dead_letters(serving: HttpContext, socket: WebSocket) -> dict[str, in
 
 
 async def reading(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
-    """Send the messages of a topic from a place on."""
+    """Send the messages of a topic from a position on."""
     query = socket.query_params
     start = _start(query.get("messageId", "latest"))
     queue = _queue_of(query)
@@ -334,7 +336,7 @@ async def _exchange(
     take: Callable[[Reservation], Awaitable[Message | None]],
     hear: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    """Send messages and hear a client, until one of them fails or the client goes."""
+    """Send messages and receive a client's, until either fails or the client disconnects."""
 
     async def sending() -> None:
         while True:
@@ -355,7 +357,7 @@ async def _exchange(
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
-            with suppress(ConnectionResetError):  # the client has gone
+            with suppress(ConnectionResetError):  # the client has disconnected
                 one.result()
     finally:
         for one in tasks:
@@ -386,7 +388,7 @@ def _message(message: Message) -> dict[str, object]:
 
 
 def _queue_of(query: Mapping[str, str]) -> int:
-    """How many messages a client holds that it has not acknowledged. Raises InvalidArgument."""
+    """How many unacknowledged messages a client may have. Raises InvalidArgument."""
     size = number_in(query, "receiverQueueSize")
     return QUEUE if size is None else min(size, QUEUE_MAX)
 

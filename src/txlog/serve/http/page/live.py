@@ -1,8 +1,8 @@
-"""Owns Live and the routes of the live page: the document, the stream, the query.
+"""Owns LivePage and the routes of the live page: the document, the stream, the query.
 
-Live looks at the store while somebody watches, and one look serves all viewers. Looks are at least
-a second apart, and further where one takes long; a store in which nothing happens is looked at now
-and then, as ages grow. Nobody watches: no looks.
+LivePage reads the store only while the page has viewers, and one reading serves them all. Readings
+are at least a second apart, and further if one takes long. If nothing happens in the store, it is
+read now and then all the same, because ages grow.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from txlog.serve.http.page import browser as queries
 if TYPE_CHECKING:
     from txlog.serve.http.page.browser import QueryRunner
 
-PAUSE_SECONDS: Final = 1.0  # between two looks, at least
-SHARE: Final = 5  # looks take at most one part in so many of the time
-QUIET_MS: Final = 5000  # nothing happens: look all the same
+PAUSE_SECONDS: Final = 1.0  # between two readings, at least
+SHARE: Final = 5  # readings take at most one part in so many of the time
+QUIET_MS: Final = 5000  # read again after this time even if nothing happens
 VIEWERS_MAX: Final = 100
 Sections = dict[str, str]
 _KINDS: Final = {
@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 
 class LivePage:
-    """The looks at a store, for all who watch."""
+    """The readings of a store, for all viewers."""
 
     def __init__(self, serving: HttpContext) -> None:
         self._serving = serving
@@ -60,14 +60,14 @@ class LivePage:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may watch."""
+        """Whether the page has as many viewers as allowed."""
         return self._viewers >= VIEWERS_MAX
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Events for a viewer: everything at first, then what has changed."""
+        """Events for a viewer: everything at first, then the changes."""
         self._viewers += 1
         if self._task is None or self._task.done():
-            # It looks for all, so it acts for none of them.
+            # It reads for all viewers, so it acts for none of them.
             self._task = self._serving.tasks.begin(self._look_on(), nothing, context=Context())
         sent: Sections = {}
         seen = 0
@@ -102,7 +102,7 @@ class LivePage:
                 self._take(found)
             except TxlogError as error:
                 self._failure = error_of(error)
-            except Exception as error:  # a bug must not leave all who watch with an old look
+            except Exception as error:  # a bug must not leave all viewers with an old reading
                 self._serving.failed(error)
                 self._failure = error_of(InternalError(f"a bug: {type(error).__name__}"))
             async with self._news:
@@ -133,9 +133,7 @@ def routes(serving: HttpContext) -> list[Route]:
     live = LivePage(serving)
 
     @cache
-    def browser() -> (
-        QueryRunner
-    ):  # with the first query comes DuckDB, which takes as long as a start
+    def browser() -> QueryRunner:  # the first query loads DuckDB, which takes as long as a start
         return queries.QueryRunner(serving)
 
     async def stream(request: Request) -> Response:
@@ -161,7 +159,7 @@ def routes(serving: HttpContext) -> list[Route]:
 
 
 def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """What answers with a file of the page."""
+    """A handler that answers with a file of the page."""
 
     async def answer(request: Request) -> Response:
         return Response(asset(name), media_type=_KINDS[name])
