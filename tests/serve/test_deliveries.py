@@ -66,7 +66,7 @@ def messages(raw: Raw, count: int, permits: int = 100) -> list[tuple[int, int, i
         frame = raw.frame()
         while frame.kind != wire.BY_FIELD["message"]:
             frame = raw.frame()
-        head, _ = wire.split_message(frame.rest)
+        head, _ = wire.split_message(frame.trailer)
         body = frame.body
         found.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
     return found
@@ -183,7 +183,7 @@ def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
     while len(found) < count:
         frame = raw.frame()
         if frame.kind == wire.BY_FIELD["message"]:
-            head, _ = wire.split_message(frame.rest)
+            head, _ = wire.split_message(frame.trailer)
             found.append((frame.body.consumer_id, head.num_messages_in_batch))
     return sorted(found)
 
@@ -428,7 +428,7 @@ def shapes(raw: Raw, count: int) -> list[tuple[int, bool, bytes | None]]:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
-        head, payload = wire.split_message(frame.rest)
+        head, payload = wire.split_message(frame.trailer)
         is_batch, value = head.HasField("num_messages_in_batch"), bytes(payload)
         if is_batch:
             assert head.num_messages_in_batch == 1
@@ -848,7 +848,7 @@ def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) ->
             while len(here) > 0:
                 frame = raw.frame()
                 if frame.kind == wire.BY_FIELD["message"]:
-                    _, payload = wire.split_message(frame.rest)
+                    _, payload = wire.split_message(frame.trailer)
                     assert bytes(payload) in here
                     here.remove(bytes(payload))
                     found.append(bytes(payload))

@@ -214,8 +214,8 @@ def test_a_server_starts_without_duckdb() -> None:
     program = (
         "import sys, txlog.aio\n"
         "from txlog.serve.http.application import application\n"
-        "from txlog.serve.http.core.context import Serving\n"
-        "application(Serving(None))\n"
+        "from txlog.serve.http.core.context import HttpContext\n"
+        "application(HttpContext(None))\n"
         "print({'duckdb', 'pyarrow.compute', 'pyarrow.dataset'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -135,7 +135,7 @@ async def delivered(raw: Raw) -> Any:
     while True:
         for frame in await raw.frames():
             if frame.kind == wire.BY_FIELD["message"]:
-                return wire.split_message(frame.rest)[0]
+                return wire.split_message(frame.trailer)[0]
 
 
 def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_no_bytes_do_more_than_end_their_connection(data: bytes) -> None:
     frames = FrameDecoder(1000)
     try:
         for frame in frames.feed(data):
-            split_message(frame.rest)
+            split_message(frame.trailer)
     except InvalidMessage:
         return
     assert frames.pending <= 1004
@@ -198,14 +198,14 @@ def test_a_message_frame_is_checked_as_it_was_made() -> None:
     command = make_command("send", producer_id=1, sequence_id=1).SerializeToString()
     data = b"".join(message_frame(command, head, b"value"))
     [frame] = FrameDecoder(1000).feed(data)
-    metadata, payload = split_message(frame.rest)
+    metadata, payload = split_message(frame.trailer)
     assert (frame.body.producer_id, metadata.sequence_id, bytes(payload)) == (1, 1, b"value")
-    for at in range(len(data) - len(frame.rest), len(data)):
+    for at in range(len(data) - len(frame.trailer), len(data)):
         wrong = bytearray(data)
         wrong[at] ^= 1
         [frame] = FrameDecoder(1000).feed(bytes(wrong))
         with pytest.raises(InvalidMessage):
-            split_message(frame.rest)
+            split_message(frame.trailer)
 
 
 @settings(max_examples=60)

@@ -44,7 +44,7 @@ class Server:
     ) -> None:
         self.service = BrokerService(store, options, authority or AccessControl())
         uuid = store._store.identity.uuid
-        trust(place_of(place, uuid) for place in options.places.values())
+        trust(place_of(address, uuid) for address in options.places.values())
         self.listeners: list[Listener] = []
         self._ended, self._hurried = asyncio.Event(), asyncio.Event()
         if authority is not None and authority.guard is not None:
@@ -83,8 +83,8 @@ class Server:
             if options.pulsar is not None:
                 places.append(await self._begun(PulsarListener(self.service, options.pulsar)))
             if options.http is not None:
-                made = await asyncio.to_thread(lambda: http.HttpListener)
-                places.append(await self._begun(made(self.service, options.http)))
+                listener_class = await asyncio.to_thread(lambda: http.HttpListener)
+                places.append(await self._begun(listener_class(self.service, options.http)))
         except OSError as error:
             await self.close()
             raise NoResources(f"cannot listen: {error.strerror or error}") from error
@@ -105,14 +105,14 @@ class Server:
         """Drain, end the connections, close the store; each step has a time limit."""
         seconds = self.service.limits.stop_timeout_ms / 1_000
         waits: list[asyncio.Future[Any]] = [
-            asyncio.gather(*(one.drain() for one in self.listeners)),
+            asyncio.gather(*(item.drain() for item in self.listeners)),
             asyncio.create_task(self._hurried.wait()),
         ]
         await asyncio.wait(waits, timeout=DRAIN_PART * seconds, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
+        for item in waits:
+            item.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        closing = [asyncio.create_task(one.close()) for one in self.listeners]
+        closing = [asyncio.create_task(item.close()) for item in self.listeners]
         if closing:
             await asyncio.wait(closing, timeout=CLOSE_PART * seconds)
         await self.service.close()
@@ -121,7 +121,7 @@ class Server:
 def serve(
     store: Client,
     options: ServerOptions,
-    told: Callable[[list[str]], None],
+    on_ready: Callable[[list[str]], None],
     authority: AccessControl | None = None,
     give_up: Callable[[], object] | None = None,
 ) -> int:
@@ -133,7 +133,7 @@ def serve(
     raises:   NoResources, and the errors of closing a store
     """
     limits = fit_limits(options.limits, raise_descriptor_limit(), options.tell)
-    return asyncio.run(_serve(store, options._replace(limits=limits), told, authority, give_up))
+    return asyncio.run(_serve(store, options._replace(limits=limits), on_ready, authority, give_up))
 
 
 def _begin_to_end(seconds: float, give_up: Callable[[], object]) -> None:
@@ -148,19 +148,19 @@ def _begin_to_end(seconds: float, give_up: Callable[[], object]) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _crashed(server: Server, what: dict[str, Any]) -> None:
+def _crashed(server: Server, context: dict[str, Any]) -> None:
     """Report a task or callback that failed, as asyncio describes it, without its data."""
-    error = what.get("exception")
+    error = context.get("exception")
     if isinstance(error, asyncio.CancelledError):  # a connection that the server gave up at the end
         return
     name = type(error).__name__ if error is not None else ""
-    server.service.tell("failed", {"class": name, "reason": str(what.get("message"))[:200]})
+    server.service.tell("failed", {"class": name, "reason": str(context.get("message"))[:200]})
 
 
 async def _serve(
     store: Client,
     options: ServerOptions,
-    told: Callable[[list[str]], None],
+    on_ready: Callable[[list[str]], None],
     authority: AccessControl | None,
     give_up: Callable[[], object] | None,
 ) -> int:
@@ -174,12 +174,12 @@ async def _serve(
         came.append(number)
         server.stop()
 
-    loop.set_exception_handler(lambda _, what: _crashed(server, what))
+    loop.set_exception_handler(lambda _, context: _crashed(server, context))
     places = await server.start()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
-    told(places)
+    on_ready(places)
     try:
         await server.wait()
     finally:

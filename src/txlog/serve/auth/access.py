@@ -119,14 +119,14 @@ class AuthProvider:
         self._rules = read_rules(self._path)
         self.on_change(self._told)
 
-    def on_change(self, told: Callable[[], object]) -> None:
+    def on_change(self, listener: Callable[[], object]) -> None:
         """Call a function when keys changed without `reload`: a JWKS file is read when it changes.
 
         listener: runs in the thread that logs a client in
         """
-        self._told = told
+        self._told = listener
         if self._rules.tokens is not None:
-            self._rules.tokens.keys.on_change(told)
+            self._rules.tokens.keys.on_change(listener)
 
     def connected(self, method: str, data: bytes, certificate: Certificate | None = None) -> Caller:
         """Authenticate a client of the binary protocol, by its CONNECT or AUTH_RESPONSE.
@@ -161,9 +161,9 @@ class AuthProvider:
             raise NotAuthenticated("authentication is by Bearer", hint=_HINT)
         return self._by_token(token.strip())
 
-    def may(self, role: str, action: str, place: Resource) -> bool:
+    def may(self, role: str, action: str, resource: Resource) -> bool:
         """Whether the current rules allow a role to do this."""
-        return self._rules.policy.may(role, action, place)
+        return self._rules.policy.may(role, action, resource)
 
     def acts(self, role: str) -> bool:
         """Whether a role may produce, consume or administer anything."""
@@ -184,14 +184,14 @@ class AuthProvider:
         return Caller(claims.role, claims.expires_ms, self)
 
     def _by_certificate(self, certificate: Certificate | None) -> Caller:
-        wanted = self._rules.name_of_certificate
-        if wanted is None:
+        name_kind = self._rules.name_of_certificate
+        if name_kind is None:
             raise NotAuthenticated("a token is needed", hint=_HINT)
         if not certificate:
             raise NotAuthenticated("a token or a certificate is needed", hint=_HINT)
-        role = role_of_certificate(certificate, wanted)
+        role = role_of_certificate(certificate, name_kind)
         if not is_role(role):
-            raise NotAuthenticated(f"the certificate has no {wanted} that can be a role")
+            raise NotAuthenticated(f"the certificate has no {name_kind} that can be a role")
         assert role is not None
         return Caller(role, None, self)
 
@@ -250,11 +250,11 @@ class Caller:
             return False
         return self._guard.now_ms() >= self.expires_ms
 
-    def may(self, action: str, place: Resource | TopicName) -> bool:
+    def may(self, action: str, resource: Resource | TopicName) -> bool:
         """Whether the current rules allow it to do this."""
         if self.role is None or self._guard is None:
             return True
-        at = resource_of(place) if isinstance(place, TopicName) else place
+        at = resource_of(resource) if isinstance(resource, TopicName) else resource
         return not self.has_expired and self._guard.may(self.role, action, at)
 
     def check_any(self) -> None:
@@ -265,12 +265,16 @@ class Caller:
             reason = f"role {self.role} may neither produce nor consume anywhere"
             raise NotAllowed(reason, role=self.role)
 
-    def check(self, action: str, place: Resource | TopicName) -> None:
+    def check(self, action: str, resource: Resource | TopicName) -> None:
         """Raises NotAllowed if it may not, NotAuthenticated if its token has expired."""
         if self.has_expired:
             raise NotAuthenticated("the token has expired", hint=_HINT)
-        if not self.may(action, place):
-            at = place.full if isinstance(place, TopicName) else "/".join(place) or "the store"
+        if not self.may(action, resource):
+            at = (
+                resource.full
+                if isinstance(resource, TopicName)
+                else "/".join(resource) or "the store"
+            )
             raise NotAllowed(f"role {self.role} may not {action} {_on(action)}{at}", role=self.role)
 
 
@@ -294,9 +298,9 @@ def is_number_of_role(uid: int) -> bool:
     return uid >= _FIRST_ROLE_NUMBER
 
 
-def role_of_certificate(certificate: Certificate, wanted: str) -> str | None:
+def role_of_certificate(certificate: Certificate, name_kind: str) -> str | None:
     """The name in a verified certificate; None if it has none, or several common names."""
-    if wanted == "cn":
+    if name_kind == "cn":
         names = [
             value
             for part in certificate.get("subject", ())
@@ -317,17 +321,17 @@ def read_rules(path: Path) -> Rules:
     document = _document(path)
     _check_words(document, "", path)
     tokens, certificates = (_table(document, name, path) for name in ("tokens", "certificates"))
-    wanted = None if certificates is None else certificates.get("role", "cn")
-    if wanted is not None and wanted not in _NAMES_OF_CERTIFICATE:
+    name_kind = None if certificates is None else certificates.get("role", "cn")
+    if name_kind is not None and name_kind not in _NAMES_OF_CERTIFICATE:
         raise InvalidArgument(f'{path}: certificates.role is neither "cn" nor "san"')
-    if tokens is None and wanted is None:
+    if tokens is None and name_kind is None:
         raise InvalidArgument(
             f"{path} has neither [tokens] nor [certificates]: nobody could log in"
         )
     return Rules(
         policy=read_policy(document, str(path)),
         tokens=None if tokens is None else _tokens(tokens, path),
-        name_of_certificate=wanted,
+        name_of_certificate=name_kind,
     )
 
 
@@ -346,24 +350,24 @@ def _document(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} is not TOML: {str(error)[:200]}") from error
 
 
-def _tokens(given: Mapping[str, Any], path: Path) -> TokenVerifier:
-    named = [name for name in _KEYS if name in given]
-    if len(named) != 1:
+def _tokens(table: Mapping[str, Any], path: Path) -> TokenVerifier:
+    key_names = [name for name in _KEYS if name in table]
+    if len(key_names) != 1:
         raise InvalidArgument(f"{path}: tokens needs one of {', '.join(_KEYS)}")
-    for name in (*named, "audience", "issuer", "role_claim"):
-        if name in given and (not isinstance(given[name], str) or not given[name]):
+    for name in (*key_names, "audience", "issuer", "role_claim"):
+        if name in table and (not isinstance(table[name], str) or not table[name]):
             raise InvalidArgument(f"{path}: tokens.{name} is not a text")
-    leeway_s = given.get("leeway_s", 0)
+    leeway_s = table.get("leeway_s", 0)
     is_number = isinstance(leeway_s, int) and not isinstance(leeway_s, bool)
     if not is_number or not 0 <= leeway_s * 1_000 <= signed.LEEWAY_MS_MAX:
         raise InvalidArgument(
             f"{path}: tokens.leeway_s is not 0 to {signed.LEEWAY_MS_MAX // 1_000}"
         )
     return signed.TokenVerifier(
-        keys=_keys(named[0], path.parent / given[named[0]]),
-        audience=given.get("audience"),
-        issuer=given.get("issuer"),
-        role_claim=given.get("role_claim", "sub"),
+        keys=_keys(key_names[0], path.parent / table[key_names[0]]),
+        audience=table.get("audience"),
+        issuer=table.get("issuer"),
+        role_claim=table.get("role_claim", "sub"),
         leeway_ms=leeway_s * 1_000,
     )
 
@@ -375,23 +379,23 @@ def _keys(name: str, path: Path) -> KeySource:
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any] | None:
-    found = document.get(name)
-    if found is None:
+    table = document.get(name)
+    if table is None:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise InvalidArgument(f"{path}: {name} is not a table")
-    _check_words(found, name, path)
-    return found
+    _check_words(table, name, path)
+    return table
 
 
 def _check_words(table: Mapping[str, Any], name: str, path: Path) -> None:
     for word in table:
         if word not in _WORDS[name]:
-            place = f"{name}.{word}" if name else word
-            known = _WORDS[name]
+            path_of_key = f"{name}.{word}" if name else word
+            words = _WORDS[name]
             raise InvalidArgument(
-                f"{path}: {place} is not known",
-                hint=suggestion(word, known, f"known are {', '.join(known)}"),
+                f"{path}: {path_of_key} is not known",
+                hint=suggestion(word, words, f"known are {', '.join(words)}"),
             )
 
 
@@ -415,13 +419,15 @@ class AccessControl:
             return ANYONE
         return self.guard.connected(method, data, certificate)
 
-    def check(self, caller: Caller | None, action: str, place: TopicName | Resource | None) -> None:
+    def check(
+        self, caller: Caller | None, action: str, resource: TopicName | Resource | None
+    ) -> None:
         """Raises NotAllowed unless a client may do this; resource: None for the whole store."""
         if caller is None:
             if self.guard is None:
                 return
             raise NotAuthenticated("nobody has said who this is")
-        caller.check(action, STORE if place is None else place)
+        caller.check(action, STORE if resource is None else resource)
 
     def become(self, caller: Caller) -> None:
         """Make a client the owner of everything that this task, and tasks that it starts, begin

@@ -66,7 +66,7 @@ class SingleKey:
     def reload(self) -> None:
         """Do nothing: a new secret needs new rules."""
 
-    def on_change(self, told: Callable[[], object]) -> None:
+    def on_change(self, listener: Callable[[], object]) -> None:
         """Do nothing: the key never changes."""
 
 
@@ -81,9 +81,9 @@ class JwksFile:
         self._keys = _read_jwks(path)
         self._told: Callable[[], object] = list
 
-    def on_change(self, told: Callable[[], object]) -> None:
+    def on_change(self, listener: Callable[[], object]) -> None:
         """Call a function after each change of the keys, in the thread that read the file."""
-        self._told = told
+        self._told = listener
 
     def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
         """The keys that may have signed a token of this algorithm and `kid`."""
@@ -133,13 +133,13 @@ def read_public_key(path: Path) -> SingleKey:
     data = _read(path)
     try:
         if data.lstrip().startswith(b"-----BEGIN"):
-            found: object = serialization.load_pem_public_key(data)
+            key: object = serialization.load_pem_public_key(data)
         else:
-            found = serialization.load_der_public_key(data)
+            key = serialization.load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        what = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
-        raise InvalidArgument(f"{path} is {what}") from error
-    return SingleKey(_public(found, str(path)))
+        problem = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
+        raise InvalidArgument(f"{path} is {problem}") from error
+    return SingleKey(_public(key, str(path)))
 
 
 def read_private_key(
@@ -155,13 +155,13 @@ def read_private_key(
         return algorithms_of_secret(data)[-1], data
     try:
         if data.lstrip().startswith(b"-----BEGIN"):
-            found: object = serialization.load_pem_private_key(data, None)
+            key: object = serialization.load_pem_private_key(data, None)
         else:
-            found = serialization.load_der_private_key(data, None)
+            key = serialization.load_der_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidArgument(f"{path} is not a private key without a password") from error
-    if isinstance(found, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        return _public(found.public_key(), str(path)).algorithms[0], found
+    if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        return _public(key.public_key(), str(path)).algorithms[0], key
     raise InvalidArgument(f"{path} is neither an RSA nor an EC key")
 
 
@@ -170,16 +170,16 @@ def algorithms_of_secret(data: bytes) -> tuple[str, ...]:
     return tuple(f"HS{8 * size}" for size in (32, 48, 64) if len(data) >= size)
 
 
-def _public(found: object, place: str) -> SigningKey:
-    if isinstance(found, rsa.RSAPublicKey):
-        if found.key_size < RSA_BITS_MIN:
+def _public(key: object, source: str) -> SigningKey:
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size < RSA_BITS_MIN:
             raise InvalidArgument(
-                f"the key of {place} has {found.key_size} bits, it needs {RSA_BITS_MIN}"
+                f"the key of {source} has {key.key_size} bits, it needs {RSA_BITS_MIN}"
             )
-        return SigningKey(algorithms=_OF_RSA, value=found)
-    if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _OF_CURVE:
-        return SigningKey(algorithms=(_OF_CURVE[found.curve.name],), value=found)
-    raise InvalidArgument(f"the key of {place} is neither RSA nor EC over P-256, P-384 or P-521")
+        return SigningKey(algorithms=_OF_RSA, value=key)
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _OF_CURVE:
+        return SigningKey(algorithms=(_OF_CURVE[key.curve.name],), value=key)
+    raise InvalidArgument(f"the key of {source} is neither RSA nor EC over P-256, P-384 or P-521")
 
 
 def _read_jwks(path: Path) -> list[SigningKey]:
@@ -194,31 +194,31 @@ def _read_jwks(path: Path) -> list[SigningKey]:
     if len(listed) > JWKS_KEYS_MAX:
         raise InvalidArgument(f"{path} has {len(listed)} keys, the most are {JWKS_KEYS_MAX}")
     keys = []
-    for index, one in enumerate(listed):
-        place = f"{path}: keys[{index}]"
-        if not isinstance(one, dict):
-            raise InvalidArgument(f"{place} is not an object")
-        if one.get("kty") == "oct":
-            raise InvalidArgument(f"{place} is a secret: whoever reads it could make tokens")
-        if one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
-            keys.append(_key_of(one, place))
+    for index, item in enumerate(listed):
+        source = f"{path}: keys[{index}]"
+        if not isinstance(item, dict):
+            raise InvalidArgument(f"{source} is not an object")
+        if item.get("kty") == "oct":
+            raise InvalidArgument(f"{source} is a secret: whoever reads it could make tokens")
+        if item.get("kty") in ("RSA", "EC") and item.get("use", "sig") == "sig":
+            keys.append(_key_of(item, source))
     if not keys:
         raise InvalidArgument(f"{path} has no RSA or EC key for signatures")
     return keys
 
 
-def _key_of(one: Mapping[str, Any], place: str) -> SigningKey:
-    algorithm = jwt.algorithms.RSAAlgorithm if one["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
+def _key_of(jwk: Mapping[str, Any], source: str) -> SigningKey:
+    algorithm = jwt.algorithms.RSAAlgorithm if jwk["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
     try:
-        key = _public(algorithm.from_jwk(dict(one)), place)
+        key = _public(algorithm.from_jwk(dict(jwk)), source)
     except (jwt.InvalidKeyError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, TxlogError):
             raise
-        raise InvalidArgument(f"{place} is not a public key: {str(error)[:100]}") from error
-    pinned = one.get("alg")
+        raise InvalidArgument(f"{source} is not a public key: {str(error)[:100]}") from error
+    pinned = jwk.get("alg")
     if pinned is not None and pinned not in key.algorithms:
-        raise InvalidArgument(f"{place} has alg {str(pinned)[:40]}, which is not of its kind")
-    name = one.get("kid")
+        raise InvalidArgument(f"{source} has alg {str(pinned)[:40]}, which is not of its kind")
+    name = jwk.get("kid")
     return SigningKey(
         algorithms=key.algorithms if pinned is None else (pinned,),
         value=key.value,
@@ -256,10 +256,10 @@ def _read(path: Path) -> bytes:
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def is_issued_by(certificate: bytes, authorities: bytes, now_ms: int) -> bool:
@@ -274,11 +274,11 @@ def is_issued_by(certificate: bytes, authorities: bytes, now_ms: int) -> bool:
     now = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
     try:
         leaf = x509.load_der_x509_certificate(certificate)
-        known = x509.load_pem_x509_certificates(authorities)
+        issuers = x509.load_pem_x509_certificates(authorities)
     # OpenSSL accepted the certificate, and this library does not: the client has to connect again
     except ValueError:
         return False
-    for authority in known:
+    for authority in issuers:
         try:
             leaf.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):

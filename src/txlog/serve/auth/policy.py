@@ -60,21 +60,21 @@ class ResourcePattern(NamedTuple):
     names: Resource
     beginning: str | None
 
-    def covers(self, place: Resource) -> bool:
+    def covers(self, resource: Resource) -> bool:
         """Whether the rule applies to a resource."""
         count = len(self.names)
-        if place[:count] != self.names:
+        if resource[:count] != self.names:
             return False
         if self.beginning is None:
             return True
-        return len(place) > count and place[count].startswith(self.beginning)
+        return len(resource) > count and resource[count].startswith(self.beginning)
 
-    def reaches(self, place: Resource) -> bool:
+    def reaches(self, resource: Resource) -> bool:
         """Whether the rule applies to anything at or below a resource."""
-        shared = min(len(self.names), len(place))
-        if place[:shared] != self.names[:shared]:
+        shared = min(len(self.names), len(resource))
+        if resource[:shared] != self.names[:shared]:
             return False
-        return len(place) <= len(self.names) or self.covers(place)
+        return len(resource) <= len(self.names) or self.covers(resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class AccessPolicy:
     superusers: frozenset[str] = frozenset()
     rules: Mapping[str, Mapping[str, tuple[ResourcePattern, ...]]] = field(default_factory=dict)
 
-    def may(self, role: str, action: str, place: Resource) -> bool:
+    def may(self, role: str, action: str, resource: Resource) -> bool:
         """Whether a role may do it; admin of a resource includes everything there."""
         if role in self.superusers:
             return True
@@ -92,9 +92,14 @@ class AccessPolicy:
         if of is None:
             return False
         if action == LOOK:
-            every = [one for patterns in of.values() for one in patterns]
-            return any(one.reaches(place) if place else one.covers(place) for one in every)
-        return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
+            patterns_of_role = [pattern for patterns in of.values() for pattern in patterns]
+            return any(
+                pattern.reaches(resource) if resource else pattern.covers(resource)
+                for pattern in patterns_of_role
+            )
+        return any(
+            pattern.covers(resource) for of_action in {action, ADMIN} for pattern in of[of_action]
+        )
 
     def acts(self, role: str) -> bool:
         """Whether a role may produce, consume or administer anything."""
@@ -119,18 +124,18 @@ def read_policy(document: Mapping[str, object], name: str) -> AccessPolicy:
     if not isinstance(roles, dict) or len(roles) > ROLES_MAX:
         raise InvalidArgument(f"{name}: roles is not a table of at most {ROLES_MAX} roles")
     rules = {}
-    for role, given in roles.items():
+    for role, table in roles.items():
         _check_role(role, name)
-        if not isinstance(given, dict):
+        if not isinstance(table, dict):
             raise InvalidArgument(f"{name}: roles.{role} is not a table")
-        for key in given:
+        for key in table:
             if key not in ACTIONS:
                 raise InvalidArgument(
                     f"{name}: roles.{role} has {key!r}, which is not an action",
                     hint=suggestion(key, ACTIONS, f"write {', '.join(ACTIONS)}"),
                 )
         rules[role] = {
-            action: _patterns(given.get(action, []), f"{name}: roles.{role}.{action}")
+            action: _patterns(table.get(action, []), f"{name}: roles.{role}.{action}")
             for action in ACTIONS
         }
     return AccessPolicy(superusers=frozenset(superusers), rules=rules)
@@ -141,14 +146,14 @@ def _check_role(role: str, name: str) -> None:
         raise InvalidArgument(f"{name}: {role[:40]!r} can be no role", code=202)
 
 
-def _patterns(given: object, place: str) -> tuple[ResourcePattern, ...]:
+def _patterns(value: object, source: str) -> tuple[ResourcePattern, ...]:
     return tuple(
-        _pattern(text, f"{place}[{index}]")
-        for index, text in enumerate(_texts(given, place, PLACES_MAX))
+        _pattern(text, f"{source}[{index}]")
+        for index, text in enumerate(_texts(value, source, PLACES_MAX))
     )
 
 
-def _pattern(text: str, place: str) -> ResourcePattern:
+def _pattern(text: str, source: str) -> ResourcePattern:
     if text == "*":
         return ResourcePattern((), None)
     names = text.removeprefix("persistent://").split("/")
@@ -156,28 +161,28 @@ def _pattern(text: str, place: str) -> ResourcePattern:
         names = [TENANT_DEFAULT, NAMESPACE_DEFAULT, *names]
     beginning = names.pop().removesuffix("*") if text.endswith("*") else None
     if len(names) + (beginning is not None) > len(_KINDS):
-        raise InvalidArgument(f"{place} is {text!r}, it has more than tenant, namespace and topic")
-    if any("*" in one for one in [*names, beginning or ""]):
-        raise InvalidArgument(f"{place} is {text!r}: a * stands at the end only", code=202)
+        raise InvalidArgument(f"{source} is {text!r}, it has more than tenant, namespace and topic")
+    if any("*" in name for name in [*names, beginning or ""]):
+        raise InvalidArgument(f"{source} is {text!r}: a * stands at the end only", code=202)
     if (len(names) < 2 and beginning) or (len(names) == 2 and beginning is None):
         raise InvalidArgument(
-            f"{place} is {text!r}, which is neither a tenant, a namespace nor a topic",
+            f"{source} is {text!r}, which is neither a tenant, a namespace nor a topic",
             code=202,
             hint="write TENANT/*, TENANT/NAMESPACE/*, TENANT/NAMESPACE/TOPIC or TOPIC",
         )
     try:
-        for kind, one in zip(_KINDS, names, strict=False):
-            check_name(kind, one)
+        for kind, name in zip(_KINDS, names, strict=False):
+            check_name(kind, name)
         if beginning:
             check_name("topic", beginning)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{place}: {error}", code=202) from error
+        raise InvalidArgument(f"{source}: {error}", code=202) from error
     return ResourcePattern(tuple(names), beginning or None)
 
 
-def _texts(given: object, place: str, count_max: int) -> list[str]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise InvalidArgument(f"{place} is not a list of texts")
-    if len(given) > count_max:
-        raise InvalidArgument(f"{place} has {len(given)} of them, the most are {count_max}")
-    return given
+def _texts(value: object, source: str, count_max: int) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InvalidArgument(f"{source} is not a list of texts")
+    if len(value) > count_max:
+        raise InvalidArgument(f"{source} has {len(value)} of them, the most are {count_max}")
+    return value

@@ -37,7 +37,7 @@ class CatalogSnapshot(NamedTuple):
     def of(cls, view: View) -> CatalogSnapshot:
         """The snapshot of a view."""
         catalog = view.catalog
-        topics = {one.number: (one.name, one.partitions) for one in catalog.topics.values()}
+        topics = {topic.number: (topic.name, topic.partitions) for topic in catalog.topics.values()}
         return cls(_version(view), topics, frozenset(catalog.subscriptions))
 
     def lacks_topic(self, number: int) -> bool:
@@ -50,13 +50,13 @@ class CatalogSnapshot(NamedTuple):
 
 
 def _version(view: View) -> tuple[int, ...]:
-    one = view.catalog  # numbers only grow, so a create or delete always changes them
-    known = len(one.topics), len(one.subscriptions)
-    return one.next_topic, one.next_partition, one.next_subscription, *known
+    catalog = view.catalog  # numbers only grow, so a create or delete always changes them
+    counts = len(catalog.topics), len(catalog.subscriptions)
+    return catalog.next_topic, catalog.next_partition, catalog.next_subscription, *counts
 
 
 async def watch_catalog(
-    service: BrokerService, told: Callable[[CatalogSnapshot], Awaitable[None]]
+    service: BrokerService, on_change: Callable[[CatalogSnapshot], Awaitable[None]]
 ) -> None:
     """Call a function after each change, until cancelled or the store cannot be read."""
     store, waits = service.store._store, service.client._waits
@@ -72,14 +72,14 @@ async def watch_catalog(
             return store.read(CatalogSnapshot.of, fresh=False)
 
         try:
-            found = await waits.until(look, None, until_told)
+            snapshot = await waits.until(look, None, until_told)
         except TxlogError as error:
             service.failed(error)
             if not error.retryable:
                 return
             await asyncio.sleep(AGAIN_SECONDS)
             continue
-        if isinstance(found, CatalogSnapshot):
-            seen = found.stamp
-            await told(found)
+        if isinstance(snapshot, CatalogSnapshot):
+            seen = snapshot.stamp
+            await on_change(snapshot)
         await asyncio.sleep(GAP_SECONDS)

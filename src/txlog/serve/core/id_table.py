@@ -60,11 +60,11 @@ class _Entry(Generic[T]):
         self.settled = asyncio.Event()
         self.settled.set()
 
-    def begin(self, wanted: object) -> asyncio.Task[object]:
+    def begin(self, request: object) -> asyncio.Task[object]:
         """Mark the id as opening by the current command; returns the task of that command."""
         task = asyncio.current_task()
         assert task is not None
-        self.wanted, self.refusal, self.task = wanted, None, task
+        self.wanted, self.refusal, self.task = request, None, task
         self.become(IdState.OPENING)
         return task
 
@@ -148,7 +148,7 @@ class IdTable(Generic[T]):
     # --- opening -----------------------------------------------------------------------------
 
     async def open(
-        self, number: int, wanted: object, act: Callable[[], Awaitable[T]]
+        self, number: int, request: object, act: Callable[[], Awaitable[T]]
     ) -> tuple[T, bool]:
         """Open an id by calling `act`; returns the open object, and whether it was open already.
 
@@ -163,10 +163,10 @@ class IdTable(Generic[T]):
             raise self.closed(number)
         self._entries[number] = entry
         if entry.state is IdState.OPEN:
-            if entry.wanted != wanted:
+            if entry.wanted != request:
                 raise self._busy(f"{self._noun} {number} of this connection is something else")
             return entry.opened(), True
-        task = entry.begin(wanted)
+        task = entry.begin(request)
         try:
             entry.value = await act()
         except asyncio.CancelledError:

@@ -69,8 +69,8 @@ class ProducerNames:
         raises:      ProducerBusy, ProducerFenced
         """
         short = TopicName.parse(holder.topic).short
-        before = self._topics.get(holder.topic, {}).get(holder.name)
-        if before is not None and not (comes_again or before.is_leaving):
+        previous = self._topics.get(holder.topic, {}).get(holder.name)
+        if previous is not None and not (comes_again or previous.is_leaving):
             raise ProducerBusy(f"producer {holder.name} of {short} is connected")
         others = [*self._others(holder)]
         if holder.mode == EXCLUSIVE and others:
@@ -78,17 +78,19 @@ class ProducerNames:
         if holder.mode == SHARED and any(other.is_waiting for other in others):
             raise ProducerBusy(f"a producer of topic {short} waits to be exclusive")
         self._topics.setdefault(holder.topic, {})[holder.name] = holder
-        return before
+        return previous
 
-    async def succeed(self, before: NameHolder) -> None:
+    async def succeed(self, previous: NameHolder) -> None:
         """Close the previous holder, unless it is closing already, and wait until it has left."""
-        if not before.is_leaving:
-            before.close(ProducerBusy(f"producer {before.name} came again by another connection"))
-        await before.is_free.wait()
+        if not previous.is_leaving:
+            previous.close(
+                ProducerBusy(f"producer {previous.name} came again by another connection")
+            )
+        await previous.is_free.wait()
 
     async def alone(self, holder: NameHolder) -> None:
         """Wait until the topic has no other producers except those that wait, too."""
-        while others := [one for one in self._others(holder) if not one.is_waiting]:
+        while others := [other for other in self._others(holder) if not other.is_waiting]:
             await others[0].is_free.wait()
 
     def close_others(self, holder: NameHolder) -> None:

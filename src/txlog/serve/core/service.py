@@ -246,19 +246,19 @@ class BrokerService:
     def failed(self, error: BaseException) -> None:
         """Report a failure that no client caused, and its position; its text may contain data."""
         last = next(reversed(traceback.extract_tb(error.__traceback__)), None)
-        place = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
-        self.tell("failed", {"class": type(error).__name__, "at": place})
+        position = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
+        self.tell("failed", {"class": type(error).__name__, "at": position})
 
     def sockets(self, name: str, address: Address) -> list[socket.socket]:
         """The sockets of a listener, bound and allowed.
 
         raises: OSError; Usage if other machines could connect without TLS and authentication
         """
-        given = self.options.sockets.get(name)
+        sockets = self.options.sockets.get(name)
         return bind_sockets(
             f"--{name}",
             address,
-            given,
+            sockets,
             has_tls=self.options.tls is not None,
             has_auth=self.authority.guard is not None,
             is_insecure=self.options.is_insecure,

@@ -50,22 +50,22 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def places_of(option: str, given: Iterable[str]) -> dict[str, str]:
+def places_of(option: str, texts: Iterable[str]) -> dict[str, str]:
     """The offload places by their names, each written NAME=DIRECTORY or NAME=s3://…
 
     raises: InvalidArgument (201)
     """
     places = dict[str, str]()
-    for text in given:
-        name, mark, place = text.partition("=")
+    for text in texts:
+        name, mark, address = text.partition("=")
         if not mark or not _NAME.fullmatch(name) or name in places:
             raise InvalidArgument(
                 f"{option} is NAME=PLACE, each name once, not {text[:80]!r}",
                 hint="such as cold=/mnt/cold or cold=s3://bucket/prefix",
             )
-        if "://" not in place and not Path(place).is_absolute():
-            raise InvalidArgument(f"{option} {name}: {place[:80]!r} is no absolute path")
-        places[name] = place
+        if "://" not in address and not Path(address).is_absolute():
+            raise InvalidArgument(f"{option} {name}: {address[:80]!r} is no absolute path")
+        places[name] = address
     return places
 
 
@@ -111,7 +111,7 @@ def check_exposed(
 def bind_sockets(
     option: str,
     address: Address,
-    given: list[socket.socket] | None,
+    sockets: list[socket.socket] | None,
     *,
     has_tls: bool,
     has_auth: bool,
@@ -121,38 +121,40 @@ def bind_sockets(
 
     raises: OSError, Usage; then nothing is open
     """
-    made = _bound(address) if given is None else given
+    bound = _bound(address) if sockets is None else sockets
     try:
-        for one in made:
-            check_exposed(option, one, has_tls=has_tls, has_auth=has_auth, is_insecure=is_insecure)
+        for item in bound:
+            check_exposed(option, item, has_tls=has_tls, has_auth=has_auth, is_insecure=is_insecure)
     except Usage:
-        for one in made:
-            one.close()
+        for item in bound:
+            item.close()
         raise
-    return made
+    return bound
 
 
 def _bound(address: Address) -> list[socket.socket]:
     """New sockets. With port 0 the others get the port of the first."""
-    made = list[socket.socket]()
+    bound = list[socket.socket]()
     port = address.port
-    found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(
+        address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     try:
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            made.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for family, kind, protocol, _, where in dict.fromkeys(addresses):
+            item = socket.socket(family, kind, protocol)
+            bound.append(item)
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((where[0], port, *where[2:]))
-            one.setblocking(False)
-            port = one.getsockname()[1]
+                item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            item.bind((where[0], port, *where[2:]))
+            item.setblocking(False)
+            port = item.getsockname()[1]
     except OSError:
-        for one in made:
+        for item in bound:
             with suppress(OSError):
-                one.close()
+                item.close()
         raise
-    return made
+    return bound
 
 
 FIRST_DESCRIPTOR: Final = 3
@@ -174,7 +176,7 @@ def systemd_sockets(environment: Mapping[str, str], pid: int) -> dict[str, list[
     if not count.isdecimal() or not 0 < int(count) <= SOCKETS_MAX:
         return {}
     names = environment.get("LISTEN_FDNAMES", "").split(":")
-    found = dict[str, list[socket.socket]]()
+    sockets = dict[str, list[socket.socket]]()
     for index in range(int(count)):
         name = names[index] if index < len(names) else ""
         if name not in NAMES:
@@ -182,22 +184,22 @@ def systemd_sockets(environment: Mapping[str, str], pid: int) -> dict[str, list[
                 f"LISTEN_FDNAMES: a socket is {name[:80]!r}, which is neither pulsar nor http",
                 hint="FileDescriptorName=pulsar in the unit of the socket",
             )
-        found.setdefault(name, []).append(_taken(FIRST_DESCRIPTOR + index))
-    return found
+        sockets.setdefault(name, []).append(_taken(FIRST_DESCRIPTOR + index))
+    return sockets
 
 
 def _taken(descriptor: int) -> socket.socket:
     try:
-        taken = socket.socket(fileno=descriptor)
-        taken.set_inheritable(False)
-        listens = taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        inherited = socket.socket(fileno=descriptor)
+        inherited.set_inheritable(False)
+        listens = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise InvalidArgument(f"LISTEN_FDS: descriptor {descriptor} is no socket") from error
-    if taken.type != socket.SOCK_STREAM or not listens:
-        taken.detach()
+    if inherited.type != socket.SOCK_STREAM or not listens:
+        inherited.detach()
         raise InvalidArgument(f"LISTEN_FDS: descriptor {descriptor} does not listen")
-    taken.setblocking(False)
-    return taken
+    inherited.setblocking(False)
+    return inherited
 
 
 def notify(environment: Mapping[str, str], state: str) -> None:
@@ -208,6 +210,6 @@ def notify(environment: Mapping[str, str], state: str) -> None:
     address = f"\0{path[1:]}" if path[0] == "@" else path
     with (
         suppress(OSError),  # systemd does not listen
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel,
     ):
-        told.sendto(state.encode(), address)
+        channel.sendto(state.encode(), address)

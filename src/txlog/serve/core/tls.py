@@ -87,9 +87,9 @@ class TlsContext:
                 context.authorities = self._ca.read_bytes()
                 context.load_verify_locations(self._ca)
         except ssl.SSLError as error:
-            what = f"{self._certificate} and {self._key}"
+            files = f"{self._certificate} and {self._key}"
             reason = (error.reason or str(error)).replace("_", " ").lower()
-            raise InvalidArgument(f"no TLS with {what}: {reason}") from error
+            raise InvalidArgument(f"no TLS with {files}: {reason}") from error
         except OSError as error:
             raise InvalidArgument(
                 f"no TLS: {self._missing()} cannot be read: {error.strerror}"

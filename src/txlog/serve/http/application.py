@@ -92,7 +92,7 @@ _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 
 def application(serving: HttpContext) -> Starlette:
     """The application over an open client; it neither opens nor closes the client."""
-    found: list[BaseRoute] = [
+    routes: list[BaseRoute] = [
         *page.routes(serving),
         Route("/openapi.json", _openapi(serving)),
         Route("/metrics", _text(serving, _metrics)),
@@ -106,9 +106,9 @@ def application(serving: HttpContext) -> Starlette:
             WebSocketRoute(path, _socket(serving, session, operation))
             for path, session, operation in SESSIONS
         ),
-        *(route_of(one, serving) for one in ENDPOINTS),
+        *(route_of(endpoint, serving) for endpoint in ENDPOINTS),
     ]
-    app = Starlette(routes=found)
+    app = Starlette(routes=routes)
     app.state.serving = serving
     app.add_exception_handler(TxlogError, _failed)
     app.add_exception_handler(HTTPException, _refused)
@@ -130,9 +130,9 @@ def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
     async def handle(request: Request) -> Response:
         action = endpoint.action(request.path_params)
         right = await serving.gate(request, action)
-        given = endpoint.arguments(request.path_params, request.query_params)
+        arguments = endpoint.arguments(request.path_params, request.query_params)
         if endpoint.takes("body"):
-            given["body"] = await read_json(request)
+            arguments["body"] = await read_json(request)
         for name, value in (
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
@@ -143,19 +143,19 @@ def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
             ("sees", lambda: (lambda topic: True) if right is None else right.sees),
         ):
             if endpoint.takes(name):
-                given[name] = value()
+                arguments[name] = value()
         if endpoint.takes("creates"):
-            is_wanted = given.get("checkAllowAutoCreation", False)
-            given["creates"] = is_wanted and await serving.may_create(request, action)
-        if endpoint.operation == PRODUCE and isinstance(given.get("topic"), TopicName):
+            is_wanted = arguments.get("checkAllowAutoCreation", False)
+            arguments["creates"] = is_wanted and await serving.may_create(request, action)
+        if endpoint.operation == PRODUCE and isinstance(arguments.get("topic"), TopicName):
             await serving.need(topic_in(request.path_params))
-        act = partial(endpoint.act, **given)
+        act = partial(endpoint.act, **arguments)
 
         read = partial(_read, serving, request, endpoint, act)
         try:
             return await _answer(serving, request, read, is_slow=endpoint.is_slow)
         except TypeError as error:  # a value of the body has another type than the call expects
-            if "body" not in given or isinstance(error, TxlogError):
+            if "body" not in arguments or isinstance(error, TxlogError):
                 raise
             raise InvalidArgument(f"the body does not fit: {error}") from error
 
@@ -202,8 +202,10 @@ async def _read(
         )
     if endpoint.is_aside:
         return await serving.client.run(lambda client: response_for(act(client)), blocking=True)
-    found = await serving.client.run(act)
-    return await _joined(serving, found) if isinstance(found, SlicedAnswer) else response_for(found)
+    result = await serving.client.run(act)
+    return (
+        await _joined(serving, result) if isinstance(result, SlicedAnswer) else response_for(result)
+    )
 
 
 async def _joined(serving: HttpContext, sliced: SlicedAnswer) -> Response:
@@ -231,10 +233,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return response_of(NotFound(f"there is no {path}", hint="see /openapi.json"))
     if error.status_code == 405:
-        found = InvalidArgument(f"there is no {path}", hint="see /openapi.json")
-        return response_of(found, 405)
-    found = InvalidArgument(error.detail)
-    return response_of(found, error.status_code)
+        invalid = InvalidArgument(f"there is no {path}", hint="see /openapi.json")
+        return response_of(invalid, 405)
+    invalid = InvalidArgument(error.detail)
+    return response_of(invalid, error.status_code)
 
 
 async def _crashed(request: Request, error: Exception) -> Response:
@@ -327,9 +329,9 @@ def _metrics(client: Store) -> tuple[str, int, str]:
 
 
 def _health(client: Store) -> tuple[str, int, str]:
-    found = client.admin.check()
-    status = 503 if found["status"] == "critical" else 200
-    return to_json(found).decode(), status, "application/json"
+    health = client.admin.check()
+    status = 503 if health["status"] == "critical" else 200
+    return to_json(health).decode(), status, "application/json"
 
 
 def _ready(client: Store) -> tuple[str, int, str]:

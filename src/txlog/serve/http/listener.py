@@ -79,8 +79,8 @@ def gate_of(service: BrokerService) -> Gate:
             _join(connection, caller.role)
             if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
                 return None
-            place = tuple(filter(None, action.resource.split("/")))
-            authority.check(caller, action.operation, place)
+            resource = tuple(filter(None, action.resource.split("/")))
+            authority.check(caller, action.operation, resource)
         except NotAllowed as error:
             service.tell("refused", {"peer": _peer(connection), "reason": error.message})
             raise
@@ -88,10 +88,10 @@ def gate_of(service: BrokerService) -> Gate:
         def check() -> None:
             try:
                 service.judge_again(login, caller)
-                authority.check(caller, action.operation, place)
+                authority.check(caller, action.operation, resource)
             except NotAllowed as error:
-                told = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
-                service.tell("dropped", told)
+                facts = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
+                service.tell("dropped", facts)
                 raise
 
         return Grant(check, caller.left_ms, partial(caller.may, LOOK))
@@ -177,9 +177,9 @@ class HttpListener:
     def _protocol(self, seat: ConnectionSlot) -> LimitedHttp:
         """The protocol of one connection."""
         state = self._uvicorn.server_state
-        made = LimitedHttp(self._uvicorn.config, state, {})
-        made.service, made.seat = self._service, seat
-        return made
+        protocol = LimitedHttp(self._uvicorn.config, state, {})
+        protocol.service, protocol.seat = self._service, seat
+        return protocol
 
     def judge_again(self) -> None:
         """The rules have changed: end long requests that they no longer allow."""

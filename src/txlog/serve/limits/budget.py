@@ -351,13 +351,13 @@ class Reservation:
 
     def close(self) -> None:
         """Stop counting all of its bytes; the reservation can be used again."""
-        held, self.held = self.held, 0
+        size, self.held = self.held, 0
         if self._is_guest:
             self._is_guest = False
             if self.share.budget.guest is self:
                 self.share.budget._end_guest()
         else:
-            self.share.release(held)
+            self.share.release(size)
 
     # --- for the pools ---------------------------------------------------------------------------
 

@@ -73,19 +73,19 @@ class Limits:
     stop_timeout_ms: int = 10 * SECOND_MS
 
     @classmethod
-    def parse(cls, option: str, given: Iterable[str]) -> Limits:
+    def parse(cls, option: str, texts: Iterable[str]) -> Limits:
         """The limits with an option's values, each written NAME=VALUE; raises InvalidArgument."""
-        known = {one.name: one.default for one in fields(cls)}
-        found = dict[str, int]()
-        for text in given:
+        defaults = {limit.name: limit.default for limit in fields(cls)}
+        values = dict[str, int]()
+        for text in texts:
             name, _, value = text.partition("=")
-            if name not in known:
+            if name not in defaults:
                 raise InvalidArgument(
                     f"{option} {text[:80]!r}: no such limit",
-                    hint=suggestion(name, known, f"there are {', '.join(known)}"),
+                    hint=suggestion(name, defaults, f"there are {', '.join(defaults)}"),
                 )
-            found[name] = _value(option, name, value)
-        return cls(**found)
+            values[name] = _value(option, name, value)
+        return cls(**values)
 
     def as_dict(self) -> dict[str, int]:
         """All limits by name."""
@@ -155,9 +155,9 @@ def _value(option: str, name: str, text: str) -> int:
     return value
 
 
-def too_many_error(what: str, limit: int) -> TryAgain:
+def too_many_error(noun: str, limit: int) -> TryAgain:
     """The error for a client that wants one more than allowed."""
-    return TryAgain(f"there are {limit} {what} already, the most allowed", code=_TOO_MANY)
+    return TryAgain(f"there are {limit} {noun} already, the most allowed", code=_TOO_MANY)
 
 
 def host_of(peer: object) -> str:
@@ -181,7 +181,7 @@ def network_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
-def has_fair_share(own: int, used: int, limit: int) -> bool:
+def has_fair_share(own_count: int, used: int, limit: int) -> bool:
     """Whether a holder may take one more of a resource that all holders share.
 
     A holder may have as many as are left of seven eighths: a single holder gets half, the next one
@@ -193,7 +193,7 @@ def has_fair_share(own: int, used: int, limit: int) -> bool:
     limit: how many there are
     """
     few = max(1, limit // FEW)
-    return own < limit - limit // KEPT - used or (own < few and used < limit)
+    return own_count < limit - limit // KEPT - used or (own_count < few and used < limit)
 
 
 class ConnectionSlot:
@@ -252,8 +252,8 @@ class ConnectionLimit:
         drop: as in ConnectionSlot
         """
         network, limit = network_of(address), self._limits.connecting
-        own = len(self._waiting.get(network, ()))
-        self.is_full = own > 0 and not has_fair_share(own, self.waiting, limit)
+        own_count = len(self._waiting.get(network, ()))
+        self.is_full = own_count > 0 and not has_fair_share(own_count, self.waiting, limit)
         if self.is_full:
             self.is_full = not self._drop(network)
         while self.waiting >= limit and not self.is_full:
@@ -293,10 +293,10 @@ class ConnectionLimit:
         if role is not None:
             self._by_role.update((role, f"{role} {network}"))
 
-    def _check_share(self, named: str, network: str, role: str) -> None:
+    def _check_share(self, holder: str, network: str, role: str) -> None:
         """Raises TryAgain if a role has used up its share, of all connections or of its address."""
         limits = self._limits
-        for own, used, limit in (
+        for own_count, used, limit in (
             (self._by_role[role], self.count, limits.connections),
             (
                 self._by_role[f"{role} {network}"],
@@ -304,8 +304,8 @@ class ConnectionLimit:
                 limits.connections_per_address,
             ),
         ):
-            if not has_fair_share(own, used, limit):
-                raise too_many_error(f"connections of {named}", own)
+            if not has_fair_share(own_count, used, limit):
+                raise too_many_error(f"connections of {holder}", own_count)
 
     def _leave(self, seat: ConnectionSlot) -> None:
         network = seat.network
@@ -335,9 +335,9 @@ class Quota:
 
     __slots__ = ("_of", "_what", "limit", "used")
 
-    def __init__(self, what: str, limit: int) -> None:
+    def __init__(self, resource: str, limit: int) -> None:
         """resource: its name, in the plural"""
-        self._what, self.limit = what, limit
+        self._what, self.limit = resource, limit
         self._of = Counter[str]()
         self.used = 0
 
@@ -347,11 +347,11 @@ class Quota:
         is_bounded: the holder is limited to its share
         raises:     TryAgain (509)
         """
-        own = self._of[holder]
+        own_count = self._of[holder]
         if self.used >= self.limit:
             raise too_many_error(self._what, self.limit)
-        if is_bounded and not has_fair_share(own, self.used, self.limit):
-            raise too_many_error(f"{self._what} of {holder}", own)
+        if is_bounded and not has_fair_share(own_count, self.used, self.limit):
+            raise too_many_error(f"{self._what} of {holder}", own_count)
         self._of[holder] += 1
         self.used += 1
 
@@ -392,10 +392,10 @@ CONNECTING_PART, CONSUMERS_PART = 8, 3  # of the rest, if that is too little for
 def raise_descriptor_limit() -> int:
     """Raise the process's limit of descriptors as far as possible; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
+    target = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        return target
     return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
 
 

@@ -50,13 +50,13 @@ class OpenTransactions:
     def take(self, owner: Owner) -> None:
         """Count one more. Raises TryAgain (509) if its role has used up its share."""
         uid, role = owner
-        own = self._by_owner[uid]
+        own_count = self._by_owner[uid]
         if (
             self._limit
             and is_number_of_role(uid)
-            and not has_fair_share(own, self._used, self._limit)
+            and not has_fair_share(own_count, self._used, self._limit)
         ):
-            raise too_many_error(f"open transactions of role {role}", own)
+            raise too_many_error(f"open transactions of role {role}", own_count)
         self._by_owner[uid] += 1
         self._used += 1
 
@@ -74,9 +74,9 @@ def check_key_share(client: Client, key: str) -> int:
         counts = _keys_by_role(view) if is_new else Counter[int]()
         return number, is_new, counts[uid], counts.total()
 
-    number, is_new, own, used = client._store.read(look)
-    if is_new and is_number_of_role(uid) and not has_fair_share(own, used, KEYS_MAX):
-        raise too_many_error(f"transaction keys of role {role}", own)
+    number, is_new, own_count, used = client._store.read(look)
+    if is_new and is_number_of_role(uid) and not has_fair_share(own_count, used, KEYS_MAX):
+        raise too_many_error(f"transaction keys of role {role}", own_count)
     return number
 
 

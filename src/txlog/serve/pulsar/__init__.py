@@ -2,7 +2,7 @@
 
     bytes ── wire ──► frame ── listener ──► handler of the command ──► the store
 
-**How to add a command**: write a function `(connection, body, rest) -> None`, or a coroutine
+**How to add a command**: write a function `(connection, body, trailer) -> None`, or a coroutine
 function, in the module of its subject. Add it to that module's `HANDLERS` under the command's name;
 `listener` joins these tables.
 

@@ -179,8 +179,8 @@ def unpack_send(head: Proto, payload: memoryview, most: int) -> UnpackedSend:
     if not head.encryption_keys:
         data = decompress(head.compression, head.uncompressed_size, payload, most)
     columns = rows_of(head, data)
-    beside = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
-    return UnpackedSend(columns, len(data) + beside, len(data))
+    overhead = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
+    return UnpackedSend(columns, len(data) + overhead, len(data))
 
 
 def decompress(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
@@ -269,16 +269,19 @@ def rows_of_all(sent: list[SendColumns], partitions: list[int]) -> pa.RecordBatc
         partitions = partitions * count
     else:
         count = len(sent)
-        values, keys = [one.values[0] for one in sent], [one.keys[0] for one in sent]
+        values, keys = (
+            [columns_of.values[0] for columns_of in sent],
+            [columns_of.keys[0] for columns_of in sent],
+        )
         properties = [properties[0], *([] for _ in range(count - 1))]
         times, sequences = (
-            [one.event_times[0] for one in sent],
-            [one.sequences[0] for one in sent],
+            [columns_of.event_times[0] for columns_of in sent],
+            [columns_of.sequences[0] for columns_of in sent],
         )
         deliver = None
     columns: dict[str, pa.Array] = {"value": pa.array(values, pa.binary())}
-    given = (("key", keys), ("properties", properties), ("event_time", times))
-    for name, column in given:
+    optional = (("key", keys), ("properties", properties), ("event_time", times))
+    for name, column in optional:
         if column.count(None) < count:
             columns[name] = pa.array(column, COLUMNS[name])
     if deliver is not None:
@@ -334,8 +337,8 @@ def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryvie
         at = start + size
         if at > end:
             raise InvalidMessage(f"metadata of {size} bytes at the end of a batch")
-        found = _plain(data, start, at)
-        if found is None:
+        plain = _plain(data, start, at)
+        if plain is None:
             head = SingleMessageMetadata()
             try:
                 head.ParseFromString(data[start:at])
@@ -352,7 +355,7 @@ def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryvie
             columns.add(head, data[at : at + length], sequence)
             at += length
             continue
-        length, sequence = found
+        length, sequence = plain
         if at + length > end:
             raise InvalidMessage(f"a value of {length} bytes at the end of a batch")
         values.append(data[at : at + length])
@@ -454,18 +457,18 @@ class ReceivedRows:
         if value is None:
             head.null_value = True
         self._describe(head, at)
-        kept = None if self.properties is None else kept_in(self.properties[at])
-        if kept is not None:
+        encrypted = None if self.properties is None else kept_in(self.properties[at])
+        if encrypted is not None:
             pairs = [pair for pair in head.properties if pair.key != ENCRYPTED]
             del head.properties[:]
             head.properties.extend(pairs)
-            head.MergeFrom(kept)
+            head.MergeFrom(encrypted)
         return head, value or b""
 
     def has_encrypted(self, at: int, count: int) -> bool:
         """Whether one of these rows is encrypted, and so cannot be part of a batch."""
         listed = () if self.properties is None else self.properties[at : at + count]
-        return any(kept_in(one) is not None for one in listed)
+        return any(kept_in(pairs) is not None for pairs in listed)
 
     def batch(self, at: int, count: int) -> tuple[Proto, bytes]:
         """Rows as a batch: its metadata and payload."""
@@ -474,7 +477,7 @@ class ReceivedRows:
         stop = at + count
         pieces: list[bytes] = []
         is_plain = not any(
-            column is not None and any(one is not None for one in column[at:stop])
+            column is not None and any(encoded is not None for encoded in column[at:stop])
             for column in (self.keys, self.properties, self.event_times)
         )
         last = -1
@@ -482,19 +485,19 @@ class ReceivedRows:
             self.values[at:stop], self.sequences[at:stop], range(at, stop), strict=True
         ):
             if is_plain and value is not None:
-                one = b"\x18" + varint(len(value))
+                encoded = b"\x18" + varint(len(value))
                 if sequence is not None:
-                    one += b"\x40" + varint(sequence)
+                    encoded += b"\x40" + varint(sequence)
             else:
-                made = SingleMessageMetadata(payload_size=len(value or b""))
+                single = SingleMessageMetadata(payload_size=len(value or b""))
                 if value is None:
-                    made.null_value = True
+                    single.null_value = True
                 if sequence is not None:
-                    made.sequence_id = sequence
-                self._describe(made, row)
-                one = made.SerializeToString()
+                    single.sequence_id = sequence
+                self._describe(single, row)
+                encoded = single.SerializeToString()
             last = sequence if sequence is not None else last
-            pieces += (_SIZE.pack(len(one)), one, value or b"")
+            pieces += (_SIZE.pack(len(encoded)), encoded, value or b"")
         if last >= 0:
             head.highest_sequence_id = last
         return head, b"".join(pieces)

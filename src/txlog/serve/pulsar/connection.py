@@ -249,18 +249,18 @@ class Connection:
                 await self._take(handlers, frame)
                 if self.is_over():
                     return
-            wanted = self._frames.wanted
-            if not wanted:
+            frame_size = self._frames.wanted
+            if not frame_size:
                 whole_by = math.inf
             elif count or whole_by == math.inf:
-                seconds = limits.frame_timeout_ms / 1_000 + wanted / FRAME_BYTES_PER_SECOND_MIN
+                seconds = limits.frame_timeout_ms / 1_000 + frame_size / FRAME_BYTES_PER_SECOND_MIN
                 whole_by = now() + seconds
             last = whole_by if self._is_connected else min(whole_by, connected_by)
             _check_time(now(), last)  # a client that sends a byte now and then is never silent
             pause, came = max(paces[0].spend(len(data)), paces[1].spend(count)), len(data)
             del data  # free the bytes while it waits for room
             begun = now()
-            await self._rest(pause, wanted, is_same=not count)
+            await self._rest(pause, frame_size, is_same=not count)
             waited = now() - begun  # that time does not count
             connected_by, whole_by = connected_by + waited, whole_by + waited
             self._read_ahead(is_busy=came >= READ_BYTES)
@@ -278,7 +278,7 @@ class Connection:
             transport: Any = self._writer.transport
             transport.max_size = AHEAD_BYTES if is_busy else READ_BYTES
 
-    async def _rest(self, seconds: float, wanted: int, *, is_same: bool) -> None:
+    async def _rest(self, seconds: float, frame_size: int, *, is_same: bool) -> None:
         """Pause reading: for the rate limits, for unread answers, and for memory.
 
         wanted:  the size of the incomplete frame in bytes
@@ -293,7 +293,7 @@ class Connection:
             await self._chunked.pop().room()
         if not is_same:
             self._incoming.close()
-        await self._incoming.reserve(self._frames.pending - self._incoming.held, wanted)
+        await self._incoming.reserve(self._frames.pending - self._incoming.held, frame_size)
 
     async def _take(self, handlers: dict[int, Handler], data: memoryview) -> None:
         """Handle a frame; its decoded form gets room before it is made."""
@@ -349,7 +349,7 @@ class Connection:
         self, handlers: dict[int, Handler], frame: Frame
     ) -> Coroutine[Any, Any, None] | None:
         """Start a command; returns the coroutine that must finish before the next command."""
-        kind, body, rest = frame
+        kind, body, trailer = frame
         if self._is_connected == (kind == COMMANDS["CONNECT"]):
             raise InvalidMessage(
                 "CONNECT came twice" if self._is_connected else "the first command is not CONNECT"
@@ -362,14 +362,14 @@ class Connection:
         try:
             if kind != _SEND:  # its producer answers in the order of its SENDs
                 check(body)
-            task = handler(self, body, rest)
+            task = handler(self, body, trailer)
         except TxlogError as error:
             self._refuse(body, error)
             return None
         if kind in _IN_ORDER:
             return task
         if task is not None:
-            size = COMMAND_BYTES + len(rest)
+            size = COMMAND_BYTES + len(trailer)
             self.hold(size)
             answered = self.begin(self._answer(task, body))
             answered.add_done_callback(lambda _: self.release(size))
@@ -485,8 +485,8 @@ class Connection:
             self._expiry = loop.call_later(seconds, self._expired)
 
     def _challenge(self) -> None:
-        asked = AuthData(auth_method_name="token", auth_data=REFRESH)
-        self.send("authChallenge", challenge=asked, protocol_version=self.protocol)
+        challenge = AuthData(auth_method_name="token", auth_data=REFRESH)
+        self.send("authChallenge", challenge=challenge, protocol_version=self.protocol)
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(CHALLENGE_SECONDS, self._expired)
 
@@ -502,10 +502,10 @@ class Connection:
 
         If the task fails, the connection ends: otherwise its client would wait for ever.
         """
-        made = self.service.tasks.begin(task, self.close)
-        self._tasks.add(made)
-        made.add_done_callback(self._tasks.discard)
-        return made
+        running = self.service.tasks.begin(task, self.close)
+        self._tasks.add(running)
+        running.add_done_callback(self._tasks.discard)
+        return running
 
     def send(self, name: str, /, **fields: object) -> None:
         """Send a command; `wire.encode_command` describes the arguments."""
@@ -562,7 +562,7 @@ class Connection:
 
     async def idle(self) -> None:
         """Wait until the client's commands are answered."""
-        waiting = [one for one in self._tasks if one is not asyncio.current_task()]
+        waiting = [task for task in self._tasks if task is not asyncio.current_task()]
         if waiting:
             await asyncio.wait(waiting)
 

@@ -218,15 +218,15 @@ def _stats_of(consumer: ClientConsumer, store_consumer: StoreConsumer) -> Consum
 # --- subscribing ---------------------------------------------------------------------------------
 
 
-async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def subscribe(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """SUBSCRIBE: open a consumer; it gets no message before its first FLOW."""
     name = topics.name_of(body.topic)
     connection.may(CONSUME, name.topic)
     connection.listener.check_open()
     consumers = ConnectionConsumers.of(connection)
-    wanted = (str(name), body.subscription, body.subType, body.durable)
+    request = (str(name), body.subscription, body.subType, body.durable)
     opening = partial(_open_consumer, connection, consumers, name, body)
-    (_, store_consumer), _ = await consumers.table.open(body.consumer_id, wanted, opening)
+    (_, store_consumer), _ = await consumers.table.open(body.consumer_id, request, opening)
     connection.send("success", request_id=body.request_id)
     if store_consumer.kind in ("exclusive", "failover"):
         await store_consumer.tell_active()
@@ -245,8 +245,10 @@ async def _open_consumer(
     if name.partition is None and topic.partitions > 1:
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
-    shown = -1 if name.partition is None else partition
-    consumer = ClientConsumer(connection, body.consumer_id, partition, shown, consumers.dismiss)
+    shown_partition = -1 if name.partition is None else partition
+    consumer = ClientConsumer(
+        connection, body.consumer_id, partition, shown_partition, consumers.dismiss
+    )
     consumer.name = body.consumer_name or f"c{body.consumer_id}"
     consumer.metadata = {pair.key: pair.value for pair in body.metadata}
     consumer.since_ms = connection.service.store._store.clock.now().wall_ms
@@ -336,27 +338,27 @@ async def _in_memory(
         ConnectionConsumers.of(connection),
     )
     is_compacted = body.read_compacted
-    before, sought = consumers.sought.get(consumer.number, (None, None))
-    if before != subscribed:
+    previous, sought = consumers.sought.get(consumer.number, (None, None))
+    if previous != subscribed:
         sought = None
 
     def start(client: Client) -> tuple[Bound, Proto]:
         def look(view: View) -> tuple[Bound, Proto]:
-            found = find_topic(view, TopicName.parse(topic.name))
+            current = find_topic(view, TopicName.parse(topic.name))
             if sought is not None:
                 bound = sought
             elif body.HasField("start_message_id"):
-                bound = start_of(view, found, consumer, body.start_message_id)
+                bound = start_of(view, current, consumer, body.start_message_id)
             else:
                 bound = START if body.initialPosition == 1 else END
             try:
                 mark = position_before(
-                    view, found, consumer.partition, bound, compacted=is_compacted
+                    view, current, consumer.partition, bound, compacted=is_compacted
                 )
             except MessageNotFound:  # it was trimmed: start at the oldest message left
                 bound = START
-                mark = resolve_bound(view, found, consumer.partition, bound)
-            return bound, mark_id(view, found, consumer, mark)
+                mark = resolve_bound(view, current, consumer.partition, bound)
+            return bound, mark_id(view, current, consumer, mark)
 
         return client._store.read(look)
 
@@ -437,7 +439,7 @@ def _split(consumer: ClientConsumer, span: BatchSpan) -> None:
     consumer.split = splits[consumer.number] = span
 
 
-def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
+def flow(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """FLOW: the consumer accepts more messages."""
     pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
     if pair is not None:
@@ -448,7 +450,7 @@ def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 def acknowledge(
-    connection: Connection, body: Proto, rest: memoryview
+    connection: Connection, body: Proto, trailer: memoryview
 ) -> Coroutine[Any, Any, None] | None:
     """ACK: queue it; the answer, if the client wants one, follows when the store has it.
 
@@ -519,7 +521,7 @@ def _resolve_held(ack: AckRequest, message_ids: Iterable[Proto]) -> None:
             ack.runs.extend(runs)
 
 
-async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def redeliver(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES: all messages that the consumer has, or the named ones."""
     pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
     if pair is None:
@@ -530,7 +532,7 @@ async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> No
     await store_consumer.redeliver(consumer, list(body.message_ids))
 
 
-async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def seek(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """SEEK: move the subscription. As in Pulsar the server then closes its consumer, which
     subscribes again.
 
@@ -585,7 +587,7 @@ async def _move_subscription(
         store_consumer.begin(next(iter(store_consumer.consumers.values())))
 
 
-async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def unsubscribe(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """UNSUBSCRIBE: delete the subscription, also for its other partitions.
 
     A client unsubscribes from each partition. Once the first command has deleted the subscription,
@@ -596,17 +598,15 @@ async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> 
     try:
         await consumers.table.try_close(number, partial(_delete_subscription, consumers))
     except NotFound:
-        subscription = consumers.table.wanted_by_client(number)
-        if subscription is None or not await connection.client.run(
-            partial(_is_deleted, subscription)
-        ):
+        request = consumers.table.wanted_by_client(number)
+        if request is None or not await connection.client.run(partial(_is_deleted, request)):
             raise
     connection.send("success", request_id=body.request_id)
 
 
-def _is_deleted(wanted: Any, client: Client) -> bool:
+def _is_deleted(request: Any, client: Client) -> bool:
     """Whether a consumer's subscription was deleted; subscription: as in `subscribe`."""
-    name, subscription, *_ = wanted
+    name, subscription, *_ = request
     try:
         topic = topics.get_topic(client, topics.name_of(name))
         client._store.read(lambda view: find_subscription(view, topic, subscription))
@@ -635,7 +635,7 @@ async def _delete_subscription(
     consumers.store_consumers.forget(store_consumer)
 
 
-async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def close_consumer(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """CLOSE_CONSUMER: its messages go back; also succeeds if the server had closed it."""
     consumers, number = ConnectionConsumers.of(connection), body.consumer_id
     consumers.sought.pop(number, None)
@@ -649,7 +649,7 @@ async def close_consumer(connection: Connection, body: Proto, rest: memoryview) 
 # --- questions -----------------------------------------------------------------------------------
 
 
-async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def last_id_of(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if it has none.
 
     The answer includes the mark-delete position: after a seek to a time, clients cannot tell
@@ -675,7 +675,7 @@ async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> N
     )
 
 
-async def stats(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def stats(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """CONSUMER_STATS: the figures of a consumer."""
     consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 

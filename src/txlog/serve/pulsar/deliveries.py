@@ -120,15 +120,15 @@ def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Bat
     by_key: other consumers may get the messages of other keys: only batches of a single key have a
             gap
     """
-    found = []
+    listed = []
     column = table.column("partition")
     for partition in pc.unique(column).to_pylist():
         rows = table.filter(pc.equal(column, partition))
         last = rows.slice(rows.num_rows - 1)
         gap = _gap(view, number_of(topic, partition), partition, last, by_key=by_key)
         if gap is not None:
-            found.append(gap)
-    return found
+            listed.append(gap)
+    return listed
 
 
 def _gap(
@@ -242,10 +242,10 @@ def _continues(rows: ReceivedRows, at: int, row: int) -> bool:
         return False
     if rows.indexes is None:
         return True
-    before, here = rows.indexes[row - 1], rows.indexes[row]
-    if before is None or here is None:
-        return before is here
-    return bool(here == before + 1)
+    previous, here = rows.indexes[row - 1], rows.indexes[row]
+    if previous is None or here is None:
+        return previous is here
+    return bool(here == previous + 1)
 
 
 def _of_span(span: BatchSpan, at: int, row: int, size: int) -> Iterator[BatchPiece]:
@@ -298,12 +298,14 @@ def is_within(rows: pa.Table, ranges: Sequence[range]) -> pa.BooleanArray:
     properties = rows.column("properties").combine_chunks()
     if properties.null_count < len(properties):
         ordering = pc.map_lookup(properties, ORDERING_KEY, "last").to_pylist()
-        given = [None if text is None else ordering_key_in(text) for text in ordering]
-        keys = pc.coalesce(pa.array(given, pa.binary()), keys)
+        ordering_keys = [None if text is None else ordering_key_in(text) for text in ordering]
+        keys = pc.coalesce(pa.array(ordering_keys, pa.binary()), keys)
     encoded = pc.dictionary_encode(keys)
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     slots = [hash_of_key(key) for key in encoded.dictionary.to_pylist()]
-    is_in = pa.array([any(slot in one for one in ranges) for slot in slots], pa.bool_())
+    is_in = pa.array(
+        [any(slot in slots_of_range for slots_of_range in ranges) for slot in slots], pa.bool_()
+    )
     return is_in.take(encoded.indices)
 
 

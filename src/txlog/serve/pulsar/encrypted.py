@@ -48,12 +48,12 @@ def property_of(head: Proto) -> tuple[str, str]:
         raise InvalidMessage(
             f"an encrypted batch of {head.num_messages_in_batch} messages, the most is {COUNT_MAX}"
         )
-    kept = MessageMetadata()
-    kept.encryption_keys.MergeFrom(head.encryption_keys)
+    stored = MessageMetadata()
+    stored.encryption_keys.MergeFrom(head.encryption_keys)
     for name in _KEPT:
         if head.HasField(name):
-            setattr(kept, name, getattr(head, name))
-    return ENCRYPTED, b64encode(kept.SerializePartialToString()).decode()
+            setattr(stored, name, getattr(head, name))
+    return ENCRYPTED, b64encode(stored.SerializePartialToString()).decode()
 
 
 def kept_in(properties: Iterable[tuple[str, str]] | None) -> Proto | None:
@@ -65,17 +65,17 @@ def kept_in(properties: Iterable[tuple[str, str]] | None) -> Proto | None:
 
 
 def _read(text: str) -> Proto | None:
-    kept = MessageMetadata()
+    stored = MessageMetadata()
     try:
-        kept.MergeFromString(b64decode(text, validate=True))
+        stored.MergeFromString(b64decode(text, validate=True))
     except (NotBase64, ValueError, DecodeError):  # another program's property of this name
         return None
-    if not kept.encryption_keys or not 1 <= kept.num_messages_in_batch <= COUNT_MAX:
+    if not stored.encryption_keys or not 1 <= stored.num_messages_in_batch <= COUNT_MAX:
         return None
-    return kept
+    return stored
 
 
 def message_count(properties: Iterable[tuple[str, str]] | None) -> int:
     """How many messages a row is to clients: 1, except for an encrypted batch."""
-    kept = kept_in(properties)
-    return 1 if kept is None else int(kept.num_messages_in_batch)
+    stored = kept_in(properties)
+    return 1 if stored is None else int(stored.num_messages_in_batch)

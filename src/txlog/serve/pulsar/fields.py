@@ -112,7 +112,7 @@ def _judge(field: FieldDescriptor) -> Check | None:
     name, most = _name_of(field), IDS_MAX if _is_ids(field) else ITEMS_MAX
     if field.type == FieldDescriptor.TYPE_INT64:
         return None  # bits: `ids.unacked` reads only as many as it needs
-    one = _one(field)
+    check_one = _one(field)
 
     def check_all(values: Sequence[Any]) -> None:
         if len(values) > most:
@@ -122,9 +122,9 @@ def _judge(field: FieldDescriptor) -> Check | None:
                 limit=most,
                 value=len(values),
             )
-        if one is not None:
+        if check_one is not None:
             for value in values:
-                one(value)
+                check_one(value)
 
     return check_all
 
@@ -142,10 +142,10 @@ def _one(field: FieldDescriptor) -> Check | None:
 
 
 def _number(name: str, numbers: FieldRange) -> Check:
-    low, high, beside = numbers
+    low, high, extra = numbers
 
     def check_number(value: int) -> None:
-        if not low <= value <= high and value != beside:
+        if not low <= value <= high and value != extra:
             raise InvalidMessage(f"{name} is {value}, it must be {low} to {high}")
 
     return check_number
@@ -159,12 +159,14 @@ def _text(name: str) -> Check:
     return check_text
 
 
-def _id(given: Proto) -> None:
+def _id(message_id: Proto) -> None:
     """As `check`, for an id, but faster: a command may have many ids."""
-    has_odd_place = given.ledgerId > INT64_MAX or given.entryId > INT64_MAX
-    has_odd_part = given.partition < -1 or given.batch_index < -1 or given.batch_size < -1
-    if has_odd_place or has_odd_part or given.HasField("first_chunk_message_id"):
-        check(given)
+    has_odd_place = message_id.ledgerId > INT64_MAX or message_id.entryId > INT64_MAX
+    has_odd_part = (
+        message_id.partition < -1 or message_id.batch_index < -1 or message_id.batch_size < -1
+    )
+    if has_odd_place or has_odd_part or message_id.HasField("first_chunk_message_id"):
+        check(message_id)
 
 
 def _is_ids(field: FieldDescriptor) -> bool:

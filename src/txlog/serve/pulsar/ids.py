@@ -89,9 +89,9 @@ class BatchSpan(NamedTuple):
             return MessageId(self.ledger, self.entry, self.inner + at)
         return MessageId(self.ledger, self.entry + at)
 
-    def at(self, place: MessageId) -> int:
+    def at(self, message_id: MessageId) -> int:
         """The number of a message by its id in the store, counted from 0."""
-        return place.index - self.inner if self.inner else place.entry - self.entry
+        return message_id.index - self.inner if self.inner else message_id.entry - self.entry
 
 
 class IdTarget(NamedTuple):
@@ -114,12 +114,12 @@ def wire_id(span: BatchSpan, at: int, partition: int, *, is_alone: bool) -> Prot
 
     is_alone: it is delivered without the rest of its batch
     """
-    found = MessageIdData(ledgerId=span.ledger, entryId=span.wire_entry, partition=partition)
+    message_id = MessageIdData(ledgerId=span.ledger, entryId=span.wire_entry, partition=partition)
     if is_alone:
-        found.entryId += at + 1
+        message_id.entryId += at + 1
     elif span.size > 1 or span.inner:
-        found.batch_index, found.batch_size = at, span.size
-    return found
+        message_id.batch_index, message_id.batch_size = at, span.size
+    return message_id
 
 
 def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[BatchSpan]:
@@ -144,15 +144,15 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
         rows += _marks(view, ledger, high, min(high + window, stop))
         high = low + len(rows)
         window = min(4 * window, WINDOW_MAX)
-    found: list[BatchSpan] = []
+    listed: list[BatchSpan] = []
     start = 0
     for at in range(1, len(rows) + 1):
         if at < len(rows) and rows[at] == rows[start]:
             continue
         if rows[start] is not None and low + start <= last and low + at > first:
-            found += _cut(BatchSpan(ledger, low + start, at - start), first, last)
+            listed += _cut(BatchSpan(ledger, low + start, at - start), first, last)
         start = at
-    return found
+    return listed
 
 
 def _cut(span: BatchSpan, first: int, last: int) -> list[BatchSpan]:
@@ -189,15 +189,17 @@ def _alone(properties: pa.ChunkedArray) -> set[int]:
     """The rows with an empty map of properties."""
     if properties.null_count == len(properties):
         return set()
-    found, base = set[int](), 0
+    positions, base = set[int](), 0
     for chunk in properties.chunks:
         if chunk.null_count < len(chunk):
             ends, valid = chunk.offsets.to_pylist(), chunk.is_valid().to_pylist()
-            found.update(
-                base + at for at, one in enumerate(valid) if one and ends[at] == ends[at + 1]
+            positions.update(
+                base + at
+                for at, is_valid in enumerate(valid)
+                if is_valid and ends[at] == ends[at + 1]
             )
         base += len(chunk)
-    return found
+    return positions
 
 
 def _end(view: View, partition: int, ledger: int) -> int:
@@ -219,8 +221,8 @@ def span_at(
         return in_txn(ledger, entry, marker.count, index or 1) if marker.count else None
     if not 0 <= entry < _end(view, partition, ledger):
         return None
-    found = spans(view, partition, ledger, entry, entry)
-    return found[0] if found else None
+    listed = spans(view, partition, ledger, entry, entry)
+    return listed[0] if listed else None
 
 
 def last_before(view: View, partition: int, ledger: int, entry: int, steps: int) -> list[Run]:
@@ -231,12 +233,12 @@ def last_before(view: View, partition: int, ledger: int, entry: int, steps: int)
     tables = view.rows([(ledger, low, stop)], ("kind",))
     kinds = [kind for table in tables for kind in table.column("kind").to_pylist()]
     buffer = view.buffer(partition)
-    for before in range(stop - 1, low - 1, -1):
-        if before - low < len(kinds) and not kinds[before - low]:
-            return [(ledger, before, before, 0, 0)]
-        marker = find_marker(buffer, ledger, before)
+    for previous in range(stop - 1, low - 1, -1):
+        if previous - low < len(kinds) and not kinds[previous - low]:
+            return [(ledger, previous, previous, 0, 0)]
+        marker = find_marker(buffer, ledger, previous)
         if marker is not None and marker.count:
-            return [(ledger, before, before, marker.count, marker.count)]
+            return [(ledger, previous, previous, marker.count, marker.count)]
     return []
 
 
@@ -263,56 +265,56 @@ def _uncut(view: View, partition: int, span: BatchSpan) -> BatchSpan:
         return span if marker is None else BatchSpan(ledger, entry, marker.count, 1)
     stop = min(_end(view, partition, ledger), entry + UNCUT_MAX)
     rows = _marks(view, ledger, entry, stop, is_cut=False)
-    size = next((at for at, one in enumerate(rows) if one != rows[0]), len(rows))
+    size = next((at for at, row in enumerate(rows) if row != rows[0]), len(rows))
     return BatchSpan(ledger, entry, size)
 
 
-def is_start(given: Proto) -> bool:
+def is_start(message_id: Proto) -> bool:
     """Whether this is Pulsar's `earliest`."""
-    return bool(given.ledgerId >= 1 << 63)
+    return bool(message_id.ledgerId >= 1 << 63)
 
 
-def is_end(given: Proto) -> bool:
+def is_end(message_id: Proto) -> bool:
     """Whether this is Pulsar's `latest`."""
-    return bool(given.ledgerId == LATEST)
+    return bool(message_id.ledgerId == LATEST)
 
 
-def partition_of(view: View, given: Proto) -> int | None:
+def partition_of(view: View, message_id: Proto) -> int | None:
     """The partition of an id, by its store-wide number; None: its ledger is not a partition's."""
-    owner = view.catalog.owners.get(given.ledgerId)
+    owner = view.catalog.owners.get(message_id.ledgerId)
     return owner[0] if owner is not None and owner[1] == "p" else None
 
 
-def target_of(view: View, partition: int, given: Proto) -> IdTarget | None:
+def target_of(view: View, partition: int, message_id: Proto) -> IdTarget | None:
     """The messages that an id names; None: there is no such message."""
-    entry, part = divmod(given.entryId, STEP)
-    piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
-    span = span_at(view, partition, given.ledgerId, entry, piece * PIECE + 1)
+    entry, part = divmod(message_id.entryId, STEP)
+    piece, offset = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
+    span = span_at(view, partition, message_id.ledgerId, entry, piece * PIECE + 1)
     if span is None:
         return None
     # an id that names messages beyond the piece is an id of the whole batch
     is_cut = part < _HALF and span.entry == entry
-    is_cut = is_cut and span.size < max(part, reach(given)) <= UNCUT_MAX
+    is_cut = is_cut and span.size < max(part, reach(message_id)) <= UNCUT_MAX
     if is_cut:
         span = _uncut(view, partition, span)
     if span.inner:
-        part = rest
-    at = min(part or given.batch_index + 1 or span.size, span.size) - 1
-    is_one = part > 0 or given.batch_index >= 0
+        part = offset
+    at = min(part or message_id.batch_index + 1 or span.size, span.size) - 1
+    is_one = part > 0 or message_id.batch_index >= 0
     return IdTarget(span, at, is_one, at if part or (is_cut and is_one) else 0)
 
 
-def parts_of(given: Proto) -> tuple[int, int]:
+def parts_of(message_id: Proto) -> tuple[int, int]:
     """Entry and index of an id that only a compacted message of a trimmed ledger can have."""
-    entry, part = divmod(given.entryId, STEP)
-    piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
-    return entry, piece * PIECE + rest
+    entry, part = divmod(message_id.entryId, STEP)
+    piece, offset = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
+    return entry, piece * PIECE + offset
 
 
-def reach(given: Proto) -> int:
+def reach(message_id: Proto) -> int:
     """The least size of a batch that has the messages of this id."""
-    found: int = max(given.batch_index + 1, 64 * len(given.ack_set) - 63)
-    return found
+    size: int = max(message_id.batch_index + 1, 64 * len(message_id.ack_set) - 63)
+    return size
 
 
 def inner_count(view: View, span: BatchSpan) -> int:
@@ -324,16 +326,16 @@ def inner_count(view: View, span: BatchSpan) -> int:
     return message_count(properties)
 
 
-def is_part(view: View, span: BatchSpan, given: Proto) -> bool:
+def is_part(view: View, span: BatchSpan, message_id: Proto) -> bool:
     """Whether an id names some, but not all, messages of a batch that is one row."""
-    if not given.ack_set and given.batch_index < 0:
+    if not message_id.ack_set and message_id.batch_index < 0:
         return False
     count = inner_count(view, span)
-    return count > 1 and (not given.ack_set or unacked(list(given.ack_set), count) > 0)
+    return count > 1 and (not message_id.ack_set or unacked(list(message_id.ack_set), count) > 0)
 
 
 def unacked(ack_set: list[int], count: int) -> int:
     """The bits of an ack_set as one number: bit i is set if message i is not acknowledged."""
-    words = [word & NOWHERE for word in ack_set[: -(-count // 64)]]
-    bits = int.from_bytes(pack(f"<{len(words)}Q", *words), "little")
+    numbers = [word & NOWHERE for word in ack_set[: -(-count // 64)]]
+    bits = int.from_bytes(pack(f"<{len(numbers)}Q", *numbers), "little")
     return bits & ((1 << count) - 1)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
+def connect(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """CONNECT: authenticate the client; every other command comes after it."""
     login = connection.login(body.auth_method_name, body.auth_data)
     caller = _caller(connection, login)
@@ -51,10 +51,10 @@ def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
     )
 
 
-def auth_response(connection: Connection, body: Proto, rest: memoryview) -> None:
+def auth_response(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """AUTH_RESPONSE: a new token, because the old one expires."""
-    given = body.response
-    login = connection.login(given.auth_method_name, given.auth_data)
+    auth_data = body.response
+    login = connection.login(auth_data.auth_method_name, auth_data.auth_data)
     caller = _caller(connection, login)
     if caller is not None:
         connection.renewed(login, caller)
@@ -78,8 +78,8 @@ def _has_seat(connection: Connection, caller: Caller) -> bool:
     try:
         connection.seat.take(caller.role, is_superuser=caller.is_superuser)
     except TryAgain as error:
-        wrong, said = error_of(error), text_of(error)
-        connection.send("error", request_id=0, error=wrong, message=said)
+        wrong, message = error_of(error), text_of(error)
+        connection.send("error", request_id=0, error=wrong, message=message)
         facts = {"peer": connection.peer, "role": caller.role, "reason": error.message}
         connection.service.tell("refused", facts)
         connection.close()
@@ -87,12 +87,12 @@ def _has_seat(connection: Connection, caller: Caller) -> bool:
     return True
 
 
-def ping(connection: Connection, body: Proto, rest: memoryview) -> None:
+def ping(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """PING: answer that the server is alive."""
     connection.send("pong")
 
 
-def pong(connection: Connection, body: Proto, rest: memoryview) -> None:
+def pong(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """PONG: do nothing, because any bytes show that the client is alive."""
 
 
@@ -114,7 +114,7 @@ ROOMS: Final = (
 
 def handlers() -> dict[int, Handler]:
     """The handler of each command, by its number."""
-    return {COMMANDS[name]: one for room in ROOMS for name, one in room.items()}
+    return {COMMANDS[name]: handler for room in ROOMS for name, handler in room.items()}
 
 
 # asyncio reads twice as much from a socket before the connection asks for it
@@ -154,10 +154,10 @@ class PulsarListener:
         service.publishers, service.subscribers = self._publishers, self._subscribers
 
     def _publishers(self) -> list[ProducerStats]:
-        return [one for each in self.connections for one in producer_stats(each)]
+        return [stats for each in self.connections for stats in producer_stats(each)]
 
     def _subscribers(self) -> list[ConsumerStats]:
-        return [one for each in self.connections for one in consumer_stats(each)]
+        return [stats for each in self.connections for stats in consumer_stats(each)]
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
@@ -255,9 +255,11 @@ class PulsarListener:
         self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
-        open_ones = [room for one in list(self.connections) for room in one.open_handles]
+        open_ones = [
+            room for connection in list(self.connections) for room in connection.open_handles
+        ]
         await asyncio.gather(*(room.follow(None) for room in open_ones))
-        await asyncio.gather(*(one.idle() for one in list(self.connections)))
+        await asyncio.gather(*(connection.idle() for connection in list(self.connections)))
         await self.wanted.settled()
 
     async def close(self) -> None:

@@ -106,12 +106,12 @@ class ClientConsumer:
         connection: Connection,
         number: int,
         partition: int,
-        shown: int,
+        shown_partition: int,
         dismiss: Callable[[ClientConsumer], Coroutine[Any, Any, None]],
     ) -> None:
         """dismiss: closes it, and notifies its client"""
         self.connection, self.number, self._dismiss = connection, number, dismiss
-        self.partition, self.shown = partition, shown
+        self.partition, self.shown = partition, shown_partition
         self.permits = 0
         self.epoch = 0
         self.mark: Proto | None = None

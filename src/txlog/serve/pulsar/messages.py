@@ -265,11 +265,11 @@ _LABELS: Final = {
 
 def _lines(table: str) -> dict[str, list[str]]:
     """The items behind each name of a table."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for line in table.replace("\n    ", " ").strip().splitlines():
         name, _, items = line.partition(":")
-        found[name] = [one.strip() for one in items.split(",") if one.strip()]
-    return found
+        lines[name] = [item.strip() for item in items.split(",") if item.strip()]
+    return lines
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -278,23 +278,23 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
         name="txlog/pulsar.proto", package=PACKAGE, syntax="proto2"
     )
-    made = {name: file.message_type.add(name=name) for name in messages}
+    by_name = {name: file.message_type.add(name=name) for name in messages}
     for name, values in enums.items():
         home, _, short = name.rpartition(".")
-        kind = (made[home] if home else file).enum_type.add(name=short)
+        kind = (by_name[home] if home else file).enum_type.add(name=short)
         for value in values:
             text, number = value.split()
             kind.value.add(name=text, number=int(number))
     for name, fields in messages.items():
         for field in fields:
-            _add(made[name], field, enums)
+            _add(by_name[name], field, enums)
     return file
 
 
 def _add(message: descriptor_pb2.DescriptorProto, text: str, enums: dict[str, list[str]]) -> None:
     """Give a message one field of the table."""
-    words, _, default = text.partition(" = ")
-    name, number, kind = words.split()
+    field_text, _, default = text.partition(" = ")
+    name, number, kind = field_text.split()
     mark = kind[-1] if kind[-1] in _LABELS else ""
     field = message.field.add(name=name, number=int(number), label=_LABELS[mark])
     kind = kind.removesuffix(mark)
@@ -321,8 +321,8 @@ def message_class(name: str) -> Proto:
 
 
 def _values(name: str) -> dict[str, int]:
-    words = (one.split() for one in _lines(ENUMS)[name])
-    return {text: int(number) for text, number in words}
+    pairs = (item.split() for item in _lines(ENUMS)[name])
+    return {text: int(number) for text, number in pairs}
 
 
 COMMANDS: Final = _values("BaseCommand.Type")

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 ROOM: Final = "producers"
 MODES: Final = (SHARED, EXCLUSIVE, WAITING, FENCING)
-ACCESS: Final = ("StoreProducer", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+ACCESS: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one chunked message, held in memory
 WORK_MESSAGES: Final = 10  # messages of a batch that are as much work as a command
@@ -138,7 +138,7 @@ class ClientProducer:
         number: int,
         store_producer: StoreProducer,
         partition: int,
-        shown: int,
+        shown_partition: int,
         mode: int,
         since_ms: int,
     ) -> None:
@@ -146,7 +146,7 @@ class ClientProducer:
         self.metadata: dict[str, str] = {}  # from its client
         self.messages = self.payload_bytes = 0  # sent so far
         self.number, self.store_producer, self.partition = number, store_producer, partition
-        self.shown = shown  # the partition in ids; -1: the topic is not partitioned
+        self.shown = shown_partition  # the partition in ids; -1: the topic is not partitioned
         self.given, self.last = "", -1
         self.chunks: ChunkedMessage | None = None
         self.restart: int | None = None
@@ -289,7 +289,7 @@ def producer_stats(connection: Connection) -> list[ProducerStats]:
 # --- opening -------------------------------------------------------------------------------------
 
 
-async def open_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def open_producer(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """PRODUCER: open one; the answer has its name and its last sequence id."""
     name = topics.name_of(body.topic)
     connection.may(PRODUCE, name.topic)
@@ -298,9 +298,9 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     if _waits(body) and producers.table.is_opening(number):
         _tell_waiting(connection, body, body.producer_name)
     opening = partial(_open_client_producer, connection, producers, name, body)
-    wanted = (str(name), body.producer_access_mode)
+    request = (str(name), body.producer_access_mode)
     try:
-        producer, is_old = await producers.table.open(number, wanted, opening)
+        producer, is_old = await producers.table.open(number, request, opening)
     except AlreadyClosed:
         if not _waits(body):
             raise
@@ -363,10 +363,12 @@ async def _open_client_producer(
     except BaseException:  # also after a CLOSE
         await producers.vacate(store_producer, partition, body.producer_id)
         raise
-    shown = -1 if name.partition is None else partition
+    shown_partition = -1 if name.partition is None else partition
     now_ms = service.store._store.clock.now().wall_ms
     mode = body.producer_access_mode
-    producer = ClientProducer(body.producer_id, store_producer, partition, shown, mode, now_ms)
+    producer = ClientProducer(
+        body.producer_id, store_producer, partition, shown_partition, mode, now_ms
+    )
     producer.metadata = {pair.key: pair.value for pair in body.metadata}
     producer.given, producer.last = client_name, last
     return producer
@@ -554,7 +556,7 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
     return client._store.read(look)
 
 
-async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def close_producer(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """CLOSE_PRODUCER: answered once its messages are stored; also if it was closed here."""
     producers, number = ConnectionProducers.of(connection), body.producer_id
     if not await producers.table.close(number, producers.leave) and not producers.table.dismissed(
@@ -567,7 +569,9 @@ async def close_producer(connection: Connection, body: Proto, rest: memoryview) 
 # --- sending -------------------------------------------------------------------------------------
 
 
-def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
+def send(
+    connection: Connection, body: Proto, trailer: memoryview
+) -> Coroutine[Any, Any, None] | None:
     """SEND: queue its messages; the receipt follows when they are durable.
 
     Returns the work to do before the next command, if reading the messages takes long.
@@ -582,7 +586,7 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any
         return None
     try:
         check(body)
-        message = split_message(rest)
+        message = split_message(trailer)
         if is_large(*message) and message.metadata.num_chunks_from_msg <= 1:
             return _send_large(connection, producer, body, message)
         connection.spend(message.metadata.num_messages_in_batch // WORK_MESSAGES)

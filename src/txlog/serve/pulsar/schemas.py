@@ -71,11 +71,11 @@ def schema_of(body: Proto) -> Schema | None:
     """The schema of a command; None: it has none. Raises InvalidArgument."""
     if not body.HasField("schema") or body.schema.type not in _TYPES:
         return None
-    given = body.schema
-    properties = {pair.key: pair.value for pair in given.properties}
+    schema = body.schema
+    properties = {pair.key: pair.value for pair in schema.properties}
     if not all(isinstance(text, str) for text in chain(*properties.items())):
         raise InvalidArgument("a property of the schema is not UTF-8")
-    return named_schema(_TYPES[given.type], given.schema_data, properties)
+    return named_schema(_TYPES[schema.type], schema.schema_data, properties)
 
 
 def named_schema(kind: str, data: bytes, properties: Mapping[str, str]) -> Schema | None:
@@ -142,10 +142,10 @@ def _json(text: str) -> object:
 def proto_of(schema: Schema, name: str) -> Proto:
     """A schema as clients receive it."""
     kind, data, properties = schema.declaration
-    found = _Proto(name=name, schema_data=data, type=_NUMBERS[kind])
+    proto = _Proto(name=name, schema_data=data, type=_NUMBERS[kind])
     for key, value in properties.items():
-        found.properties.add(key=key, value=value)
-    return found
+        proto.properties.add(key=key, value=value)
+    return proto
 
 
 def add(client: Client, topic: str, schema: Schema) -> int:
@@ -161,20 +161,20 @@ def check_reader(client: Client, name: TopicName, body: Proto) -> None:
     schema = schema_of(body)
     if schema is None:
         return
-    known = client.topic(name.full).schemas
-    if known.list():
-        known.test(schema)
+    schemas_of_topic = client.topic(name.full).schemas
+    if schemas_of_topic.list():
+        schemas_of_topic.test(schema)
 
 
-async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def get(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """GET_SCHEMA: one version, or the newest; TopicNotFound means that there is none."""
 
     def act(client: Client) -> tuple[Schema, int]:
         version = version_of(body.schema_version)
-        known = client._store.ask(lambda view: find_topic(view, name.topic).schemas)
-        for one in reversed(known):
-            if one.version == version or (version is None and not one.deleted):
-                return schema_in(one), one.version
+        records = client._store.ask(lambda view: find_topic(view, name.topic).schemas)
+        for record in reversed(records):
+            if record.version == version or (version is None and not record.deleted):
+                return schema_in(record), record.version
         raise NotFound(f"topic {name.topic.short} has no such schema")
 
     fields: dict[str, Any] = {}
@@ -194,7 +194,7 @@ async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
     connection.send("getSchemaResponse", request_id=body.request_id, **fields)
 
 
-async def get_or_create(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def get_or_create(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """GET_OR_CREATE_SCHEMA: the version of a schema, added if it is new."""
 
     def act(client: Client) -> bytes:

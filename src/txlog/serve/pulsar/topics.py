@@ -75,16 +75,16 @@ class TopicPattern:
     ) -> tuple[list[str], int]:
         """The names that match, and how many were tried; fewer than all if the time ran out."""
         ends_at = time.monotonic() + limit_s
-        found: list[str] = []
+        matches: list[str] = []
         tried = 0
         while tried < len(names):
             piece = names[tried : tried + SLICE_NAMES]
             flags = _matches(piece, self._whole)
-            found += [name for name, fits in zip(piece, flags, strict=True) if fits]
+            matches += [name for name, fits in zip(piece, flags, strict=True) if fits]
             tried += len(piece)
             if time.monotonic() > ends_at:
                 break
-        return found, tried
+        return matches, tried
 
 
 def _matches(names: Sequence[str], pattern: str) -> list[bool]:
@@ -207,7 +207,7 @@ def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bo
     return 0 if topic.partitions == 1 or name.partition is not None else topic.partitions
 
 
-async def partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def partitions(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """PARTITIONED_METADATA: how many partitions a topic has; 0: it is not partitioned."""
     creates, asks = (
         connection.service.options.creates_topics,
@@ -233,7 +233,7 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
     )
 
 
-def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
+def lookup(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """LOOKUP: this server serves every topic, at the address that the client already uses.
 
     Java also looks up a pattern, to get a connection on which it asks for topics.
@@ -261,7 +261,7 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
     )
 
 
-async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def of_namespace(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """GET_TOPICS_OF_NAMESPACE: its topics by name, partitioned ones as their partitions.
 
     filtered: the topics match the client's pattern. If it is false the client matches them itself,
@@ -275,8 +275,10 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
             pattern = TopicPattern(body.topics_pattern)
 
     def look(view: View) -> dict[str, int]:
-        every = view.catalog.topics.values()
-        return {topic.name: topic.partitions for topic in every if topic.name.startswith(start)}
+        all_topics = view.catalog.topics.values()
+        return {
+            topic.name: topic.partitions for topic in all_topics if topic.name.startswith(start)
+        }
 
     def act(client: Client) -> tuple[list[str], bool]:
         partitions = client._store.read(look)
@@ -355,7 +357,7 @@ class TopicListWatcher:
         return urls
 
 
-async def watch_topics(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def watch_topics(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """WATCH_TOPIC_LIST: send the topics that match a pattern, and from now on the changes.
 
     raises: NotAllowed for a pattern that would take too long: a client then polls for topics, and
@@ -409,7 +411,7 @@ def _look(
     return watcher.look(connection, census)
 
 
-def close_watcher(connection: Connection, body: Proto, rest: memoryview) -> None:
+def close_watcher(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """WATCH_TOPIC_LIST_CLOSE: send no more changes."""
     if connection.state.get(WATCHERS, {}).pop(body.watcher_id, None) is None:
         raise NotFound(f"there is no watch {body.watcher_id} on this connection")

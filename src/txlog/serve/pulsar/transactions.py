@@ -99,7 +99,7 @@ def _refused(connection: Connection, name: str, body: Proto, error: Exception) -
     connection.send(name, request_id=body.request_id, **txn_fields, **error_fields)
 
 
-async def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def connect(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """TC_CLIENT_CONNECT: the coordinator is here; or take a key."""
     name, epoch = "tcClientConnectResponse", None
     try:
@@ -122,7 +122,9 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
         connection.send(name, request_id=body.request_id, epoch=epoch)
 
 
-def new(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
+def new(
+    connection: Connection, body: Proto, trailer: memoryview
+) -> Coroutine[Any, Any, None] | None:
     """NEW_TXN: begin one, under the key of this connection if it has taken one."""
     if _ROOM in connection.state:
         return _new_of_key(connection, body)
@@ -157,13 +159,13 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
         connection.write([txn_frame(name, body.request_id, begun["txn"])])
 
 
-def add_partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
+def add_partitions(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """ADD_PARTITION_TO_TXN: register topics that the client will send to."""
     places = ((name, None) for name in body.partitions)
     _register(connection, "addPartitionToTxnResponse", body, PRODUCE, places)
 
 
-def add_subscriptions(connection: Connection, body: Proto, rest: memoryview) -> None:
+def add_subscriptions(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """ADD_SUBSCRIPTION_TO_TXN: register subscriptions for its acknowledgements."""
     places = ((each.topic, each.subscription) for each in body.subscription)
     _register(connection, "addSubscriptionToTxnResponse", body, CONSUME, places)
@@ -178,15 +180,15 @@ def _register(
 ) -> None:
     def want(on_answer: OnTxnAnswer) -> None:
         places = [Place(name_of(topic), subscription) for topic, subscription in resources]
-        for place in places:
-            connection.may(action, place.name.topic)
+        for resource in places:
+            connection.may(action, resource.name.topic)
         registration = RegisterInTxn(_named(body), connection.uid, places)
         connection.listener.wanted.register(registration, on_answer)
 
     _wanted(connection, name, body, want)
 
 
-def end(connection: Connection, body: Proto, rest: memoryview) -> None:
+def end(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """END_TXN: commit or abort. The answer means that the decision is durable."""
 
     def want(on_answer: OnTxnAnswer) -> None:

@@ -53,7 +53,7 @@ class Frame(NamedTuple):
 
     kind: int
     body: Proto
-    rest: memoryview
+    trailer: memoryview
 
 
 class MessageParts(NamedTuple):
@@ -92,8 +92,8 @@ class FrameDecoder:
         """The size of the incomplete frame in bytes; 0 without one."""
         if len(self._have) < 4:
             return 4 if self._have else 0
-        wanted: int = _SIZE.unpack_from(self._have)[0]
-        return min(wanted, self._ack_bytes_max) + 4
+        size: int = _SIZE.unpack_from(self._have)[0]
+        return min(size, self._ack_bytes_max) + 4
 
     def allow(self, bytes_max: int) -> None:
         """Allow frames of another size from now on, and large acknowledgements."""
@@ -183,10 +183,10 @@ def _count(data: bytes, kind: int, tag: int) -> int:
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
     """The position after a number, and the number. Raises InvalidMessage."""
     number = shift = 0
-    for place in range(at, min(at + 10, len(data))):
-        number |= (data[place] & 127) << shift
-        if data[place] < 128:
-            return place + 1, number
+    for position in range(at, min(at + 10, len(data))):
+        number |= (data[position] & 127) << shift
+        if data[position] < 128:
+            return position + 1, number
         shift += 7
     raise InvalidMessage("a command that cannot be read")
 
@@ -207,29 +207,29 @@ def decode_frame(frame: memoryview) -> Frame:
     return Frame(kind, getattr(command, name), frame[4 + size :])
 
 
-def split_message(rest: memoryview) -> MessageParts:
+def split_message(trailer: memoryview) -> MessageParts:
     """The metadata and payload of a message.
 
     raises: ChecksumMismatch, InvalidMessage, LimitExceeded; the connection can continue
     """
-    if bytes(rest[:2]) == MAGIC:
-        if len(rest) < 6:
+    if bytes(trailer[:2]) == MAGIC:
+        if len(trailer) < 6:
             raise InvalidMessage("a message without its checksum")
-        (told,) = _SIZE.unpack_from(rest, 2)
-        rest = rest[6:]
-        if crc32c(rest) != told:
+        (checksum,) = _SIZE.unpack_from(trailer, 2)
+        trailer = trailer[6:]
+        if crc32c(trailer) != checksum:
             raise ChecksumMismatch("the checksum of a message is wrong")
-    if len(rest) < 4:
+    if len(trailer) < 4:
         raise InvalidMessage("a message without metadata")
-    (size,) = _SIZE.unpack_from(rest)
-    if size > len(rest) - 4:
-        raise InvalidMessage(f"metadata of {size} bytes in {len(rest)}")
+    (size,) = _SIZE.unpack_from(trailer)
+    if size > len(trailer) - 4:
+        raise InvalidMessage(f"metadata of {size} bytes in {len(trailer)}")
     try:
-        metadata = MessageMetadata.FromString(rest[4 : 4 + size])
+        metadata = MessageMetadata.FromString(trailer[4 : 4 + size])
     except DecodeError as error:
         raise InvalidMessage("metadata that cannot be read") from error
     check(metadata)
-    return MessageParts(metadata, rest[4 + size :])
+    return MessageParts(metadata, trailer[4 + size :])
 
 
 def encode_command(name: str, /, **fields: object) -> bytes:
@@ -275,7 +275,7 @@ def receipt_frame(
     highest:       0 is left out
     ledger, entry: -1 is written as the protocol's unsigned numbers write it
     """
-    place = b"\x08%b\x10%b\x18%b" % (
+    message_id = b"\x08%b\x10%b\x18%b" % (
         varint(ledger & NO_REQUEST),
         varint(entry & NO_REQUEST),
         varint(partition & NO_REQUEST),
@@ -283,8 +283,8 @@ def receipt_frame(
     body = b"\x08%b\x10%b\x1a%b%b" % (
         varint(producer),
         varint(sequence),
-        varint(len(place)),
-        place,
+        varint(len(message_id)),
+        message_id,
     )
     if highest:
         body += b"\x20" + varint(highest)

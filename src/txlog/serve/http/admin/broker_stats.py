@@ -37,9 +37,9 @@ def topics_of_broker(
 ) -> dict[str, object]:
     """Figures of all topics, by namespace and bundle."""
     out: dict[str, Any] = {}
-    for name, found in _all(client, rates, now_ms, publishers):
+    for name, figures in _all(client, rates, now_ms, publishers):
         bundles = out.setdefault(f"{name.tenant}/{name.namespace}", {BUNDLE: {"persistent": {}}})
-        bundles[BUNDLE]["persistent"][f"persistent://{name.full}"] = found
+        bundles[BUNDLE]["persistent"][f"persistent://{name.full}"] = figures
     return out
 
 
@@ -49,18 +49,20 @@ def metrics_of_broker(
 ) -> list[dict[str, object]]:
     """Figures of each namespace; /metrics has more, for Prometheus."""
     sums: dict[str, dict[str, float]] = {}
-    for name, found in _all(client, rates, now_ms, publishers):
+    for name, figures in _all(client, rates, now_ms, publishers):
         into = sums.setdefault(f"{name.tenant}/{name.namespace}", {})
-        subscriptions = found["subscriptions"].values()
+        subscriptions = figures["subscriptions"].values()
         row = {
-            **{ours: found[theirs] for ours, theirs in _SUMS.items()},
-            "brk_no_of_producers": len(found["publishers"]),
+            **{ours: figures[theirs] for ours, theirs in _SUMS.items()},
+            "brk_no_of_producers": len(figures["publishers"]),
             "brk_no_of_subscriptions": len(subscriptions),
-            "brk_no_of_consumers": sum(len(one["consumers"]) for one in subscriptions),
-            "brk_msg_backlog": sum(one["msgBacklog"] for one in subscriptions),
+            "brk_no_of_consumers": sum(
+                len(subscription["consumers"]) for subscription in subscriptions
+            ),
+            "brk_msg_backlog": sum(subscription["msgBacklog"] for subscription in subscriptions),
         }
-        for what, value in row.items():
-            into[what] = into.get(what, 0) + value
+        for metric, value in row.items():
+            into[metric] = into.get(metric, 0) + value
     return [
         {"metrics": row, "dimensions": {"namespace": namespace}} for namespace, row in sums.items()
     ]
@@ -75,9 +77,11 @@ def load_report(
     addresses: dict[str, str],
 ) -> dict[str, object]:
     """The figures that a load balancer needs: the load of this server."""
-    all_of = [found for _, found in _all(client, rates, now_ms, publishers)]
-    subscriptions = [one for found in all_of for one in found["subscriptions"].values()]
-    rate = {theirs: sum(found[theirs] for found in all_of) for theirs in _SUMS.values()}
+    all_of = [figures for _, figures in _all(client, rates, now_ms, publishers)]
+    subscriptions = [
+        subscription for figures in all_of for subscription in figures["subscriptions"].values()
+    ]
+    rate = {theirs: sum(figures[theirs] for figures in all_of) for theirs in _SUMS.values()}
     del rate["storageSize"]
     return {
         "loadReportType": "LocalBrokerData",
@@ -90,7 +94,7 @@ def load_report(
         "numTopics": len(all_of),
         "numBundles": 1,
         "numProducers": len(publishers),
-        "numConsumers": sum(len(one["consumers"]) for one in subscriptions),
+        "numConsumers": sum(len(subscription["consumers"]) for subscription in subscriptions),
         "bundles": [BUNDLE],
         "lastUpdate": now_ms,
     }
@@ -113,11 +117,11 @@ def _all(
 ) -> list[tuple[TopicName, dict[str, Any]]]:
     """The figures of each topic, one read of the store each: other calls run in between."""
     of_topic: dict[str, list[ProducerStats]] = {}
-    for one in publishers:
-        of_topic.setdefault(one.topic, []).append(one)
+    for publisher in publishers:
+        of_topic.setdefault(publisher.topic, []).append(publisher)
     out = []
     for name in names(client):
-        mine = of_topic.get(name.full, ())
+        of_this_topic = of_topic.get(name.full, ())
         with suppress(TopicNotFound):  # it was deleted meanwhile
-            out.append((name, stats(client, name, rates, now_ms, mine, ())))
+            out.append((name, stats(client, name, rates, now_ms, of_this_topic, ())))
     return out

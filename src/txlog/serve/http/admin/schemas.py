@@ -76,23 +76,23 @@ def delete_schema(client: Client, topic: TopicName, force: bool = False) -> dict
 @endpoint("POST", f"{SCHEMAS}/compatibility", LOOK)
 def test_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """Check whether a schema would be accepted."""
-    given = _given(body)
-    found = client.admin.get_schema_policies(topic.full)["policies"]
+    schema_to_test = _given(body)
+    policies = client.admin.get_schema_policies(topic.full)["policies"]
     try:
-        client.topic(topic.full).schemas.test(given)
+        client.topic(topic.full).schemas.test(schema_to_test)
         is_fit = True
     except IncompatibleSchema:
         is_fit = False
-    strategy = str(found["compatibility"]).upper()
+    strategy = str(policies["compatibility"]).upper()
     return {"compatibility": is_fit, "schemaCompatibilityStrategy": strategy}
 
 
 @endpoint("POST", f"{SCHEMAS}/version", LOOK)
 def version_of_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """The version of a schema that the topic has."""
-    wanted = _given(body)
+    schema_to_find = _given(body)
     for row in _rows(client, topic):
-        if Schema(row["type"], row["definition"]) == wanted:
+        if Schema(row["type"], row["definition"]) == schema_to_find:
             return {"version": row["version"]}
     raise NotFound(f"topic {topic.short} has no such schema", topic=topic.short)
 
@@ -113,18 +113,18 @@ def _written(row: SchemaRow) -> dict[str, object]:
 
 
 def _given(body: object) -> Schema:
-    given: dict[str, Any] = members(body)
-    kind, text = given.get("type"), given.get("schema", "")
-    properties = given.get("properties") or {}
+    fields: dict[str, Any] = members(body)
+    kind, text = fields.get("type"), fields.get("schema", "")
+    properties = fields.get("properties") or {}
     if not isinstance(kind, str) or not isinstance(text, str):
         raise InvalidArgument('a schema is written {"type": "AVRO", "schema": "..."}')
     if not isinstance(properties, dict) or not all(
-        isinstance(one, str) for one in properties.values()
+        isinstance(item, str) for item in properties.values()
     ):
         raise InvalidArgument("the properties of a schema are texts")
     kind = kind.lower()
     data = key_value_of(text) if kind == KEY_VALUE else text.encode(errors="surrogatepass")
-    found = named_schema(kind, data, properties)
-    if found is None:
+    parsed = named_schema(kind, data, properties)
+    if parsed is None:
         raise InvalidArgument(f"a schema of type {kind} needs a definition")
-    return found
+    return parsed

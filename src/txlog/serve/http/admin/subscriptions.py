@@ -84,15 +84,15 @@ def _position(client: Client, body: object) -> Where:
     """The place that a body says, as Pulsar writes ids."""
     if body in ("latest", "earliest"):
         return END if body == "latest" else START
-    given = members(body)
-    ledger = given.get("ledgerId")
+    fields = members(body)
+    ledger = fields.get("ledgerId")
     if ledger is None or ledger == _ENDS_OF_TIME:
         return END
     if ledger == -1:
         return START
-    is_behind = bool(given.get("isExcluded"))
-    place = store_id(client, given, is_last=is_behind)
-    return Bound("after" if is_behind else "id", place)
+    is_behind = bool(fields.get("isExcluded"))
+    message_id = store_id(client, fields, is_last=is_behind)
+    return Bound("after" if is_behind else "id", message_id)
 
 
 # --- peeking ---------------------------------------------------------------------------------
@@ -102,18 +102,18 @@ def _position(client: Client, body: object) -> Where:
 def peek(client: Client, topic: TopicName, subscription: str, number: int) -> MessageAnswer:
     """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
     client.subscription(str(topic), subscription)
-    wanted = Range(kind="unacked", subscription=subscription)
-    return _nth(client, topic, wanted, number)
+    unacked = Range(kind="unacked", subscription=subscription)
+    return _nth(client, topic, unacked, number)
 
 
 @endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME, is_slow=True)
 def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> MessageAnswer:
     """A message by its id."""
-    place = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
-    found = _nth(client, topic, Range(start=Bound("id", place), stop=END), 1)
-    if found.message.message_id != place:
+    message_id = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    answer = _nth(client, topic, Range(start=Bound("id", message_id), stop=END), 1)
+    if answer.message.message_id != message_id:
         raise MessageNotFound(f"topic {topic} has no message {ledger}:{entry}")
-    return found
+    return answer
 
 
 @endpoint("GET", f"{TOPIC}/examinemessage", CONSUME, is_slow=True)
@@ -127,18 +127,18 @@ def examine(
     return _nth(client, topic, Range(start=bound, stop=END), 1)
 
 
-def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> MessageAnswer:
+def _nth(client: Client, topic: TopicName, bounds: Range, number: int) -> MessageAnswer:
     if number < 1:
         raise InvalidArgument(f"{number} is not a place, they count from 1", code=203)
     only = None if topic.partition is None else [topic.partition]
     seen = 0
-    for table in client.read(topic.full, range=wanted, partitions=only, limit=number):
+    for table in client.read(topic.full, range=bounds, partitions=only, limit=number):
         if seen + table.num_rows >= number:
             row = table.slice(number - seen - 1, 1)
             check_size(row)
-            [found] = messages(row)
-            assert found.message_id is not None
-            return MessageAnswer(found, pulsar_id_text(client, found.message_id))
+            [message] = messages(row)
+            assert message.message_id is not None
+            return MessageAnswer(message, pulsar_id_text(client, message.message_id))
         seen += table.num_rows
     raise MessageNotFound(f"topic {topic} has only {seen} such messages")
 
@@ -146,16 +146,16 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Messag
 @endpoint("POST", f"{SUBSCRIPTION}/analyzeBacklog", LOOK)
 def analyze_backlog(client: Client, topic: TopicName, subscription: str) -> dict[str, object]:
     """The backlog of a subscription; a store filters nothing."""
-    found = client.subscription(str(topic), subscription).describe()
+    described = client.subscription(str(topic), subscription).describe()
     parts = [
         row
-        for row in found["partition_list"]
+        for row in described["partition_list"]
         if topic.partition is None or row["partition"] == topic.partition
     ]
     count = sum(row["backlog"] for row in parts)
     zeros = [
-        f"filter{what}{unit}"
-        for what in ("Rejected", "Rescheduled")
+        f"filter{outcome}{unit}"
+        for outcome in ("Rejected", "Rescheduled")
         for unit in ("Entries", "Messages")
     ]
     return {

@@ -33,8 +33,8 @@ def delayed(
     table = client.topic(str(topic)).delayed(subscription, limit=min(limit, LISTED_MAX))
     out: list[dict[str, object]] = []
     for row in table.drop_columns(["txn_most", "txn_least", "key"]).to_pylist():
-        place = MessageId(row.pop("ledger"), row.pop("entry"), row.pop("index") or 0)
-        out.append({"message_id": place, **row})
+        message_id = MessageId(row.pop("ledger"), row.pop("entry"), row.pop("index") or 0)
+        out.append({"message_id": message_id, **row})
     return out
 
 
@@ -63,13 +63,13 @@ def cancel(client: Client, topic: TopicName, body: object) -> object:
 
 
 def _which(body: object) -> dict[str, Any]:
-    given = members(body)
-    unknown = given.keys() - {"ids", "before", "all", "subscription"}
+    fields = members(body)
+    unknown = fields.keys() - {"ids", "before", "all", "subscription"}
     if unknown:
         raise InvalidArgument(f"the body has an unknown member: {min(unknown)}")
-    if given.get("ids") is not None:
-        given["ids"] = [MessageId.parse(str(one)) for one in given["ids"]]
-    return given
+    if fields.get("ids") is not None:
+        fields["ids"] = [MessageId.parse(str(text)) for text in fields["ids"]]
+    return fields
 
 
 @endpoint("GET", f"{TOPIC}/watermark", LOOK)

@@ -28,59 +28,59 @@ from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.topics import count_partitions
 
 
-def pulsar_id(client: Client, place: MessageId | None, partition: int) -> dict[str, object]:
+def pulsar_id(client: Client, message_id: MessageId | None, partition: int) -> dict[str, object]:
     """An id by Pulsar's names; -1 for none."""
-    if place is None:
+    if message_id is None:
         return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
-    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    ledger, entry = client._ask(lambda view: _on_wire(view, message_id))
     return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}
 
 
-def pulsar_id_text(client: Client, place: MessageId) -> str:
+def pulsar_id_text(client: Client, message_id: MessageId) -> str:
     """An id as `LEDGER:ENTRY`."""
-    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    ledger, entry = client._ask(lambda view: _on_wire(view, message_id))
     return f"{ledger}:{entry}"
 
 
-def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
+def _on_wire(view: View, message_id: MessageId) -> tuple[int, int]:
     """The id of a message alone, whatever batch it was sent in."""
-    alone = place.ledger, place.entry * ids.STEP
-    number = ids.partition_of(view, MessageIdData(ledgerId=place.ledger, entryId=0))
+    alone = message_id.ledger, message_id.entry * ids.STEP
+    number = ids.partition_of(view, MessageIdData(ledgerId=message_id.ledger, entryId=0))
     span = None
     if number is not None:
-        span = ids.span_at(view, number, place.ledger, place.entry, place.index)
+        span = ids.span_at(view, number, message_id.ledger, message_id.entry, message_id.index)
     if span is None or (span.size == 1 and not span.inner):
         return alone
-    found = ids.wire_id(span, span.at(place), 0, is_alone=True)
-    return found.ledgerId, found.entryId
+    wire_id = ids.wire_id(span, span.at(message_id), 0, is_alone=True)
+    return wire_id.ledgerId, wire_id.entryId
 
 
-def store_id(client: Client, given: dict[str, Any], *, is_last: bool) -> MessageId:
+def store_id(client: Client, fields: dict[str, Any], *, is_last: bool) -> MessageId:
     """The message that an id names; for the id of a batch, its first or its last message.
 
     raises: InvalidArgument, MessageNotFound
     """
-    ledger, entry = integer(given.get("ledgerId")), integer(given.get("entryId"))
+    ledger, entry = integer(fields.get("ledgerId")), integer(fields.get("entryId"))
     if not 0 <= ledger < 1 << 63 or not 0 <= entry < 1 << 63:
         raise MessageNotFound(f"there is no message {ledger}:{entry}")
     wire = MessageIdData(ledgerId=ledger, entryId=entry)
-    if integer(given.get("batchIndex", -1)) >= 0:
-        wire.batch_index = given["batchIndex"]
-    found = client._ask(lambda view: _named(view, wire, is_last))
-    if found is None:
+    if integer(fields.get("batchIndex", -1)) >= 0:
+        wire.batch_index = fields["batchIndex"]
+    message_id = client._ask(lambda view: _named(view, wire, is_last))
+    if message_id is None:
         raise MessageNotFound(
             f"there is no message {ledger}:{entry}",
             hint=f"ids are those that Pulsar's clients get, with steps of {ids.STEP}",
         )
-    return found
+    return message_id
 
 
 def _named(view: View, wire: Proto, is_last: bool) -> MessageId | None:
     number = ids.partition_of(view, wire)
-    found = None if number is None else ids.target_of(view, number, wire)
-    if found is None:
+    target = None if number is None else ids.target_of(view, number, wire)
+    if target is None:
         return None
-    return found.span.id(found.at if found.is_one or is_last else 0)
+    return target.span.id(target.at if target.is_one or is_last else 0)
 
 
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -211,8 +211,8 @@ class _TopicView:
             name: client.subscription(str(topic), name).describe() for name in names
         }
         self._parts_of = {
-            name: {row["partition"]: row for row in one["partition_list"]}
-            for name, one in self.subscriptions.items()
+            name: {row["partition"]: row for row in described["partition_list"]}
+            for name, described in self.subscriptions.items()
         }
 
     def parts(self, partition: int | None) -> list[TopicPartition]:
@@ -265,8 +265,10 @@ def partitioned_stats(
     parts: dict[str, object] = {}
     if perPartition:
         for number in range(count):
-            one = TopicName(topic.tenant, topic.namespace, topic.name, number)
-            parts[full(one)] = _stats(looked, one, rates, now_ms, publishers, subscribers)
+            partition = TopicName(topic.tenant, topic.namespace, topic.name, number)
+            parts[full(partition)] = _stats(
+                looked, partition, rates, now_ms, publishers, subscribers
+            )
     out["partitions"] = parts
     return out
 
@@ -280,9 +282,9 @@ def _stats(
     subscribers: Sequence[ConsumerStats] = (),
 ) -> dict[str, Any]:
     here = [
-        one
-        for one in subscribers
-        if one.topic == topic.full and topic.partition in (None, one.partition)
+        row
+        for row in subscribers
+        if row.topic == topic.full and topic.partition in (None, row.partition)
     ]
     parts = looked.parts(topic.partition)
     messages = sum(row["messages"] for row in parts)
@@ -291,14 +293,14 @@ def _stats(
     subscriptions = {
         name: _subscription(looked, topic.partition, name, here) for name in looked.subscriptions
     }
-    for name, one in subscriptions.items():
-        backlog: Any = one["msgBacklog"]
-        one["backlogSize"] = round(backlog * average)
+    for name, figures in subscriptions.items():
+        backlog: Any = figures["msgBacklog"]
+        figures["backlogSize"] = round(backlog * average)
         done = messages - backlog  # how many it has acknowledged
-        one["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
-        one["msgThroughputOut"] = pace * average
-    out: list[Any] = [one["msgRateOut"] for one in subscriptions.values()]
-    behind: list[Any] = [one["backlogSize"] for one in subscriptions.values()]
+        figures["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
+        figures["msgThroughputOut"] = pace * average
+    out: list[Any] = [figures["msgRateOut"] for figures in subscriptions.values()]
+    backlogs: list[Any] = [figures["backlogSize"] for figures in subscriptions.values()]
     return {
         "msgRateIn": rates.of(f"{full(topic)} messages", messages, now_ms),
         "msgThroughputIn": rates.of(f"{full(topic)} bytes", size, now_ms),
@@ -311,12 +313,12 @@ def _stats(
         "averageMsgSize": average,
         "msgChunkPublished": False,
         "storageSize": size + sum(row["sidecar_bytes"] for row in parts),
-        "backlogSize": max(behind, default=0),
+        "backlogSize": max(backlogs, default=0),
         "ongoingTxnCount": sum(row["open_txns"] for row in parts),
         "publishers": [
-            _publisher(one, rates, now_ms)
-            for one in publishers
-            if one.topic == topic.full and topic.partition in (None, one.partition)
+            _publisher(row, rates, now_ms)
+            for row in publishers
+            if row.topic == topic.full and topic.partition in (None, row.partition)
         ],
         "waitingPublishers": 0,
         "subscriptions": subscriptions,
@@ -327,32 +329,32 @@ def _stats(
     }
 
 
-def _publisher(one: ProducerStats, rates: Rates, now_ms: int) -> dict[str, object]:
-    key = f"{one.topic} {one.partition} {one.name} {one.peer} {one.number}"
+def _publisher(producer: ProducerStats, rates: Rates, now_ms: int) -> dict[str, object]:
+    key = f"{producer.topic} {producer.partition} {producer.name} {producer.peer} {producer.number}"
     return {
-        "accessMode": one.mode,
-        "msgRateIn": rates.of(f"{key} messages", one.messages, now_ms),
-        "msgThroughputIn": rates.of(f"{key} bytes", one.payload_bytes, now_ms),
-        "averageMsgSize": one.payload_bytes / one.messages if one.messages else 0.0,
+        "accessMode": producer.mode,
+        "msgRateIn": rates.of(f"{key} messages", producer.messages, now_ms),
+        "msgThroughputIn": rates.of(f"{key} bytes", producer.payload_bytes, now_ms),
+        "averageMsgSize": producer.payload_bytes / producer.messages if producer.messages else 0.0,
         "chunkedMessageRate": 0.0,
-        "producerId": one.number,
-        "producerName": one.name,
-        "address": one.peer,
-        "connectedSince": str(one.since_ms),
-        "clientVersion": one.version,
+        "producerId": producer.number,
+        "producerName": producer.name,
+        "address": producer.peer,
+        "connectedSince": str(producer.since_ms),
+        "clientVersion": producer.version,
         "supportsPartialProducer": False,
-        "metadata": dict(one.metadata),
+        "metadata": dict(producer.metadata),
     }
 
 
 def _subscription(
     looked: _TopicView, partition: int | None, name: str, subscribers: Sequence[ConsumerStats]
 ) -> dict[str, object]:
-    found, parts = looked.subscriptions[name], looked.parts_of(name, partition)
+    described, parts = looked.subscriptions[name], looked.parts_of(name, partition)
     leased = sum(row["leased"] for row in parts)
-    live = [row for row in found["consumer_list"] if row["alive"]]
+    live = [row for row in described["consumer_list"] if row["alive"]]
     names: dict[int | None, str] = {row["consumer"]: row["name"] for row in live}
-    names |= {one.consumer: one.name for one in subscribers}
+    names |= {consumer.consumer: consumer.name for consumer in subscribers}
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
@@ -363,13 +365,13 @@ def _subscription(
         "msgInReplay": 0,
         "unackedMessages": leased,
         "blockedSubscriptionOnUnackedMsgs": False,
-        "type": TYPES.get(found["type"], found["type"]),
+        "type": TYPES.get(described["type"], described["type"]),
         "activeConsumerName": next(
             (names[row["consumer"]] for row in live if row["active_list"]), None
         ),
         "msgRateExpired": 0.0,
-        "lastAckedTimestamp": found["last_ack_time"] or 0,
-        "consumers": [one for row in live for one in _consumers(row, subscribers)],
+        "lastAckedTimestamp": described["last_ack_time"] or 0,
+        "consumers": [consumer for row in live for consumer in _consumers(row, subscribers)],
         "isDurable": True,
         "isReplicated": False,
         "pendingAcks": sum(row["pending_acks"] for row in parts),
@@ -389,18 +391,18 @@ def _consumers(
         "msgThroughputOut": 0.0,
         "metadata": {"pid": str(row["pid"])},
     }
-    ours = [one for one in subscribers if one.consumer == row["consumer"]]
-    if not ours:
+    connected = [consumer for consumer in subscribers if consumer.consumer == row["consumer"]]
+    if not connected:
         yield usual
-    for one in ours:
+    for consumer in connected:
         yield usual | {
-            "consumerName": one.name,
-            "unackedMessages": one.unacked,
-            "connectedSince": str(one.since_ms),
-            "availablePermits": one.permits,
-            "address": one.peer,
-            "clientVersion": one.version,
-            "metadata": dict(one.metadata),
+            "consumerName": consumer.name,
+            "unackedMessages": consumer.unacked,
+            "connectedSince": str(consumer.since_ms),
+            "availablePermits": consumer.permits,
+            "address": consumer.peer,
+            "clientVersion": consumer.version,
+            "metadata": dict(consumer.metadata),
         }
 
 
@@ -413,8 +415,12 @@ def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
 @endpoint("GET", f"{TOPIC}/internal-info", LOOK, is_aside=True)
 def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition, as Pulsar's metadata has them."""
-    found = internal_stats(client, topic)
-    return {"version": 0, "ledgers": found["ledgers"], "cursors": found["cursors"]}
+    stats_of_topic = internal_stats(client, topic)
+    return {
+        "version": 0,
+        "ledgers": stats_of_topic["ledgers"],
+        "cursors": stats_of_topic["cursors"],
+    }
 
 
 @endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_aside=True)
@@ -429,7 +435,8 @@ def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, ob
     return {
         "metadata": {"partitions": number, "deleted": False},
         "partitions": {
-            full(one): _internal(looked, one, files.get(one.partition, [])) for one in parts
+            full(partition): _internal(looked, partition, files.get(partition.partition, []))
+            for partition in parts
         },
     }
 
@@ -443,7 +450,7 @@ def _internal(
         number = row["ledger"]
         if number is None or row["sidecar"] or row["log"] is not None:
             continue
-        one = ledgers.setdefault(
+        ledger = ledgers.setdefault(
             number,
             {
                 "ledgerId": number,
@@ -453,9 +460,9 @@ def _internal(
                 "underReplicated": False,
             },
         )
-        one["entries"] += row["rows"] or 0
-        one["size"] += row["size_bytes"] or 0
-        one["offloaded"] |= "://" in (row["file"] or "")
+        ledger["entries"] += row["rows"] or 0
+        ledger["size"] += row["size_bytes"] or 0
+        ledger["offloaded"] |= "://" in (row["file"] or "")
     last = max((row["last"] for row in parts if row["last"] is not None), default=None)
     entries, size = (
         sum(row["messages"] for row in parts),
@@ -482,9 +489,11 @@ def _internal(
 
 
 def _cursor(part: SubscriptionPartition) -> dict[str, object]:
-    place = part["mark_delete"]
+    position = part["mark_delete"]
     return {
-        "markDeletePosition": "-1:-1" if place is None else f"{place.ledger}:{place.entry}",
+        "markDeletePosition": "-1:-1"
+        if position is None
+        else f"{position.ledger}:{position.entry}",
         "readPosition": "",
         "waitingReadOp": False,
         "pendingReadOps": 0,
@@ -505,18 +514,18 @@ def _cursor(part: SubscriptionPartition) -> dict[str, object]:
 @endpoint("GET", f"{TOPIC}/lastMessageId", CONSUME)
 def last_message_id(client: Client, topic: TopicName) -> dict[str, object]:
     """The id of the last message of a topic that is not partitioned, or of a partition."""
-    found = client.describe_topic(str(topic))
-    if topic.partition is None and found["partitions"] > 1:
+    described = client.describe_topic(str(topic))
+    if topic.partition is None and described["partitions"] > 1:
         raise InvalidArgument(f"{topic.short} is partitioned", hint="name a partition")
-    last = found["partition_list"][topic.partition or 0]["last"]
+    last = described["partition_list"][topic.partition or 0]["last"]
     return pulsar_id(client, last, -1 if topic.partition is None else topic.partition)
 
 
 @endpoint("GET", f"{TOPIC}/messageid/{{timestamp}}", CONSUME)
 def message_id_at(client: Client, topic: TopicName, timestamp: int) -> dict[str, object]:
     """The first message that became visible at an instant or later."""
-    wanted = Range(start=Bound("time", timestamp))
-    for message in client.reader(str(topic), wanted.start):
+    bounds = Range(start=Bound("time", timestamp))
+    for message in client.reader(str(topic), bounds.start):
         return pulsar_id(client, message.message_id, message.partition)
     return pulsar_id(client, None, topic.partition or 0)
 
@@ -557,13 +566,13 @@ def offload(
         )
     if not to and len(places) > 1:
         raise InvalidArgument("say where to, as to=NAME", hint="see --offload-to")
-    place = places.get(to) if to else next(iter(places.values()))
-    if place is None:
+    address = places.get(to) if to else next(iter(places.values()))
+    if address is None:
         raise NotAllowed(
             f"there is no place {to[:80]!r} for offloads",
             hint="its operator names places by --offload-to",
         )
-    answer = client.admin.offload(topic.full, place, topic.partition)
+    answer = client.admin.offload(topic.full, address, topic.partition)
     return {**answer, "place": to or next(iter(places))}
 
 

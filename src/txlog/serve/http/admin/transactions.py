@@ -86,29 +86,30 @@ def transaction_metadata(client: Client, txn: TxnId) -> dict[str, object]:
 
 
 def _renamed(client: Client, txn: TxnId) -> dict[str, object]:
-    found = client.admin.transaction_metadata(txn)
+    metadata = client.admin.transaction_metadata(txn)
     return {
-        "txnId": str(found["txn"]),
-        "status": found["status"].upper(),
-        "openTimestamp": found["open_time"],
-        "timeoutAt": found["timeout_ms"],
-        "owner": found["owner"],
+        "txnId": str(metadata["txn"]),
+        "status": metadata["status"].upper(),
+        "openTimestamp": metadata["open_time"],
+        "timeoutAt": metadata["timeout_ms"],
+        "owner": metadata["owner"],
         "producedPartitions": {
-            _place(client, place): camel(row) for place, row in found["produced_partitions"].items()
+            _place(client, partition): camel(row)
+            for partition, row in metadata["produced_partitions"].items()
         },
         "ackedPartitions": {
-            _place(client, place): {name: camel(row) for name, row in rows.items()}
-            for place, rows in found["acked_partitions"].items()
+            _place(client, partition): {name: camel(row) for name, row in rows.items()}
+            for partition, rows in metadata["acked_partitions"].items()
         },
-        "transactionKey": found["transaction_key"],
-        "epoch": found["epoch"],
-        "waiting": found["waiting_list"],
+        "transactionKey": metadata["transaction_key"],
+        "epoch": metadata["epoch"],
+        "waiting": metadata["waiting_list"],
     }
 
 
-def _place(client: Client, place: str) -> str:
+def _place(client: Client, partition: str) -> str:
     """A partition of ours, such as `orders/0`, as Pulsar names it."""
-    topic = TopicName.parse(place, allow_partition=True)
+    topic = TopicName.parse(partition, allow_partition=True)
     with suppress(TopicNotFound):
         if client.describe_topic(topic.full)["partitions"] == 1:
             return full(topic.topic)
@@ -170,8 +171,8 @@ def position_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, ledger: int, entry: int
 ) -> object:
     """Whether a transaction holds a message of a subscription."""
-    place = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
-    return camel(client.admin.position_in_pending_ack(str(topic), subscription, place))
+    message_id = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    return camel(client.admin.position_in_pending_ack(str(topic), subscription, message_id))
 
 
 def camel(row: object) -> object:
@@ -179,13 +180,13 @@ def camel(row: object) -> object:
     if isinstance(row, dict):
         return {_camel(name): camel(value) for name, value in row.items()}
     if isinstance(row, list):
-        return [camel(one) for one in row]
+        return [camel(item) for item in row]
     return row
 
 
 def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 # --- keys ------------------------------------------------------------------------------------

@@ -143,16 +143,16 @@ def count_values(data: bytes) -> int:
 def parse_json(data: bytes) -> object:
     """Parse JSON. Raises InvalidArgument, also for text that UTF-8 cannot encode."""
     try:
-        found = json.loads(data.decode())
+        value = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from error
     if _SURROGATE.search(data) is not None:
         try:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             text = "the body has half of a surrogate pair, such as a lone \\ud83d"
             raise InvalidArgument(text, hint="a text was cut within a character") from None
-    return found
+    return value
 
 
 async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
@@ -174,9 +174,9 @@ async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def to_json(found: object) -> bytes:
+def to_json(value: object) -> bytes:
     """An answer as JSON; ids as their text."""
-    return orjson.dumps(found, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _plain(value: object) -> object:
@@ -187,13 +187,13 @@ def _plain(value: object) -> object:
     raise TypeError(f"no JSON of {type(value).__name__}")
 
 
-def response_for(found: object) -> Response:
+def response_for(result: object) -> Response:
     """The response for the value that an endpoint returned: 204 for None."""
-    if found is None:
+    if result is None:
         return Response(status_code=204)
-    if isinstance(found, MessageAnswer):
-        return message_response(found)
-    return Response(to_json(found), media_type="application/json")
+    if isinstance(result, MessageAnswer):
+        return message_response(result)
+    return Response(to_json(result), media_type="application/json")
 
 
 def status_of(error: TxlogError) -> int:
@@ -217,13 +217,13 @@ def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, objec
             hint="txlog verify says more on its machine",
             code=error.code,
         )
-    said = error.as_dict()
+    fields = error.as_dict()
     if hides_names and isinstance(error, NotFound):
-        said["hint"] = None
-    for name, value in said.items():
+        fields["hint"] = None
+    for name, value in fields.items():
         if isinstance(value, int) and value not in _INT64:
-            said[name] = str(value)
-    return {"reason": said.pop("message"), **said}
+            fields[name] = str(value)
+    return {"reason": fields.pop("message"), **fields}
 
 
 def response_of(
@@ -232,8 +232,8 @@ def response_of(
     """The response for an error; status: instead of its own; hides_names: as in `error_of`."""
     status = status_of(error) if status is None else status
     headers = {"Retry-After": "1"} if status in (429, 503) else None
-    said = error_of(error, hides_names=hides_names)
-    return Response(to_json(said), status, headers, "application/json")
+    fields = error_of(error, hides_names=hides_names)
+    return Response(to_json(fields), status, headers, "application/json")
 
 
 # --- a message ---------------------------------------------------------------------------------
@@ -254,11 +254,11 @@ def check_size(table: pa.Table) -> None:
             )
 
 
-def message_response(found: MessageAnswer) -> Response:
+def message_response(answer: MessageAnswer) -> Response:
     """The response for a message; text that no header can hold is percent-encoded."""
-    message = found.message
+    message = answer.message
     headers = {
-        f"{HEADER}Message-ID": found.place,
+        f"{HEADER}Message-ID": answer.place,
         f"{HEADER}publish-time": _instant(message.publish_time),
     }
     if message.event_time is not None:

@@ -342,9 +342,13 @@ def _size_of(headers: Headers) -> int:
     return BODY_MAX if "transfer-encoding" in headers else 0
 
 
-def _is_ours(named: str, host: str) -> bool:
+def _is_ours(host_header: str, host: str) -> bool:
     """Whether a host is an address, localhost, or the name that the server was given."""
-    name = named.rpartition(":")[0] if not named.endswith("]") and ":" in named else named
+    name = (
+        host_header.rpartition(":")[0]
+        if not host_header.endswith("]") and ":" in host_header
+        else host_header
+    )
     name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
     if name in ("localhost", host.lower()):
         return True

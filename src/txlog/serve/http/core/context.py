@@ -58,19 +58,21 @@ class Rates:
         name:  of the counter
         value: its current value
         """
-        looks = [one for one in self._known.get(name, ()) if 0 <= now_ms - one[0] <= KEPT_MS]
-        old = next((one for one in reversed(looks) if now_ms - one[0] >= SPAN_MS), None)
-        if not looks or now_ms - looks[-1][0] >= SPAN_MS:
-            looks.append((now_ms, value))
-        self._known[name] = looks[-3:]
+        samples = [
+            sample for sample in self._known.get(name, ()) if 0 <= now_ms - sample[0] <= KEPT_MS
+        ]
+        old = next((sample for sample in reversed(samples) if now_ms - sample[0] >= SPAN_MS), None)
+        if not samples or now_ms - samples[-1][0] >= SPAN_MS:
+            samples.append((now_ms, value))
+        self._known[name] = samples[-3:]
         if old is None or value < old[1]:
             return 0.0
         return (value - old[1]) * 1000 / (now_ms - old[0])
 
     def forget(self, names: set[str]) -> None:
         """Keep only these counters."""
-        for gone in self._known.keys() - names:
-            del self._known[gone]
+        for name in self._known.keys() - names:
+            del self._known[name]
 
 
 T = TypeVar("T")
@@ -227,15 +229,15 @@ class HttpContext:
         A server that listens at all addresses of its machine does not know by which name a client
         reaches it. The request contains the name.
         """
-        found = dict(self.addresses)
+        addresses = dict(self.addresses)
         if not host:
-            return found
+            return addresses
         for name, url in self.addresses.items():
-            scheme, _, place = url.partition("://")
-            bound, _, port = place.rpartition(":")
+            scheme, _, authority = url.partition("://")
+            bound, _, port = authority.rpartition(":")
             if is_wildcard(bound.strip("[]")):
-                found[name] = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        return found
+                addresses[name] = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return addresses
 
     async def may_create(self, connection: HTTPConnection, action: Action) -> bool:
         """Whether a client may create a missing topic by asking for it, as its users may."""
@@ -290,13 +292,13 @@ class HttpContext:
     def stop(self) -> None:
         """End the requests that never end by themselves."""
         self.stopped.set()
-        for one in self.long_requests:
-            one.ended.set()
+        for request in self.long_requests:
+            request.ended.set()
 
     def judge_again(self) -> None:
         """End the long requests that the rules no longer allow."""
-        for one in self.long_requests:
-            one.judge()
+        for request in self.long_requests:
+            request.judge()
 
     @contextmanager
     def long_request(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:

@@ -72,38 +72,38 @@ class Endpoint(NamedTuple):
 
     def action(self, path: Mapping[str, str]) -> Action:
         """The action of a request with these words in its path."""
-        words = [path[one] for one in ("tenant", "namespace", "topic") if one in path]
-        if len(words) == 3:
+        names = [path[part] for part in ("tenant", "namespace", "topic") if part in path]
+        if len(names) == 3:
             topic = topic_in(path)
-            words = [topic.tenant, topic.namespace, topic.name]
-        return Action(self.operation, "/".join(words) or STORE, self.act.__name__)
+            names = [topic.tenant, topic.namespace, topic.name]
+        return Action(self.operation, "/".join(names) or STORE, self.act.__name__)
 
     def arguments(self, path: Mapping[str, str], query: Mapping[str, str]) -> dict[str, object]:
         """The arguments of the function, except client, body and now_ms.
 
         raises: InvalidArgument; NotAllowed for a topic that is not persistent
         """
-        found: dict[str, object] = {}
-        for name, one in _parameters(self.act).items():
+        arguments: dict[str, object] = {}
+        for name, parameter in _parameters(self.act).items():
             if name in _GIVEN:
                 continue
-            if one.annotation is TopicName:
-                found[name] = topic_in(path)
-            elif one.annotation is TxnId:
-                found[name] = TxnId.from_halves(
+            if parameter.annotation is TopicName:
+                arguments[name] = topic_in(path)
+            elif parameter.annotation is TxnId:
+                arguments[name] = TxnId.from_halves(
                     _value("most", path["most"], int), _value("least", path["least"], int)
                 )
             elif name == "route":
-                found[name] = self.path
+                arguments[name] = self.path
             elif name == "namespace":
-                found[name] = namespace_of(path["tenant"], path["namespace"])
+                arguments[name] = namespace_of(path["tenant"], path["namespace"])
             elif name in path:
-                found[name] = _value(name, path[name], one.annotation)
+                arguments[name] = _value(name, path[name], parameter.annotation)
             elif name in query:
-                found[name] = _value(name, query[name], one.annotation)
-            elif one.default is inspect.Parameter.empty:
+                arguments[name] = _value(name, query[name], parameter.annotation)
+            elif parameter.default is inspect.Parameter.empty:
                 raise InvalidArgument(f"the query has no {name}")
-        return found
+        return arguments
 
     def takes(self, name: str) -> bool:
         """Whether the function has this argument."""
@@ -112,7 +112,7 @@ class Endpoint(NamedTuple):
     def described(self) -> dict[str, object]:
         """The operation as OpenAPI has it."""
         doc = inspect.getdoc(self.act) or ""
-        summary, _, rest = doc.partition("\n\n")
+        summary, _, details = doc.partition("\n\n")
         placed = _PLACE.findall(self.path)
         rows: list[dict[str, object]] = [
             {
@@ -123,11 +123,11 @@ class Endpoint(NamedTuple):
             }
             for name in placed
         ]
-        beside = {*placed, *_GIVEN, "topic", "namespace", "txn", "route"}
+        not_in_query = {*placed, *_GIVEN, "topic", "namespace", "txn", "route"}
         rows += [
             {"name": name, "in": "query", "schema": {"type": _type_of(self.act, name)}}
             for name in _parameters(self.act)
-            if name not in beside
+            if name not in not_in_query
         ]
         out: dict[str, object] = {
             "operationId": self.act.__name__,
@@ -145,8 +145,8 @@ class Endpoint(NamedTuple):
                 },
             },
         }
-        if rest:
-            out["description"] = rest
+        if details:
+            out["description"] = details
         if self.takes("body"):
             out["requestBody"] = {"content": {"application/json": {"schema": {}}}}
         return out
@@ -192,9 +192,9 @@ ERROR: Final[dict[str, object]] = {
 def openapi(endpoints: list[Endpoint], version: str) -> dict[str, object]:
     """The document of all endpoints, by OpenAPI 3.1."""
     paths: dict[str, dict[str, object]] = {}
-    for one in endpoints:
-        path = _PLACE.sub(r"{\1}", one.path)
-        paths.setdefault(path, {})[one.method.lower()] = one.described()
+    for endpoint in endpoints:
+        path = _PLACE.sub(r"{\1}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = endpoint.described()
     return {
         "openapi": "3.1.0",
         "info": {"title": "txlog serve", "version": version},
@@ -244,8 +244,8 @@ def _parameters(act: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
 
 
 def _type_of(act: Callable[..., object], name: str) -> str:
-    one = _parameters(act).get(name)
-    kind = str if one is None else one.annotation
+    parameter = _parameters(act).get(name)
+    kind = str if parameter is None else parameter.annotation
     if name in _HALVES:
         return "integer"
     return next((word for type_, word in _TYPES.items() if kind in (type_, type_ | None)), "string")

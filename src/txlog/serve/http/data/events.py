@@ -42,8 +42,8 @@ async def tail(serving: HttpContext, request: Request) -> Response:
     text = request.query_params.get("start", "end")
     start = Bound.parse(text, serving.now_ms())
     seen = _seen(request.headers.get("last-event-id", ""))
-    found = await serving.client.describe_topic(topic.full)
-    parts = range(found["partitions"]) if topic.partition is None else [topic.partition]
+    described = await serving.client.describe_topic(topic.full)
+    parts = range(described["partitions"]) if topic.partition is None else [topic.partition]
     stack = AsyncExitStack()
     try:
         readers = {
@@ -94,16 +94,16 @@ async def _events(
         yield b": txlog\n\n"
         while True:
             try:
-                one = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
+                item = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
             except TimeoutError:
                 yield b":\n\n"
                 continue
-            if isinstance(one, TxlogError):
-                yield event(to_json(error_of(one)), name="failure")
+            if isinstance(item, TxlogError):
+                yield event(to_json(error_of(item)), name="failure")
                 return
-            if one.message_id is not None:
-                seen[one.partition] = one.message_id
-            data = event(to_json(as_json(one)), id=_text(seen))
+            if item.message_id is not None:
+                seen[item.partition] = item.message_id
+            data = event(to_json(as_json(item)), id=_text(seen))
             hold.take(len(data))
             yield data
             hold.close()
@@ -116,15 +116,15 @@ async def _events(
 
 
 def _text(seen: dict[int, MessageId]) -> str:
-    return ",".join(f"{part}={place}" for part, place in sorted(seen.items()))
+    return ",".join(f"{part}={message_id}" for part, message_id in sorted(seen.items()))
 
 
 def _seen(text: str) -> dict[int, MessageId]:
     """The position in an event's id. Raises InvalidArgument."""
-    found: dict[int, MessageId] = {}
+    positions: dict[int, MessageId] = {}
     for word in filter(None, text.split(",")):
-        part, mark, place = word.partition("=")
+        part, mark, text_of_id = word.partition("=")
         if not mark or not part.isdecimal():
             raise InvalidArgument(f"not the id of an event: {text[:80]!r}", code=203)
-        found[int(part)] = MessageId.parse(place)
-    return found
+        positions[int(part)] = MessageId.parse(text_of_id)
+    return positions

@@ -31,7 +31,7 @@ def as_json(message: Message) -> dict[str, object]:
     """A message for REST and events: the fields of `txlog consume`; bytes that are no text are in
     value_base64 and key_base64.
     """
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "message_id": message.message_id,
         "partition": message.partition,
         **_text("key", message.key),
@@ -47,7 +47,7 @@ def as_json(message: Message) -> dict[str, object]:
     }
     always = ("message_id", "partition", "value", "publish_time")
     return {
-        name: value for name, value in found.items() if name in always or value not in (None, {})
+        name: value for name, value in fields.items() if name in always or value not in (None, {})
     }
 
 
@@ -87,9 +87,9 @@ def _text(name: str, value: bytes | None) -> dict[str, object]:
         return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def encode_id(place: MessageId, partition: int) -> str:
+def encode_id(message_id: MessageId, partition: int) -> str:
     """An id as WebSocket clients get it."""
-    values = (place.ledger, place.entry, partition, place.index)
+    values = (message_id.ledger, message_id.entry, partition, message_id.index)
     data = bytearray()
     for field, value in zip(_FIELDS, values, strict=True):
         if field <= 3 or value:
@@ -104,26 +104,26 @@ def decode_id(text: object) -> MessageId:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
         data = b""
-    found: dict[int, int] = {}
+    fields: dict[int, int] = {}
     at = 0
     while at < len(data) and data[at] & 7 == 0:
         field = data[at] >> 3
         value, at = _take(data, at + 1)
-        found[field] = value
-    if at != len(data) or not {1, 2} <= found.keys():
+        fields[field] = value
+    if at != len(data) or not {1, 2} <= fields.keys():
         raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
-    if found[1] not in _INT64 or found[2] not in _INT64:
+    if fields[1] not in _INT64 or fields[2] not in _INT64:
         raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
-    index = found.get(4, 0)
-    return MessageId(found[1], found[2], index if index < 1 << 31 else 0)
+    index = fields.get(4, 0)
+    return MessageId(fields[1], fields[2], index if index < 1 << 31 else 0)
 
 
-def number_in(given: Mapping[str, object], name: str) -> int | None:
+def number_in(fields: Mapping[str, object], name: str) -> int | None:
     """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: it is missing.
 
     raises: InvalidArgument (203)
     """
-    value = given.get(name)
+    value = fields.get(name)
     if value is None or value == "":
         return None
     text = str(value)
@@ -152,15 +152,15 @@ def _take(data: bytes, at: int) -> tuple[int, int]:
     raise InvalidArgument("not a message id: it ends too early", code=203)
 
 
-def value_of(given: dict[str, Any], name: str = "payload") -> bytes | None:
+def value_of(fields: dict[str, Any], name: str = "payload") -> bytes | None:
     """The value of a message to send: text, or bytes as `{name}Base64`; null deletes its key.
 
     raises: InvalidArgument
     """
-    encoded = given.get(f"{name}Base64")
+    encoded = fields.get(f"{name}Base64")
     if encoded is not None:
         return decode_base64(encoded)
-    text = given.get(name)
+    text = fields.get(name)
     if text is None or isinstance(text, str):
         return None if text is None else text.encode()
     raise InvalidArgument(f"{name} has to be text, or bytes in {name}Base64")

@@ -36,8 +36,8 @@ def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]
     A message has payload or payloadBase64, and may have key, properties, eventTime, sequenceId,
     deliverAt, deliverAfterMs.
     """
-    given = members(body)
-    rows = given.get("messages")
+    fields = members(body)
+    rows = fields.get("messages")
     if not isinstance(rows, list) or not rows:
         raise InvalidArgument('the body has to be {"messages": [{"payload": "..."}]}')
     if len(rows) > MESSAGES_MAX:
@@ -47,24 +47,24 @@ def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]
             limit=MESSAGES_MAX,
             value=len(rows),
         )
-    name = given.get("producerName")
+    name = fields.get("producerName")
     options = [_options(members(row)) for row in rows]
     producer = client.producer(str(topic), name)
     receipts = list[SendReceipt]()
     with client.transaction() as txn:
         for at in range(0, len(options), TOGETHER):
             few = options[at : at + TOGETHER]
-            sent = [producer.send_async(value, txn=txn, **one) for value, one in few]
-            receipts += [one.result() for one in sent]
+            sent = [producer.send_async(value, txn=txn, **send) for value, send in few]
+            receipts += [send.result() for send in sent]
     ended = client.commit(txn.id)
     markers = {row["partition"]: row["marker"] for row in ended["marker_list"]}
     results: list[dict[str, object]] = []
     for receipt in receipts:
         marker = markers.get(receipt.partition)
-        place = "" if marker is None else f"{marker.ledger}:{marker.entry}:{receipt.txn_index}"
+        message_id = "" if marker is None else f"{marker.ledger}:{marker.entry}:{receipt.txn_index}"
         results.append(
             {
-                "messageId": place,
+                "messageId": message_id,
                 "errorCode": 0,
                 "schemaVersion": 0,
                 "partition": receipt.partition,
@@ -84,7 +84,7 @@ def produce_to_partition(
 
 def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
     """The value of a message, and the other arguments of `send`."""
-    found = {
+    options = {
         "key": row.get("key"),
         "properties": row.get("properties"),
         "event_time": number_in(row, "eventTime") or None,
@@ -92,7 +92,7 @@ def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
         "deliver_at": number_in(row, "deliverAt") or None,
         "deliver_after": number_in(row, "deliverAfterMs") or None,
     }
-    return value_of(row), {name: value for name, value in found.items() if value is not None}
+    return value_of(row), {name: value for name, value in options.items() if value is not None}
 
 
 @endpoint("GET", TOPICS, CONSUME)
@@ -122,7 +122,7 @@ def _pieces(
     tables = client.read(
         topic.full, range=Range(start=bound), partitions=only, limit=limit, batch_messages=TOGETHER
     )
-    before, size, follows = b'{"messages":[', 0, start if is_one else None
+    prefix, size, follows = b'{"messages":[', 0, start if is_one else None
     for table in tables:
         check_size(table)
         few = list[Message]()
@@ -133,8 +133,8 @@ def _pieces(
             size += _size_of(message)
         if few:
             follows = f"after={few[-1].message_id}" if is_one else None
-            yield partial(_rows, before, few)
-            before = b","
+            yield partial(_rows, prefix, few)
+            prefix = b","
         if len(few) < table.num_rows:
             if not is_one:
                 raise LimitExceeded(
@@ -144,11 +144,11 @@ def _pieces(
                 )
             break
     end = b'],"next":%s}' % to_json(follows)
-    yield partial(bytes, end if before == b"," else before + end)
+    yield partial(bytes, end if prefix == b"," else prefix + end)
 
 
-def _rows(before: bytes, few: list[Message]) -> bytes:
-    return before + to_json([as_json(one) for one in few])[1:-1]
+def _rows(prefix: bytes, few: list[Message]) -> bytes:
+    return prefix + to_json([as_json(message) for message in few])[1:-1]
 
 
 def _size_of(message: Message) -> int:

@@ -89,12 +89,12 @@ async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
         raise InvalidArgument("a message has to be JSON, as text") from None
     try:
         await hold.reserve(PARSED * len(text))
-        found = await decode_json(text.encode(), hold)
+        fields = await decode_json(text.encode(), hold)
     except ConnectionResetError:
         raise WebSocketDisconnect from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise InvalidArgument("a message has to be a JSON object")
-    return found
+    return fields
 
 
 # --- producing -------------------------------------------------------------------------------
@@ -138,12 +138,12 @@ async def _registered(
             task.cancel()
 
     # The space makes it unique: no name of a client has one in the store.
-    place = name or f"unnamed {next(_UNNAMED)}"
-    holder = NameHolder(topic.full, place, SHARED, close)
-    before = serving.names.take(holder, comes_again=False)
+    unique_name = name or f"unnamed {next(_UNNAMED)}"
+    holder = NameHolder(topic.full, unique_name, SHARED, close)
+    previous = serving.names.take(holder, comes_again=False)
     try:
-        if before is not None:  # it is leaving: otherwise `take` would have raised ProducerBusy
-            await serving.names.succeed(before)
+        if previous is not None:  # it is leaving: otherwise `take` would have raised ProducerBusy
+            await serving.names.succeed(previous)
         yield holder
     except asyncio.CancelledError:
         if refusal is None or task.uncancel():
@@ -161,21 +161,21 @@ async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Produ
     async def answer() -> None:
         while True:
             context, sending = await waiting.get()
-            said = await sending
+            reply = await sending
             del sending
             if context is not None:
-                said["context"] = context
-            await socket.send_json(said)
+                reply["context"] = context
+            await socket.send_json(reply)
 
     answering = asyncio.create_task(answer())
     try:
         while not answering.done():
             hold = serving.hold(socket)
-            given = await _next_message(socket, hold)
-            context = given.get("context")
-            sending = asyncio.create_task(_send(producer, given))
+            fields = await _next_message(socket, hold)
+            context = fields.get("context")
+            sending = asyncio.create_task(_send(producer, fields))
             sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
-            del given
+            del fields
             await waiting.put((context, sending))
         answering.result()  # its error ends the connection
     finally:
@@ -185,24 +185,24 @@ async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Produ
             await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
 
 
-async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, object]:
+async def _send(producer: aio.Producer, fields: dict[str, Any]) -> dict[str, object]:
     try:
-        value = None if given.get("payload") is None else decode_base64(given["payload"])
+        value = None if fields.get("payload") is None else decode_base64(fields["payload"])
         options = {
-            "key": given.get("key"),
-            "properties": given.get("properties"),
-            "deliver_at": number_in(given, "deliverAt") or None,
-            "deliver_after": number_in(given, "deliverAfterMs") or None,
-            "event_time": number_in(given, "eventTime") or None,
-            "sequence_id": number_in(given, "sequenceId"),
+            "key": fields.get("key"),
+            "properties": fields.get("properties"),
+            "deliver_at": number_in(fields, "deliverAt") or None,
+            "deliver_after": number_in(fields, "deliverAfterMs") or None,
+            "event_time": number_in(fields, "eventTime") or None,
+            "sequence_id": number_in(fields, "sequenceId"),
         }
-        known: Any = {name: one for name, one in options.items() if one is not None}
-        receipt = await producer.send(value, **known)
+        arguments: Any = {name: option for name, option in options.items() if option is not None}
+        receipt = await producer.send(value, **arguments)
     except (TxlogError, TypeError) as error:
         return {"result": "send-error:3", "errorMsg": str(error), "errorCode": 3}
-    place = receipt.message_id
-    found = "" if place is None else encode_id(place, receipt.partition)
-    return {"result": "ok", "messageId": found, "errorCode": 0, "schemaVersion": -1}
+    message_id = receipt.message_id
+    encoded = "" if message_id is None else encode_id(message_id, receipt.partition)
+    return {"result": "ok", "messageId": encoded, "errorCode": 0, "schemaVersion": -1}
 
 
 # --- consuming and reading -------------------------------------------------------------------
@@ -267,19 +267,19 @@ async def consuming(serving: HttpContext, socket: WebSocket, topic: TopicName) -
             hold.take(0 if message is None else len(message.value or b""))
             return message
 
-        async def hear(given: dict[str, Any]) -> None:
-            kind = given.get("type")
+        async def hear(fields: dict[str, Any]) -> None:
+            kind = fields.get("type")
             if kind == "permit":
-                permits.add(number_in(given, "permitMessages") or 0)
+                permits.add(number_in(fields, "permitMessages") or 0)
             elif kind == "unsubscribe":
                 await consumer.unsubscribe()
             elif kind == "negativeAcknowledge":
-                await consumer.negative_acknowledge(decode_id(given.get("messageId")))
+                await consumer.negative_acknowledge(decode_id(fields.get("messageId")))
                 permits.add(0 if is_pull else 1)
             elif kind == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             else:
-                await consumer.acknowledge(decode_id(given.get("messageId")))
+                await consumer.acknowledge(decode_id(fields.get("messageId")))
                 permits.add(0 if is_pull else 1)
 
         await _exchange(serving, socket, permits, take, hear)
@@ -318,10 +318,10 @@ async def reading(serving: HttpContext, socket: WebSocket, topic: TopicName) -> 
         async def take(_: Reservation) -> Message | None:
             return await anext(tail)
 
-        async def hear(given: dict[str, Any]) -> None:
-            if given.get("type") == "permit":
-                permits.add(number_in(given, "permitMessages") or 0)
-            elif given.get("type") == "isEndOfTopic":
+        async def hear(fields: dict[str, Any]) -> None:
+            if fields.get("type") == "permit":
+                permits.add(number_in(fields, "permitMessages") or 0)
+            elif fields.get("type") == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             elif not is_pull:
                 permits.add(1)
@@ -356,20 +356,20 @@ async def _exchange(
     tasks = [asyncio.create_task(sending()), asyncio.create_task(hearing())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for one in done:
+        for task in done:
             with suppress(ConnectionResetError):  # the client has disconnected
-                one.result()
+                task.result()
     finally:
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _message(message: Message) -> dict[str, object]:
-    place = message.message_id
-    assert place is not None
-    found: dict[str, object] = {
-        "messageId": encode_id(place, message.partition),
+    message_id = message.message_id
+    assert message_id is not None
+    fields: dict[str, object] = {
+        "messageId": encode_id(message_id, message.partition),
         "payload": base64.b64encode(message.value or b"").decode(),
         "properties": message.properties,
         "publishTime": datetime.fromtimestamp(message.publish_time / 1000, UTC).isoformat(
@@ -379,12 +379,12 @@ def _message(message: Message) -> dict[str, object]:
     }
     if message.key is not None:
         try:
-            found["key"] = message.key.decode()
+            fields["key"] = message.key.decode()
         except UnicodeDecodeError:
-            found["key"] = base64.b64encode(message.key).decode()
+            fields["key"] = base64.b64encode(message.key).decode()
     if message.event_time is not None:
-        found["eventTime"] = message.event_time
-    return found
+        fields["eventTime"] = message.event_time
+    return fields
 
 
 def _queue_of(query: Mapping[str, str]) -> int:

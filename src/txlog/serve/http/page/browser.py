@@ -56,10 +56,10 @@ class QueryRunner:
         if len(sql) > SQL_MAX:
             raise InvalidArgument(f"the SQL has {len(sql)} characters, at most {SQL_MAX} are run")
         path = await self._serving.client.run(lambda client: client.path)
-        asked = {"path": path, "sql": sql, "memory_bytes": MEMORY_BYTES}
+        question = {"path": path, "sql": sql, "memory_bytes": MEMORY_BYTES}
         async with self._places:
             begun = time.perf_counter()
-            answer = await self._answer(orjson.dumps(asked))
+            answer = await self._answer(orjson.dumps(question))
         if "error" in answer:
             raise _error(answer)
         return {**answer, "elapsed_ms": round((time.perf_counter() - begun) * 1000)}
@@ -163,8 +163,8 @@ def _error(answer: dict[str, Any]) -> TxlogError:
     if not (isinstance(kind, type) and issubclass(kind, TxlogError)):
         kind = SqlError
     code = answer["code"] if answer["code"] in kind.codes else None
-    made: TxlogError = kind(answer["message"], hint=answer["hint"], code=code)
-    return made
+    error: TxlogError = kind(answer["message"], hint=answer["hint"], code=code)
+    return error
 
 
 def cell(value: object) -> object:
@@ -187,9 +187,9 @@ def _text(value: object) -> str:
     if isinstance(value, str | int | float | Decimal | date | clock_time | timedelta):
         return str(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_inner(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_inner(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
-        pairs = [one for one in value if isinstance(one, tuple) and len(one) == 2]
+        pairs = [item for item in value if isinstance(item, tuple) and len(item) == 2]
         if pairs and len(pairs) == len(value):  # a map, as Arrow returns it
             return "{" + ", ".join(f"{_inner(k)}: {_inner(v)}" for k, v in pairs) + "}"
         return "[" + ", ".join(map(_inner, value)) + "]"

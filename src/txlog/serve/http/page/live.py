@@ -97,9 +97,9 @@ class LivePage:
                 if self._looks and self._failure is None:
                     await client.wait_for_change(lsn, QUIET_MS)
                     begun = time.monotonic()
-                found = await self._serving.look(page.figures_of)
-                lsn = found["lsn"]
-                self._take(found)
+                figures = await self._serving.look(page.figures_of)
+                lsn = figures["lsn"]
+                self._take(figures)
             except TxlogError as error:
                 self._failure = error_of(error)
             except Exception as error:  # a bug must not leave all viewers with an old reading
@@ -111,17 +111,17 @@ class LivePage:
             took = time.monotonic() - begun
             await asyncio.sleep(max(PAUSE_SECONDS, took * SHARE))
 
-    def _take(self, found: dict[str, Any]) -> None:
-        now_ms = found["time"]
+    def _take(self, figures: dict[str, Any]) -> None:
+        now_ms = figures["time"]
         by_topic = {
             row["topic"]: self._rates.of(row["topic"], row["messages"], now_ms)
-            for row in found["topic_list"]
+            for row in figures["topic_list"]
         }
         self._rates.forget({*by_topic})
         pace = Pace(now_ms, sum(by_topic.values()), by_topic)
         self._paces = [*self._paces, pace][-HISTORY:]
-        self._shown = page.drawn(found, self._paces)
-        self._head = page.head(found)
+        self._shown = page.drawn(figures, self._paces)
+        self._head = page.head(figures)
         self._failure = None
 
 

@@ -61,8 +61,8 @@ def _answer(question: dict[str, Any]) -> bytes:
 
 def _refused(error: TxlogError) -> bytes:
     name = type(error).__name__
-    said = {"error": name, "message": error.message, "code": error.code, "hint": error.hint}
-    return orjson.dumps(said)
+    fields = {"error": name, "message": error.message, "code": error.code, "hint": error.hint}
+    return orjson.dumps(fields)
 
 
 def _run(path: str, sql: str, memory_bytes: int) -> bytes:
@@ -72,17 +72,19 @@ def _run(path: str, sql: str, memory_bytes: int) -> bytes:
         Query(client, sql, memory_bytes=memory_bytes) as query,
     ):
         _limit(_data_bytes() + memory_bytes)
-        found = query.rows()
-        names = [str(at) for at in range(len(found.schema))]
+        batches = query.rows()
+        names = [str(at) for at in range(len(batches.schema))]
         rows: list[list[object]] = []
-        for batch in found:
-            some = batch.slice(0, ROWS_MAX + 1 - len(rows)).rename_columns(names)
-            rows += [[cell(value) for value in row.values()] for row in some.to_pylist()]
+        for batch in batches:
+            first_rows = batch.slice(0, ROWS_MAX + 1 - len(rows)).rename_columns(names)
+            rows += [[cell(value) for value in row.values()] for row in first_rows.to_pylist()]
             if len(rows) > ROWS_MAX:
                 break
         answer = orjson.dumps(
             {
-                "columns": [{"name": one.name, "type": str(one.type)} for one in found.schema],
+                "columns": [
+                    {"name": column.name, "type": str(column.type)} for column in batches.schema
+                ],
                 "rows": rows[:ROWS_MAX],
                 "is_cut": len(rows) > ROWS_MAX,
             }
