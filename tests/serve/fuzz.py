@@ -440,13 +440,13 @@ def main() -> None:
 
         limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
         with Longest() as longest:
-            rows, before, after, failed, seats = serving(
+            rows, before, after, failed, slots = serving(
                 Path(folder), program, limits=limits, seconds=3_600
             )
     for row in rows:
         print(*row, sep=" | ")
     print(longest)
-    print(f"peak {before >> 10} -> {after >> 10} MB, connections left {seats}, failed {failed}")
+    print(f"peak {before >> 10} -> {after >> 10} MB, connections left {slots}, failed {failed}")
 
 
 if __name__ == "__main__":

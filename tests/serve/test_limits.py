@@ -45,33 +45,33 @@ def no_drop() -> bool:
 
 
 def test_connections_are_counted_in_all_and_per_address() -> None:
-    seats = ConnectionLimit(Limits(connections=3, connections_per_address=2))
-    taken = [seats.arrive(address, no_drop) for address in ("a", "a", "b")]
-    for seat in taken:
-        seat.take(None)
-    late = seats.arrive("c", no_drop)
+    slots = ConnectionLimit(Limits(connections=3, connections_per_address=2))
+    taken = [slots.arrive(address, no_drop) for address in ("a", "a", "b")]
+    for slot in taken:
+        slot.take(None)
+    late = slots.arrive("c", no_drop)
     with pytest.raises(TryAgain, match="3 connections") as caught:
         late.take(None)
     assert caught.value.code == 509
     taken.pop().leave()
     with pytest.raises(TryAgain, match="from this address"):
-        seats.arrive("a", no_drop).take(None)
+        slots.arrive("a", no_drop).take(None)
     late.take(None)
-    for seat in (*taken, late, late):
-        seat.leave()
-    assert seats.count == 0
-    assert not seats._by_network
+    for slot in (*taken, late, late):
+        slot.leave()
+    assert slots.count == 0
+    assert not slots._by_network
 
 
 def test_a_role_leaves_connections_for_others() -> None:
     """Kills: a role, with any right or none, that opens all connections there are."""
-    seats = ConnectionLimit(Limits(connections=100, connections_per_address=100))
+    slots = ConnectionLimit(Limits(connections=100, connections_per_address=100))
 
     def taken(role: str, **more: bool) -> int:
         count = 0
         try:
             while True:
-                seats.arrive(role, no_drop).take(role, **more)
+                slots.arrive(role, no_drop).take(role, **more)
                 count += 1
         except TryAgain as error:
             assert error.code == 509
@@ -81,21 +81,21 @@ def test_a_role_leaves_connections_for_others() -> None:
     assert taken("second") == 22
     for at in range(15):
         assert taken(f"other {at}") > 0
-    left = 100 - seats.count
+    left = 100 - slots.count
     assert left > 0
     assert taken("boss", is_superuser=True) == left
 
 
 def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     """Kills: connections without a byte that take the places of clients that would say more."""
-    seats, dropped = ConnectionLimit(Limits(connecting=8, connections=2)), list[str]()
+    slots, dropped = ConnectionLimit(Limits(connecting=8, connections=2)), list[str]()
 
     def arrive(address: str, name: str) -> ConnectionSlot:
         def drop() -> bool:
             dropped.append(name)
             return True
 
-        return seats.arrive(address, drop)
+        return slots.arrive(address, drop)
 
     for at in range(20):
         arrive("10.0.0.1", f"first {at}")
@@ -107,24 +107,24 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     dropped.clear()
     good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
     assert "good" not in dropped  # those of the address with most go for it
-    assert seats.waiting <= 8
-    assert not seats.is_full
+    assert slots.waiting <= 8
+    assert not slots.is_full
     good[0].take(None)
-    assert seats.count == 1
+    assert slots.count == 1
     good[0].leave()
     good[0].leave()
-    assert seats.count == 0
+    assert slots.count == 0
 
 
 def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
     """Kills: a thousand clients that come again at once, of which most are dropped unread."""
-    seats = ConnectionLimit(Limits(connecting=4))
+    slots = ConnectionLimit(Limits(connecting=4))
     for _ in range(4):
-        seats.arrive("10.0.0.1", lambda: False)
-    assert seats.is_full  # the listener takes no more for a moment
-    seats.arrive("10.0.0.2", no_drop)
-    assert seats.is_full
-    assert seats.waiting == 5
+        slots.arrive("10.0.0.1", lambda: False)
+    assert slots.is_full  # the listener takes no more for a moment
+    slots.arrive("10.0.0.2", no_drop)
+    assert slots.is_full
+    assert slots.waiting == 5
 
 
 @pytest.mark.parametrize(

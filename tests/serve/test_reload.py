@@ -104,7 +104,7 @@ def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
         served.server.reload()
         await client.is_ended()
         await tail.read()
-        assert reasons(served) == ["the token is not signed by a key that is known here"] * 2
+        assert reasons(served) == ["the token is not signed by a key of this server"] * 2
         assert await (await served.connected(**token("owner", OTHER))).ask("ping") is not None
 
     serving(folder, program, rules=RULES)

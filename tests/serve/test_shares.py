@@ -249,7 +249,7 @@ async def _connecting(served: Served) -> None:
     other = await served.connected(**token("other"))
     assert await other.ask("ping") is not None
     assert await silent[0].is_ended()
-    assert "others need the room" in str(served.told)
+    assert "other clients need its slot" in str(served.told)
 
 
 async def _consumers(served: Served) -> None:

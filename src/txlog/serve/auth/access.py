@@ -144,7 +144,7 @@ class AuthProvider:
                 raise NotAuthenticated("this is not a token") from None
         if method in ("", "none", "tls"):
             return self._by_certificate(certificate)
-        raise NotAuthenticated(f"authentication by {method[:40]!r} is not known here", hint=_HINT)
+        raise NotAuthenticated(f"authentication by {method[:40]!r} is not supported", hint=_HINT)
 
     def requested(
         self, authorization: str | None, certificate: Certificate | None = None
@@ -179,7 +179,7 @@ class AuthProvider:
 
     def _by_token(self, token: str) -> Caller:
         if self._rules.tokens is None:
-            raise NotAuthenticated("tokens are not taken here", hint=_HINT)
+            raise NotAuthenticated("this server does not accept tokens", hint=_HINT)
         claims = self._rules.tokens.claims(token, self.now_ms())
         return Caller(claims.role, claims.expires_ms, self)
 
@@ -191,7 +191,7 @@ class AuthProvider:
             raise NotAuthenticated("a token or a certificate is needed", hint=_HINT)
         role = role_of_certificate(certificate, name_kind)
         if not is_role(role):
-            raise NotAuthenticated(f"the certificate has no {name_kind} that can be a role")
+            raise NotAuthenticated(f"the certificate has no {name_kind} that is a valid role")
         assert role is not None
         return Caller(role, None, self)
 
@@ -326,7 +326,7 @@ def read_rules(path: Path) -> Rules:
         raise InvalidArgument(f'{path}: certificates.role is neither "cn" nor "san"')
     if tokens is None and name_kind is None:
         raise InvalidArgument(
-            f"{path} has neither [tokens] nor [certificates]: nobody could log in"
+            f"{path} has neither [tokens] nor [certificates]: no client could log in"
         )
     return Rules(
         policy=read_policy(document, str(path)),
@@ -426,7 +426,7 @@ class AccessControl:
         if caller is None:
             if self.guard is None:
                 return
-            raise NotAuthenticated("nobody has said who this is")
+            raise NotAuthenticated("the client has not authenticated")
         caller.check(action, STORE if resource is None else resource)
 
     def become(self, caller: Caller) -> None:

@@ -199,7 +199,9 @@ def _read_jwks(path: Path) -> list[SigningKey]:
         if not isinstance(item, dict):
             raise InvalidArgument(f"{source} is not an object")
         if item.get("kty") == "oct":
-            raise InvalidArgument(f"{source} is a secret: whoever reads it could make tokens")
+            raise InvalidArgument(
+                f"{source} is a secret: every reader of the file could make tokens"
+            )
         if item.get("kty") in ("RSA", "EC") and item.get("use", "sig") == "sig":
             keys.append(_key_of(item, source))
     if not keys:

@@ -143,7 +143,7 @@ def read_policy(document: Mapping[str, object], name: str) -> AccessPolicy:
 
 def _check_role(role: str, name: str) -> None:
     if not is_role(role):
-        raise InvalidArgument(f"{name}: {role[:40]!r} can be no role", code=202)
+        raise InvalidArgument(f"{name}: {role[:40]!r} is not a valid role", code=202)
 
 
 def _patterns(value: object, source: str) -> tuple[ResourcePattern, ...]:
@@ -163,7 +163,7 @@ def _pattern(text: str, source: str) -> ResourcePattern:
     if len(names) + (beginning is not None) > len(_KINDS):
         raise InvalidArgument(f"{source} is {text!r}, it has more than tenant, namespace and topic")
     if any("*" in name for name in [*names, beginning or ""]):
-        raise InvalidArgument(f"{source} is {text!r}: a * stands at the end only", code=202)
+        raise InvalidArgument(f"{source} is {text!r}: a * may only be at the end", code=202)
     if (len(names) < 2 and beginning) or (len(names) == 2 and beginning is None):
         raise InvalidArgument(
             f"{source} is {text!r}, which is neither a tenant, a namespace nor a topic",

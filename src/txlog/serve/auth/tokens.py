@@ -77,7 +77,7 @@ class TokenVerifier:
             or "crit" in header
             or header.get("b64", True) is not True
         ):
-            raise NotAuthenticated("the token asks for what is not understood here")
+            raise NotAuthenticated("the token needs an extension that is not supported")
         for key in self.keys.find(algorithm, name if isinstance(name, str) else None):
             try:
                 payload: object = jwt.decode(
@@ -89,7 +89,7 @@ class TokenVerifier:
                 break
             if isinstance(payload, dict):
                 return payload
-        raise NotAuthenticated("the token is not signed by a key that is known here")
+        raise NotAuthenticated("the token is not signed by a key of this server")
 
     def _check_audience(self, claimed: object) -> None:
         """RFC 7519, 4.1.3: a server that the token does not name must refuse it."""
@@ -133,7 +133,7 @@ def sign(
 ) -> str:
     """A token of a role; raises InvalidArgument for text that cannot be a role."""
     if not is_role(role):
-        raise InvalidArgument(f"{role[:40]!r} can be no role", code=202)
+        raise InvalidArgument(f"{role[:40]!r} is not a valid role", code=202)
     payload: dict[str, object] = {"sub": role}
     if expires_ms is not None:
         payload["exp"] = expires_ms // 1_000

@@ -78,13 +78,13 @@ class Acceptor:
                 return
             if not leaves_enough_for_store(accepted.fileno(), self._descriptors):
                 accepted.close()
-                self._lack("the others are for files of the store")
+                self._lack("the rest are reserved for files of the store")
                 self._pause(listening, PAUSE_SECONDS)
                 return
             accepted.setblocking(False)
             drop = partial(self._drop, accepted, peer, self._loop.time())
-            seat = self._service.connection_limit.arrive(host_of(peer), drop)
-            task = self._service.tasks.begin(self._begin(accepted, seat), seat.leave)
+            slot = self._service.connection_limit.arrive(host_of(peer), drop)
+            task = self._service.tasks.begin(self._begin(accepted, slot), slot.leave)
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
             if self._service.connection_limit.is_full:
@@ -108,29 +108,29 @@ class Acceptor:
     def _drop(self, accepted: socket.socket, peer: object, since: float) -> bool:
         if self._loop.time() - since < GRACE_SECONDS or _has_bytes(accepted):
             return False
-        reason = "it has not said who it is, and others need the room"
+        reason = "it has not authenticated, and other clients need its slot"
         self._service.tell("dropped", {"peer": host_of(peer), "reason": reason})
         with suppress(OSError):  # the connection has ended already
             accepted.shutdown(socket.SHUT_RDWR)
         return True
 
-    async def _begin(self, accepted: socket.socket, seat: ConnectionSlot) -> None:
+    async def _begin(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
         """Make the connection. Its protocol frees the slot; this method does so if TLS fails."""
         tls, limits = self._service.options.tls, self._service.limits
         is_tls = tls is not None
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._protocol(seat),
+                lambda: self._protocol(slot),
                 accepted,
                 ssl=None if tls is None else tls.context,
                 ssl_handshake_timeout=limits.connect_timeout_ms / 1_000 if is_tls else None,
                 ssl_shutdown_timeout=CLOSE_SECONDS if is_tls else None,
             )
         except OSError:  # the handshake failed
-            seat.leave()
+            slot.leave()
             accepted.close()
         except asyncio.CancelledError:
-            seat.leave()
+            slot.leave()
             accepted.close()
             raise
 

@@ -164,7 +164,9 @@ class IdTable(Generic[T]):
         self._entries[number] = entry
         if entry.state is IdState.OPEN:
             if entry.wanted != request:
-                raise self._busy(f"{self._noun} {number} of this connection is something else")
+                raise self._busy(
+                    f"{self._noun} {number} of this connection is in use for another request"
+                )
             return entry.opened(), True
         task = entry.begin(request)
         try:

@@ -84,7 +84,7 @@ class ProducerNames:
         """Close the previous holder, unless it is closing already, and wait until it has left."""
         if not previous.is_leaving:
             previous.close(
-                ProducerBusy(f"producer {previous.name} came again by another connection")
+                ProducerBusy(f"producer {previous.name} has reconnected by another connection")
             )
         await previous.is_free.wait()
 

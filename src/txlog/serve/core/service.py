@@ -202,7 +202,7 @@ class BrokerService:
             now_ms = self.store._store.clock.now().wall_ms
             certificate = tls.certificate_of(login.ssl_object, now_ms)
             if certificate is None and tls.needs_certificate:
-                raise NotAuthenticated("no authority that is known here vouches for this client")
+                raise NotAuthenticated("no trusted authority has signed the client's certificate")
         return self.authority.authenticate(login.method, login.data, certificate)
 
     def judge_again(self, login: Credentials, caller: Caller) -> None:

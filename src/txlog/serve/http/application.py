@@ -182,7 +182,7 @@ async def _answer(
         else:
             answer = await serving.read(hold, read, lambda answer: len(answer.body))
     except ConnectionResetError:
-        raise InvalidArgument("the client has gone") from None
+        raise InvalidArgument("the client has disconnected") from None
     except BaseException:  # no answer is sent
         hold.close()
         raise

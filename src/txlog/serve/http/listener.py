@@ -74,7 +74,7 @@ def gate_of(service: BrokerService) -> Gate:
         login = Credentials("token" if token else "", data, ssl_object)
         try:
             caller = service.log_in(login)
-            connection.state.seat.take(caller.role, is_superuser=caller.is_superuser)
+            connection.state.slot.take(caller.role, is_superuser=caller.is_superuser)
             authority.become(caller)
             _join(connection, caller.role)
             if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
@@ -174,11 +174,11 @@ class HttpListener:
             self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
         return url
 
-    def _protocol(self, seat: ConnectionSlot) -> LimitedHttp:
+    def _protocol(self, slot: ConnectionSlot) -> LimitedHttp:
         """The protocol of one connection."""
         state = self._uvicorn.server_state
         protocol = LimitedHttp(self._uvicorn.config, state, {})
-        protocol.service, protocol.seat = self._service, seat
+        protocol.service, protocol.slot = self._service, slot
         return protocol
 
     def judge_again(self) -> None:

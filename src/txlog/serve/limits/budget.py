@@ -33,7 +33,7 @@ SMALL_BYTES_MAX: Final = 64 * KIB
 
 
 def _client_gone() -> ConnectionResetError:
-    return ConnectionResetError("the client has gone")
+    return ConnectionResetError("the client has disconnected")
 
 
 class _Waiter(NamedTuple):

@@ -115,7 +115,7 @@ RESOURCES: Final = (
         "memory_bytes",
         "256 MiB",
         "role, or address without one: three quarters",
-        "nothing: it is not read from",
+        "nothing: the server stops reading from it",
     ),
     SharedResource("open transactions", "`txn_active_max` of the store", "role", "509"),
     SharedResource("transaction keys", "100,000", "role", "509"),
@@ -188,9 +188,9 @@ def has_fair_share(own_count: int, used: int, limit: int) -> bool:
     a quarter. The last eighth is for holders that have few, at least one each. So even if many
     holders take all they can, something is left for the next one, and shares need no configuration.
 
-    own:   how many the holder has
-    used:  how many all have
-    limit: how many there are
+    own_count: how many the holder has
+    used:      how many all have
+    limit:     how many there are
     """
     few = max(1, limit // FEW)
     return own_count < limit - limit // KEPT - used or (own_count < few and used < limit)
@@ -203,10 +203,12 @@ class ConnectionSlot:
     drop:    ends the connection; False: not yet, as the client may be about to authenticate
     """
 
-    __slots__ = ("_seats", "drop", "holder", "is_taken", "network")
+    __slots__ = ("_connections", "drop", "holder", "is_taken", "network")
 
-    def __init__(self, seats: ConnectionLimit, network: str, drop: Callable[[], bool]) -> None:
-        self._seats, self.network, self.drop = seats, network, drop
+    def __init__(
+        self, connections: ConnectionLimit, network: str, drop: Callable[[], bool]
+    ) -> None:
+        self._connections, self.network, self.drop = connections, network, drop
         self.holder: str | None = None
         self.is_taken = False
 
@@ -217,11 +219,11 @@ class ConnectionSlot:
         raises: TryAgain (509): there are too many, in all, of its address or of its role
         """
         if not self.is_taken:
-            self._seats._take(self, role, is_bounded=role is not None and not is_superuser)
+            self._connections._take(self, role, is_bounded=role is not None and not is_superuser)
 
     def leave(self) -> None:
         """The connection has ended: free the slot."""
-        self._seats._leave(self)
+        self._connections._leave(self)
 
 
 class ConnectionLimit:
@@ -258,10 +260,10 @@ class ConnectionLimit:
             self.is_full = not self._drop(network)
         while self.waiting >= limit and not self.is_full:
             self.is_full = not self.make_room()
-        seat = ConnectionSlot(self, network, drop)
-        self._waiting.setdefault(network, {})[seat] = None
+        slot = ConnectionSlot(self, network, drop)
+        self._waiting.setdefault(network, {})[slot] = None
         self.waiting += 1
-        return seat
+        return slot
 
     def make_room(self) -> bool:
         """Drop the oldest unauthenticated connection of the address with most; False: none."""
@@ -271,23 +273,23 @@ class ConnectionLimit:
 
     def _drop(self, network: str) -> bool:
         """Drop one of the oldest of an address; False: it is too early for each."""
-        for seat in list(islice(self._waiting[network], DROPS_TRIED_MAX)):
-            if seat.drop():
-                seat.leave()
+        for slot in list(islice(self._waiting[network], DROPS_TRIED_MAX)):
+            if slot.drop():
+                slot.leave()
                 return True
         return False
 
-    def _take(self, seat: ConnectionSlot, role: str | None, *, is_bounded: bool) -> None:
-        limits, network = self._limits, seat.network
+    def _take(self, slot: ConnectionSlot, role: str | None, *, is_bounded: bool) -> None:
+        limits, network = self._limits, slot.network
         if self.count >= limits.connections:
             raise too_many_error("connections", limits.connections)
         if self._by_network[network] >= limits.connections_per_address:
             raise too_many_error("connections from this address", limits.connections_per_address)
         if is_bounded:
             self._check_share(f"role {role}", network, str(role))
-        if seat in self._waiting.get(network, ()):
-            self._unwait(seat)
-        seat.is_taken, seat.holder = True, role
+        if slot in self._waiting.get(network, ()):
+            self._unwait(slot)
+        slot.is_taken, slot.holder = True, role
         self.count += 1
         self._by_network[network] += 1
         if role is not None:
@@ -307,37 +309,37 @@ class ConnectionLimit:
             if not has_fair_share(own_count, used, limit):
                 raise too_many_error(f"connections of {holder}", own_count)
 
-    def _leave(self, seat: ConnectionSlot) -> None:
-        network = seat.network
-        if seat in self._waiting.get(network, ()):
-            self._unwait(seat)
-        if not seat.is_taken:
+    def _leave(self, slot: ConnectionSlot) -> None:
+        network = slot.network
+        if slot in self._waiting.get(network, ()):
+            self._unwait(slot)
+        if not slot.is_taken:
             return
-        seat.is_taken = False
+        slot.is_taken = False
         self.count -= 1
-        holders = [] if seat.holder is None else [seat.holder, f"{seat.holder} {network}"]
+        holders = [] if slot.holder is None else [slot.holder, f"{slot.holder} {network}"]
         for counter, names in ((self._by_network, [network]), (self._by_role, holders)):
             for name in names:
                 counter[name] -= 1
                 if not counter[name]:
                     del counter[name]
 
-    def _unwait(self, seat: ConnectionSlot) -> None:
-        of_network = self._waiting[seat.network]
-        del of_network[seat]
+    def _unwait(self, slot: ConnectionSlot) -> None:
+        of_network = self._waiting[slot.network]
+        del of_network[slot]
         self.waiting -= 1
         if not of_network:
-            del self._waiting[seat.network]
+            del self._waiting[slot.network]
 
 
 class Quota:
     """The use of one resource, in all and by holder."""
 
-    __slots__ = ("_of", "_what", "limit", "used")
+    __slots__ = ("_of", "_resource", "limit", "used")
 
     def __init__(self, resource: str, limit: int) -> None:
         """resource: its name, in the plural"""
-        self._what, self.limit = resource, limit
+        self._resource, self.limit = resource, limit
         self._of = Counter[str]()
         self.used = 0
 
@@ -349,9 +351,9 @@ class Quota:
         """
         own_count = self._of[holder]
         if self.used >= self.limit:
-            raise too_many_error(self._what, self.limit)
+            raise too_many_error(self._resource, self.limit)
         if is_bounded and not has_fair_share(own_count, self.used, self.limit):
-            raise too_many_error(f"{self._what} of {holder}", own_count)
+            raise too_many_error(f"{self._resource} of {holder}", own_count)
         self._of[holder] += 1
         self.used += 1
 

@@ -362,7 +362,7 @@ def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryvie
         sequences.append(first + number if sequence < 0 else sequence)
         at += length
     if at != end:
-        raise InvalidMessage(f"{end - at} bytes behind a batch")
+        raise InvalidMessage(f"{end - at} bytes after a batch")
     _fill(columns, count)
 
 

@@ -108,7 +108,7 @@ class ConnectionHost(Protocol):
 class Connection:
     """One client.
 
-    seat:         its slot among all connections
+    slot:         its slot among all connections
     caller:       its identity, once it has authenticated
     state:        the state that each module keeps of it, by the name of the module
     on_close:     coroutine functions to run when it ends, the last first
@@ -121,11 +121,11 @@ class Connection:
     def __init__(
         self,
         listener: ConnectionHost,
-        seat: ConnectionSlot,
+        slot: ConnectionSlot,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        self.listener, self.seat = listener, seat
+        self.listener, self.slot = listener, slot
         self.service = listener.service
         self.client = listener.service.client
         self.caller: Caller | None = None
@@ -144,12 +144,12 @@ class Connection:
         self._limits = limits = self.service.limits
         self._frames = FrameDecoder(FIRST_FRAME_BYTES_MAX)
         self._share = self.service.budget.share(
-            seat.network,
+            slot.network,
             max(limits.connection_bytes, 2 * self.frame_bytes_max),
         )
         self._incoming = self._share.hold()  # bytes of an incomplete frame
         self._chunk_share = self._share.sibling(
-            seat.network, max(limits.connection_bytes, limits.memory_bytes // 4)
+            slot.network, max(limits.connection_bytes, limits.memory_bytes // 4)
         )
         self._chunked = list["ChunkedMessage"]()  # chunked messages that wait for room
         self._ahead = 0  # bytes counted for reading ahead
@@ -281,8 +281,8 @@ class Connection:
     async def _rest(self, seconds: float, frame_size: int, *, is_same: bool) -> None:
         """Pause reading: for the rate limits, for unread answers, and for memory.
 
-        wanted:  the size of the incomplete frame in bytes
-        is_same: that frame was already incomplete the last time
+        frame_size: of the incomplete frame, in bytes
+        is_same:    that frame was already incomplete the last time
         """
         if seconds:
             await asyncio.sleep(seconds)
@@ -356,7 +356,7 @@ class Connection:
             )
         handler = handlers.get(kind)
         if handler is None:
-            error = NotAllowed(f"commands of type {kind} are not known here")
+            error = NotAllowed(f"commands of type {kind} are not supported")
             self._refuse(body, error)
             return None
         try:
@@ -604,7 +604,7 @@ def _has_number(body: Proto) -> bool:
 
 def _check_time(now: float, last: float) -> None:
     if now >= last:
-        raise TimeoutError("what it began to send did not come")
+        raise TimeoutError("a frame was not completed in time")
 
 
 def _text_of(peer: object) -> str:

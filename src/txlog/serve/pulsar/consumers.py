@@ -243,7 +243,7 @@ async def _open_consumer(
     topic = await client.run(partial(topics.get_or_create_topic, name=name, creates=creates))
     await client.run(partial(schemas.check_reader, name=name.topic, body=body))
     if name.partition is None and topic.partitions > 1:
-        raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
+        raise NotAllowed(f"{name} has {topic.partitions} partitions: name one")
     partition = topics.check_partition(topic, name)
     shown_partition = -1 if name.partition is None else partition
     consumer = ClientConsumer(
@@ -605,7 +605,7 @@ async def unsubscribe(connection: Connection, body: Proto, trailer: memoryview) 
 
 
 def _is_deleted(request: Any, client: Client) -> bool:
-    """Whether a consumer's subscription was deleted; subscription: as in `subscribe`."""
+    """Whether a consumer's subscription was deleted; request: as in `subscribe`."""
     name, subscription, *_ = request
     try:
         topic = topics.get_topic(client, topics.name_of(name))

@@ -65,7 +65,7 @@ GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
 # The refusal of a SEND that came after a refused one.
-BEHIND: Final = ProducerBusy("it came behind a message that was refused")  # never raised itself
+BEHIND: Final = ProducerBusy("it came after a message that was refused")  # never raised itself
 
 # The outcome of a SEND: the id of its first message, or the reason for the refusal.
 OnStored = Callable[[MessageId | None, Exception | None], None]

@@ -35,7 +35,7 @@ def connect(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """CONNECT: authenticate the client; every other command comes after it."""
     login = connection.login(body.auth_method_name, body.auth_data)
     caller = _caller(connection, login)
-    if caller is None or not _has_seat(connection, caller):
+    if caller is None or not _take_slot(connection, caller):
         return
     connection.refreshes = body.feature_flags.supports_auth_refresh
     connection.connected(login, caller, body.client_version, body.protocol_version)
@@ -73,10 +73,10 @@ def _caller(connection: Connection, login: Credentials) -> Caller | None:
         return None
 
 
-def _has_seat(connection: Connection, caller: Caller) -> bool:
+def _take_slot(connection: Connection, caller: Caller) -> bool:
     """Count the connection as authenticated; False: the limit is reached, and it ends."""
     try:
-        connection.seat.take(caller.role, is_superuser=caller.is_superuser)
+        connection.slot.take(caller.role, is_superuser=caller.is_superuser)
     except TryAgain as error:
         wrong, message = error_of(error), text_of(error)
         connection.send("error", request_id=0, error=wrong, message=message)
@@ -170,33 +170,33 @@ class PulsarListener:
         self.service.urls["pulsar"] = self.url
         return self.url
 
-    def _protocol(self, seat: ConnectionSlot) -> asyncio.StreamReaderProtocol:
+    def _protocol(self, slot: ConnectionSlot) -> asyncio.StreamReaderProtocol:
         """The protocol of one connection, as asyncio's own servers make it."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(BUFFER_BYTES, loop)
-        return asyncio.StreamReaderProtocol(reader, partial(self._accepted, seat), loop)
+        return asyncio.StreamReaderProtocol(reader, partial(self._accepted, slot), loop)
 
     def _accepted(
-        self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serve a new connection in a supervised task; asyncio's own task would be unsupervised."""
-        task = self.service.tasks.begin(self._served(seat, reader, writer), writer.transport.abort)
+        task = self.service.tasks.begin(self._served(slot, reader, writer), writer.transport.abort)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def _served(
-        self, seat: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if self._following is None:  # started by the first client
             self._following = self.service.tasks.begin(
                 watch_catalog(self.service, self._changed), self._is_blind
             )
-        connection = Connection(self, seat, reader, writer)
+        connection = Connection(self, slot, reader, writer)
         self.connections.add(connection)
         try:
             await connection.run(self._handlers)
         finally:
-            seat.leave()
+            slot.leave()
             self.connections.discard(connection)
 
     def _is_blind(self) -> None:

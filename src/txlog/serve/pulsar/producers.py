@@ -343,7 +343,7 @@ async def _open_client_producer(
         partial(topics.get_or_create_topic, name=name, creates=creates)
     )
     if name.partition is None and topic.partitions > 1:
-        raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
+        raise NotAllowed(f"{name} has {topic.partitions} partitions: name one")
     partition = topics.check_partition(topic, name)
     await _create_initial_subscription(connection, body, topic)
     client_name = body.producer_name or connection.listener.new_name()
@@ -651,12 +651,12 @@ def _send(
         producer.payload_bytes += item.size - ITEM_BYTES
     else:
         if producer.has_begun_anew(body):
-            seat = (
+            key = (
                 producer.store_producer.topic.name,
                 producer.store_producer.name,
                 producer.partition,
             )
-            connection.listener.fenced.append(seat)
+            connection.listener.fenced.append(key)
             raise ProducerFenced("another message had this number")
         columns, size, payload_bytes = messages or unpack_send(head, payload, bytes_max)
         on_stored: OnStored = partial(_answer_send, connection, producer, body)
@@ -680,7 +680,7 @@ def _chunk(
     """Add a chunk; returns the message if it is the last. Raises InvalidMessage, LimitExceeded."""
     head, payload = message
     if head.encryption_keys:  # each chunk is encrypted alone, so only the client can join them
-        raise NotAllowed("encrypted messages in chunks are not known here")
+        raise NotAllowed("encrypted messages in chunks are not supported")
     store = connection.service.store
     bytes_max = min(CHUNKED_BYTES_MAX, store.settings.max_chunked_message_bytes)
     if head.chunk_id == 0:

@@ -136,7 +136,7 @@ _NAMESPACE_SETTING: Final = f"{NAMESPACE}/{{setting:absent_namespace}}"
 def _refused(name: str) -> NotAllowed:
     if name == "permissions":
         return NotAllowed(
-            "roles are given in the file of rules", hint="--auth FILE, read again by SIGHUP"
+            "roles get their rights in the file of rules", hint="--auth FILE, read again by SIGHUP"
         )
     return NotAllowed(f"{name}: a store has no such setting", hint="see docs/http.md")
 
@@ -236,14 +236,14 @@ def set_subscription_properties(
 @endpoint("POST", f"{NAMESPACE}/permissions/{{role}}", ADMIN)
 @endpoint("DELETE", f"{NAMESPACE}/permissions/{{role}}", ADMIN)
 def grant_in_namespace(client: Client, namespace: str, body: object = None) -> None:
-    """Refused: roles are given in the file of rules."""
+    """Refused: roles get their rights in the file of rules."""
     raise _refused("permissions")
 
 
 @endpoint("POST", f"{TOPIC}/permissions/{{role}}", ADMIN)
 @endpoint("DELETE", f"{TOPIC}/permissions/{{role}}", ADMIN)
 def grant_on_topic(client: Client, topic: TopicName, role: str, body: object = None) -> None:
-    """Refused: roles are given in the file of rules."""
+    """Refused: roles get their rights in the file of rules."""
     raise _refused("permissions")
 
 
@@ -318,4 +318,6 @@ def set_replicated(client: Client, topic: TopicName, subscription: str, body: ob
 @endpoint("PUT", f"{TOPIC}/backlogSize", LOOK)
 def backlog_size(client: Client, topic: TopicName, body: object = None) -> None:
     """Refused: a store does not count the bytes after a message."""
-    raise NotAllowed("bytes behind a message are not counted", hint="stats has backlogSize")
+    raise NotAllowed(
+        "a store does not count the bytes after a message", hint="stats has backlogSize"
+    )

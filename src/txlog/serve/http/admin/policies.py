@@ -241,12 +241,12 @@ def _declare(policy: Policy) -> None:
         _remove(client, policy, {"topic": topic.full})
 
     for act, method, base, summary in (
-        (of_namespace, "GET", NAMESPACE, "What applies to a namespace"),
-        (set_of_namespace, policy.method, NAMESPACE, "Set it for a namespace"),
-        (remove_of_namespace, "DELETE", NAMESPACE, "Inherit it in a namespace again"),
-        (of_topic, "GET", TOPIC, "What a topic has of its own"),
-        (set_of_topic, "POST", TOPIC, "Set it for a topic"),
-        (remove_of_topic, "DELETE", TOPIC, "Inherit it in a topic again"),
+        (of_namespace, "GET", NAMESPACE, "The effective policy of a namespace"),
+        (set_of_namespace, policy.method, NAMESPACE, "Set the policy of a namespace"),
+        (remove_of_namespace, "DELETE", NAMESPACE, "Remove the policy of a namespace"),
+        (of_topic, "GET", TOPIC, "The policy of a topic itself"),
+        (set_of_topic, "POST", TOPIC, "Set the policy of a topic"),
+        (remove_of_topic, "DELETE", TOPIC, "Remove the policy of a topic"),
     ):
         act.__name__ = f"{policy.name}_{act.__name__}"
         act.__doc__ = f"{summary}: {policy.name}."

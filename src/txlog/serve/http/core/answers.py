@@ -101,7 +101,7 @@ async def read_json(request: Request) -> object:
     try:
         return await decode_json(data, getattr(request.state, "body", None))
     except ConnectionResetError:
-        raise InvalidArgument("the client has gone") from None
+        raise InvalidArgument("the client has disconnected") from None
 
 
 async def decode_json(data: bytes, hold: Reservation | None) -> object:
@@ -247,8 +247,8 @@ def check_size(table: pa.Table) -> None:
         size = value.as_buffer().size if value.is_valid else 0
         if size > VALUE_BYTES_MAX:
             raise LimitExceeded(
-                f"a message of {size} bytes, HTTP hands out at most {VALUE_BYTES_MAX}",
-                hint="txlog consume and clients of Pulsar's protocol get it",
+                f"a message of {size} bytes, HTTP returns at most {VALUE_BYTES_MAX}",
+                hint="read it by txlog consume or Pulsar's protocol",
                 limit=VALUE_BYTES_MAX,
                 value=size,
             )

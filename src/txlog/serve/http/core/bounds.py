@@ -70,7 +70,7 @@ class WriteTimeout:
 
     def _not_taken(self) -> None:
         peer = self.transport.get_extra_info("peername")
-        reason = "it did not take its answer"
+        reason = "it did not read its answer"
         self.service.tell("dropped", {"peer": host_of(peer), "reason": reason})
         cut(self.transport)
 
@@ -78,7 +78,7 @@ class WriteTimeout:
 class LimitedHttp(WriteTimeout, H11Protocol):
     """A connection with a slot, a share of the memory, and a time limit for each request."""
 
-    seat: ConnectionSlot
+    slot: ConnectionSlot
     share: MemoryShare
     socket: LimitedWebSocket | None = None
     _address = ""
@@ -97,12 +97,12 @@ class LimitedHttp(WriteTimeout, H11Protocol):
         self.app_state = {
             **self.app_state,
             "ssl_object": ssl_object,
-            "seat": self.seat,
+            "slot": self.slot,
             "bounded": self,
         }
         self._address = "" if self.client is None else self.client[0]
         self.share = self.service.budget.share(
-            self.seat.network, self.service.limits.connection_bytes
+            self.slot.network, self.service.limits.connection_bytes
         )
         self._watch()
 
@@ -155,7 +155,9 @@ class LimitedHttp(WriteTimeout, H11Protocol):
         if waited:  # it waited for memory: that time does not count
             self._timer = self.loop.call_later(waited, self._late)
             return
-        self.service.tell("dropped", {"peer": self._address, "reason": "a request did not come"})
+        self.service.tell(
+            "dropped", {"peer": self._address, "reason": "a request was not completed in time"}
+        )
         self.transport.abort()
 
     def _stop(self) -> None:
@@ -170,7 +172,7 @@ class LimitedHttp(WriteTimeout, H11Protocol):
         self._stop()
         self.end_taking()
         self.share.close()
-        self.seat.leave()
+        self.slot.leave()
 
 
 class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
@@ -249,7 +251,7 @@ class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
 
     def _late(self) -> None:
         if self._resting is None:
-            reason = "a message did not come"
+            reason = "a message was not completed in time"
             self.service.tell("dropped", {"peer": host_of(self.client), "reason": reason})
             self.transport.abort()
 
@@ -288,7 +290,7 @@ class LimitsMiddleware:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
-            refused = NotAllowed("this server is not known by the name that was asked for")
+            refused = NotAllowed("the request is for another host name")
             await response_of(refused, 421)(scope, receive, send)
             return
         if scope["type"] == "websocket":

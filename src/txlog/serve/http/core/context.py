@@ -209,8 +209,8 @@ class HttpContext:
 
     async def work(self, connection: HTTPConnection, kind: str, act: Callable[[Store], T]) -> T:
         """Run a slow call; kind: the operation. Raises TryAgain: too many are running."""
-        seat: ConnectionSlot | None = getattr(connection.state, "seat", None)
-        holder = "" if seat is None else seat.holder or seat.network
+        slot: ConnectionSlot | None = getattr(connection.state, "slot", None)
+        holder = "" if slot is None else slot.holder or slot.network
         return await self.works.run(kind, holder, act, self.client._sync)
 
     async def look(self, act: Callable[[Store], T]) -> T:

@@ -135,7 +135,7 @@ class Endpoint(NamedTuple):
             "parameters": rows,
             "tags": [self.operation],
             "responses": {
-                "200": {"description": "what was asked for"},
+                "200": {"description": "the answer"},
                 "204": {"description": "done"},
                 "default": {
                     "description": "an error",
@@ -258,7 +258,7 @@ def topic_in(path: Mapping[str, str]) -> TopicName:
         namespace = namespace_in(path["cluster"], namespace)
     name = f"{path['tenant']}/{namespace}/{path['topic']}"
     if path.get("domain", "persistent") != "persistent":
-        raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are known")
+        raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are supported")
     return TopicName.parse(name, allow_partition=True)
 
 

@@ -139,7 +139,7 @@ def routes(serving: HttpContext) -> list[Route]:
     async def stream(request: Request) -> Response:
         await serving.let_in(request, LOOK, "stream")
         if live.is_full:
-            raise TryAgain("too many watch this page", code=509)
+            raise TryAgain("the page has too many viewers", code=509)
         headers = {"X-Accel-Buffering": "no", "Connection": "close"}
         return StreamingResponse(
             serving.until_ended(request, live.watch()), media_type=EVENT_STREAM, headers=headers
