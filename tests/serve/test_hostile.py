@@ -350,7 +350,7 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
 def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: one checkpoint too many, and nobody hears of a topic that is gone, or of its turn."""
-    monkeypatch.setattr(census_of_serve, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(census_of_serve, "RETRY_SECONDS", 0)
     monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
     looks: list[str] = []
 

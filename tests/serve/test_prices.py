@@ -302,7 +302,7 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     """Kills: one request for which everybody who sends waits until all of it is stored."""
     together: list[int] = []
     lead = Store._lead
-    count = 3 * rest.TOGETHER
+    count = 3 * rest.MESSAGES_PER_STEP
 
     def led(store: Store, own: list[Call]) -> None:
         together.append(len(own))
@@ -320,7 +320,7 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
 
     serving(tmp_path, program)
     assert count // 3 <= max(together) + 1
-    assert max(together) <= rest.TOGETHER
+    assert max(together) <= rest.MESSAGES_PER_STEP
 
 
 def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
@@ -328,7 +328,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
 ) -> None:
     """Kills: one GET that has the thread of the store, or the event loop, for a second."""
     read: list[int] = []
-    count = 2 * rest.TOGETHER + 1
+    count = 2 * rest.MESSAGES_PER_STEP + 1
 
     def made(table: pa.Table) -> Any:
         read.append(table.num_rows)
@@ -350,7 +350,11 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
         monkeypatch.setattr(rest, "messages", made)
         monkeypatch.setattr(rest, "as_json", encoded_beside)
         await served.service.client.run(fill)
-        for limit, expected in ((10_000, count), (rest.TOGETHER, rest.TOGETHER), (3, 3)):
+        for limit, expected in (
+            (10_000, count),
+            (rest.MESSAGES_PER_STEP, rest.MESSAGES_PER_STEP),
+            (3, 3),
+        ):
             path = f"/topics/persistent/public/default/priced?limit={limit}"
             head = f"GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
             status, text = await served.request(head)
@@ -361,7 +365,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
             assert page["next"] == f"after={page['messages'][-1]['message_id']}"
 
     serving(tmp_path, program)
-    assert read == [rest.TOGETHER, rest.TOGETHER, 1, rest.TOGETHER, 3]
+    assert read == [rest.MESSAGES_PER_STEP, rest.MESSAGES_PER_STEP, 1, rest.MESSAGES_PER_STEP, 3]
 
 
 @pytest.mark.parametrize("path", ["partitioned-stats", "partitioned-internalStats"])

@@ -139,7 +139,7 @@ def test_a_role_leaves_keys_for_others(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "TOPICS_MAX", 4)
-    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+    monkeypatch.setattr(shares, "TOPICS_RESERVED", 2)
 
     async def program(served: Served) -> None:
         hog, boss = [await served.connected(**token(role)) for role in ("hog", "boss")]
@@ -359,7 +359,7 @@ def test_who_exceeds_a_limit_is_told_and_others_go_on(
     txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=8)
     monkeypatch.setattr(shares, "KEYS_MAX", 8)
     monkeypatch.setattr(shares, "TOPICS_MAX", 4)
-    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+    monkeypatch.setattr(shares, "TOPICS_RESERVED", 2)
     monkeypatch.setattr(acceptor, "GRACE_SECONDS", 0.0)
     serving(folder, EXCEED[name], rules=RULES, limits=SMALL)
 

@@ -369,12 +369,8 @@ def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> 
             for _ in range(6):
                 await raw.next()
             await end(raw, txn, COMMIT)
-            kinds = (
-                group_commit._FrameWrite,
-                group_commit._TxnWrite,
-                group_commit._ProducerRows,
-                group_commit.QueuedSend,
-            )
+            names = ("_FrameWrite", "_TxnWrite", "_ProducerRows", "QueuedSend")
+            kinds = tuple(vars(group_commit)[name] for name in names)
             left = {"all"}
             for _ in range(100):  # the thread that stored them ends its call beside the answers
                 await raw.ask("ping")

@@ -48,7 +48,7 @@ class Server:
         self.listeners: list[Listener] = []
         self._ended, self._hurried = asyncio.Event(), asyncio.Event()
         if authority is not None and authority.guard is not None:
-            authority.guard.on_change(lambda: self.service.in_loop(self._judge_again))
+            authority.guard.on_change(lambda: self.service.in_loop(self._recheck_access))
 
     def stop(self) -> None:
         """Begin to stop; a second call ends the wait for running commands."""
@@ -69,11 +69,11 @@ class Server:
                     self.service.tell("reloaded", {"what": name})
             except InvalidArgument as error:
                 self.service.tell("failed", {"what": name, "reason": error.message})
-        self._judge_again()
+        self._recheck_access()
 
-    def _judge_again(self) -> None:
+    def _recheck_access(self) -> None:
         for listener in self.listeners:
-            listener.judge_again()
+            listener.recheck_access()
 
     async def start(self) -> list[str]:
         """Listen; returns the URL of each listener. Raises NoResources (an address is taken)."""

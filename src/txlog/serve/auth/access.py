@@ -96,12 +96,12 @@ class Rules:
 class AuthProvider:
     """Authenticates and authorizes callers by a file of rules."""
 
-    __slots__ = ("_clock", "_path", "_rules", "_told")
+    __slots__ = ("_clock", "_listener", "_path", "_rules")
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Raises InvalidArgument: one line that names the position in the file."""
         self._path, self._clock = path, clock
-        self._told: Callable[[], object] = list
+        self._listener: Callable[[], object] = list
         self._rules = read_rules(path)
 
     @property
@@ -117,14 +117,14 @@ class AuthProvider:
     def reload(self) -> None:
         """Read the file again; raises InvalidArgument, and then nothing has changed."""
         self._rules = read_rules(self._path)
-        self.on_change(self._told)
+        self.on_change(self._listener)
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call a function when keys changed without `reload`: a JWKS file is read when it changes.
 
         listener: runs in the thread that logs a client in
         """
-        self._told = listener
+        self._listener = listener
         if self._rules.tokens is not None:
             self._rules.tokens.keys.on_change(listener)
 

@@ -35,8 +35,8 @@ JWKS_KEYS_MAX: Final = 100
 # Keys of a JWKS file that are tried for a token without a key id.
 KEYS_TRIED_MAX: Final = 8
 
-_OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
@@ -73,17 +73,17 @@ class SingleKey:
 class JwksFile:
     """The keys of a JWKS file (RFC 7517), read again when the file changes."""
 
-    __slots__ = ("_keys", "_path", "_seen", "_told")
+    __slots__ = ("_keys", "_listener", "_path", "_seen")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = _stamp(path)
         self._keys = _read_jwks(path)
-        self._told: Callable[[], object] = list
+        self._listener: Callable[[], object] = list
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call a function after each change of the keys, in the thread that read the file."""
-        self._told = listener
+        self._listener = listener
 
     def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
         """The keys that may have signed a token of this algorithm and `kid`."""
@@ -96,7 +96,7 @@ class JwksFile:
     def reload(self) -> None:
         """Read the file; if it cannot be read the keys stay as they are. Raises InvalidArgument."""
         self._keys = _read_jwks(self._path)
-        self._told()
+        self._listener()
 
     def _look(self) -> None:
         """Read the file if it has changed. A bad file is not read again until it changes again."""
@@ -117,8 +117,7 @@ def read_secret(path: Path) -> SingleKey:
     data = _read(path)
     if _is_public_or_private(data):
         raise InvalidArgument(
-            f"{path} holds a key pair or a certificate, not a secret",
-            hint="name it as public_key",
+            f"{path} holds a key pair or a certificate, not a secret", hint="name it as public_key"
         )
     if len(data) < SECRET_BYTES_MIN:
         raise InvalidArgument(
@@ -176,9 +175,9 @@ def _public(key: object, source: str) -> SigningKey:
             raise InvalidArgument(
                 f"the key of {source} has {key.key_size} bits, it needs {RSA_BITS_MIN}"
             )
-        return SigningKey(algorithms=_OF_RSA, value=key)
-    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _OF_CURVE:
-        return SigningKey(algorithms=(_OF_CURVE[key.curve.name],), value=key)
+        return SigningKey(algorithms=_RSA_ALGORITHMS, value=key)
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVE_ALGORITHMS:
+        return SigningKey(algorithms=(_CURVE_ALGORITHMS[key.curve.name],), value=key)
     raise InvalidArgument(f"the key of {source} is neither RSA nor EC over P-256, P-384 or P-521")
 
 
@@ -314,9 +313,7 @@ def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
     else:
         key, algorithm = ec.generate_private_key(ec.SECP256R1()), "ES256"
     private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -81,7 +81,7 @@ class TokenVerifier:
         for key in self.keys.find(algorithm, name if isinstance(name, str) else None):
             try:
                 payload: object = jwt.decode(
-                    token, key.value, algorithms=[algorithm], options=_BARE
+                    token, key.value, algorithms=[algorithm], options=_SIGNATURE_ONLY
                 )
             except jwt.InvalidSignatureError:
                 continue
@@ -101,7 +101,7 @@ class TokenVerifier:
 
 
 # The library checks only the signature; we compare the claims with our own clock and rules.
-_BARE: Final[Any] = {
+_SIGNATURE_ONLY: Final[Any] = {
     "verify_exp": False,
     "verify_nbf": False,
     "verify_iat": False,

@@ -25,7 +25,7 @@ from txlog.serve.core.service import BrokerService
 from txlog.serve.limits.limits import ConnectionSlot, host_of, leaves_enough_for_store
 
 BACKLOG: Final = 1_024
-TOGETHER_MAX: Final = 64  # connections accepted in one turn of the event loop
+ACCEPTED_MAX: Final = 64  # connections accepted in one turn of the event loop
 PAUSE_SECONDS: Final = 0.1  # after the system had no descriptor or memory for another connection
 FULL_SECONDS: Final = 0.005  # until the server has read the connections that came together
 GRACE_SECONDS: Final = 0.05  # for the answers of a client in a handshake
@@ -67,18 +67,18 @@ class Acceptor:
             task.cancel()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(TOGETHER_MAX):
+        for _ in range(ACCEPTED_MAX):
             try:
                 accepted, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor, or no memory
-                self._lack(error.strerror or str(error))
+                self._drop_for_descriptor(error.strerror or str(error))
                 self._pause(listening, PAUSE_SECONDS)
                 return
             if not leaves_enough_for_store(accepted.fileno(), self._descriptors):
                 accepted.close()
-                self._lack("the rest are reserved for files of the store")
+                self._drop_for_descriptor("the rest are reserved for files of the store")
                 self._pause(listening, PAUSE_SECONDS)
                 return
             accepted.setblocking(False)
@@ -91,7 +91,7 @@ class Acceptor:
                 self._pause(listening, FULL_SECONDS)
                 return
 
-    def _lack(self, why: str) -> None:
+    def _drop_for_descriptor(self, why: str) -> None:
         """Drop one unauthenticated connection to free its descriptor."""
         self._service.tell("refused", {"reason": f"there is no descriptor for it: {why}"})
         self._service.connection_limit.make_room()

@@ -18,8 +18,8 @@ from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import BrokerService
 
-GAP_SECONDS: Final = 0.05  # between two reads of a store with steady writes
-AGAIN_SECONDS: Final = 1.0  # after a read that failed with a retryable error
+PAUSE_SECONDS: Final = 0.05  # between two reads of a store with steady writes
+RETRY_SECONDS: Final = 1.0  # after a read that failed with a retryable error
 
 
 class CatalogSnapshot(NamedTuple):
@@ -77,9 +77,9 @@ async def watch_catalog(
             service.failed(error)
             if not error.retryable:
                 return
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
             continue
         if isinstance(snapshot, CatalogSnapshot):
             seen = snapshot.stamp
             await on_change(snapshot)
-        await asyncio.sleep(GAP_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)

@@ -80,7 +80,7 @@ class ProducerNames:
         self._topics.setdefault(holder.topic, {})[holder.name] = holder
         return previous
 
-    async def succeed(self, previous: NameHolder) -> None:
+    async def replace(self, previous: NameHolder) -> None:
         """Close the previous holder, unless it is closing already, and wait until it has left."""
         if not previous.is_leaving:
             previous.close(
@@ -88,7 +88,7 @@ class ProducerNames:
             )
         await previous.is_free.wait()
 
-    async def alone(self, holder: NameHolder) -> None:
+    async def wait_until_alone(self, holder: NameHolder) -> None:
         """Wait until the topic has no other producers except those that wait, too."""
         while others := [other for other in self._others(holder) if not other.is_waiting]:
             await others[0].is_free.wait()

@@ -77,7 +77,7 @@ class Supervisor:
 
 
 T = TypeVar("T")
-BESIDE_MAX: Final = 2  # threads; more would only wait for the interpreter's lock
+THREADS_MAX: Final = 2  # threads; more would only wait for the interpreter's lock
 Tell = Callable[[str, Mapping[str, object]], object]
 
 
@@ -187,7 +187,7 @@ class BrokerService:
         self.consumers = Quota("consumers", options.limits.consumers_in_all)
         self.backlog = OutboundBytes(options.limits.memory_bytes // 4)
         self.tasks = Supervisor(self.failed)
-        self._beside = ThreadPoolExecutor(BESIDE_MAX, "txlog-beside")
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "txlog-thread")
         self._figures: Client | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -205,14 +205,14 @@ class BrokerService:
                 raise NotAuthenticated("no trusted authority has signed the client's certificate")
         return self.authority.authenticate(login.method, login.data, certificate)
 
-    def judge_again(self, login: Credentials, caller: Caller) -> None:
+    def recheck_access(self, login: Credentials, caller: Caller) -> None:
         """Raises NotAllowed unless these credentials would still authenticate the same caller."""
         if self.log_in(login).role != caller.role:
             raise NotAllowed(f"its login is not that of role {caller.role} any more")
 
-    async def beside(self, act: Callable[[], T]) -> T:
+    async def in_thread(self, act: Callable[[], T]) -> T:
         """Run a function that needs much processor time, and no store, in another thread."""
-        return await self._loop.run_in_executor(self._beside, act)
+        return await self._loop.run_in_executor(self._threads, act)
 
     async def figures(self, act: Callable[[Synchronous], T]) -> T:
         """Run a call that reads the whole store, on a handle and in a thread of its own.
@@ -238,7 +238,7 @@ class BrokerService:
 
     async def close(self) -> None:
         """Close the store, and end the threads; calls that have begun end by themselves, soon."""
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._figures is not None:
             await self._figures.close()
         await self.client.close()
@@ -271,7 +271,7 @@ class Listener(Protocol):
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
 
-    def judge_again(self) -> None:
+    def recheck_access(self) -> None:
         """Rules, keys or authorities have changed: end the connections they no longer allow."""
 
     async def drain(self) -> None:

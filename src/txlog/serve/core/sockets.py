@@ -184,11 +184,11 @@ def systemd_sockets(environment: Mapping[str, str], pid: int) -> dict[str, list[
                 f"LISTEN_FDNAMES: a socket is {name[:80]!r}, which is neither pulsar nor http",
                 hint="FileDescriptorName=pulsar in the unit of the socket",
             )
-        sockets.setdefault(name, []).append(_taken(FIRST_DESCRIPTOR + index))
+        sockets.setdefault(name, []).append(_inherited(FIRST_DESCRIPTOR + index))
     return sockets
 
 
-def _taken(descriptor: int) -> socket.socket:
+def _inherited(descriptor: int) -> socket.socket:
     try:
         inherited = socket.socket(fileno=descriptor)
         inherited.set_inheritable(False)

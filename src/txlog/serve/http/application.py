@@ -54,15 +54,7 @@ from txlog.serve.http.core.answers import (
     to_json,
 )
 from txlog.serve.http.core.context import HttpContext
-from txlog.serve.http.core.declared import (
-    LOOK,
-    PRODUCE,
-    STORE,
-    Action,
-    Endpoint,
-    openapi,
-    topic_in,
-)
+from txlog.serve.http.core.declared import LOOK, PRODUCE, STORE, Action, Endpoint, openapi, topic_in
 from txlog.serve.http.data import events, rest
 from txlog.serve.http.data.websocket import SESSIONS, Session, serve_socket
 from txlog.serve.http.page import live as page
@@ -148,7 +140,7 @@ def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
             is_wanted = arguments.get("checkAllowAutoCreation", False)
             arguments["creates"] = is_wanted and await serving.may_create(request, action)
         if endpoint.operation == PRODUCE and isinstance(arguments.get("topic"), TopicName):
-            await serving.need(topic_in(request.path_params))
+            await serving.create_if_missing(topic_in(request.path_params))
         act = partial(endpoint.act, **arguments)
 
         read = partial(_read, serving, request, endpoint, act)
@@ -321,11 +313,7 @@ def _openapi(serving: HttpContext) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _metrics(client: Store) -> tuple[str, int, str]:
-    return (
-        exposition(client.admin.metrics()),
-        200,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )
+    return (exposition(client.admin.metrics()), 200, "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _health(client: Store) -> tuple[str, int, str]:

@@ -46,13 +46,13 @@ MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in bas
 
 
 # Endpoints of the whole store without secrets: any role may use them.
-HARMLESS: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
+PUBLIC: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
 # Questions about the transaction coordinators, which belong to no topic.
 LOOKUPS: Final = frozenset(["partitions", "lookup"])
 # Only the owner may use these; the store checks it.
-OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
+OWNER_ONLY: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
 # For programs that monitor the process, and have no token.
-OPEN: Final = frozenset(["ready"])
+UNAUTHENTICATED: Final = frozenset(["ready"])
 
 
 def gate_of(service: BrokerService) -> Gate:
@@ -64,7 +64,7 @@ def gate_of(service: BrokerService) -> Gate:
     authority = service.authority
 
     async def gate(connection: HTTPConnection, action: Action) -> Grant | None:
-        if action.resource == STORE and action.name in OPEN:
+        if action.resource == STORE and action.name in UNAUTHENTICATED:
             return None
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -77,7 +77,7 @@ def gate_of(service: BrokerService) -> Gate:
             connection.state.slot.take(caller.role, is_superuser=caller.is_superuser)
             authority.become(caller)
             _join(connection, caller.role)
-            if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
+            if action.name in OWNER_ONLY or (action.operation == LOOK and _is_harmless(action)):
                 return None
             resource = tuple(filter(None, action.resource.split("/")))
             authority.check(caller, action.operation, resource)
@@ -87,7 +87,7 @@ def gate_of(service: BrokerService) -> Gate:
 
         def check() -> None:
             try:
-                service.judge_again(login, caller)
+                service.recheck_access(login, caller)
                 authority.check(caller, action.operation, resource)
             except NotAllowed as error:
                 facts = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
@@ -101,7 +101,7 @@ def gate_of(service: BrokerService) -> Gate:
 
 def _is_harmless(action: Action) -> bool:
     is_lookup = action.name in LOOKUPS and action.resource == COORDINATOR_TOPIC.full
-    return is_lookup or action.name in HARMLESS
+    return is_lookup or action.name in PUBLIC
 
 
 def _join(connection: HTTPConnection, role: str | None) -> None:
@@ -181,9 +181,9 @@ class HttpListener:
         protocol.service, protocol.slot = self._service, slot
         return protocol
 
-    def judge_again(self) -> None:
+    def recheck_access(self) -> None:
         """The rules have changed: end long requests that they no longer allow."""
-        self._serving.judge_again()
+        self._serving.recheck_access()
 
     async def drain(self) -> None:
         """Accept no new connections; answer the running requests."""

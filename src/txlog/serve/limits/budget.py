@@ -56,10 +56,10 @@ class _BytePool:
 
     __slots__ = (
         "__weakref__",
-        "_climbing",
         "_large",
         "_parent",
         "_small",
+        "_waiting_above",
         "bytes_max",
         "held",
         "peak",
@@ -69,7 +69,7 @@ class _BytePool:
         self.bytes_max = bytes_max
         self.held = self.peak = 0
         self._parent = parent
-        self._climbing = 0  # bytes that count here and wait for room in the parent
+        self._waiting_above = 0  # bytes that count here and wait for room in the parent
         self._small, self._large = deque[_Waiter](), deque[_Waiter]()
 
     def take(self, size: int) -> None:
@@ -93,14 +93,14 @@ class _BytePool:
         await self._enter(size, whole, hold)
         if self._parent is None or hold.is_guest():
             return
-        self._climbing += size
+        self._waiting_above += size
         try:
             await self._parent.reserve(size, whole, hold)
         except BaseException:  # cancelled, or the client has disconnected
             self._uncount(size)
             raise
         finally:
-            self._climbing -= size
+            self._waiting_above -= size
         if hold.is_guest():  # it became the guest while it waited in the parent
             self._uncount(size)
 
@@ -278,7 +278,7 @@ class MemoryShare(_BytePool):
         for share in self._siblings:
             share.close()
         self.budget._fail_waiters(self)
-        self.release(self.held - self._climbing)
+        self.release(self.held - self._waiting_above)
         self.is_closed = True
         guest = self.budget.guest
         if guest is not None and guest.share is self:

@@ -30,10 +30,10 @@ FIRST_FRAME_BYTES_MAX: Final = 64 * KIB
 # The time limit of a frame grows with its size at this rate: a slower sender is an attack.
 FRAME_BYTES_PER_SECOND_MIN: Final = 256 * KIB
 DROPS_TRIED_MAX: Final = 8
-# Of a shared resource one part in KEPT is reserved for holders with few. A holder with less than
-# one part in FEW of it has few.
-KEPT: Final = 8
-FEW: Final = 512
+# Of a shared resource one part in RESERVED_PART is reserved for holders with few. A holder with
+# less than one part in FEW_PART of it has few.
+RESERVED_PART: Final = 8
+FEW_PART: Final = 512
 _COUNT_MAX: Final = 1_000_000
 _TOO_MANY: Final = 509
 
@@ -192,8 +192,8 @@ def has_fair_share(own_count: int, used: int, limit: int) -> bool:
     used:      how many all have
     limit:     how many there are
     """
-    few = max(1, limit // FEW)
-    return own_count < limit - limit // KEPT - used or (own_count < few and used < limit)
+    few = max(1, limit // FEW_PART)
+    return own_count < limit - limit // RESERVED_PART - used or (own_count < few and used < limit)
 
 
 class ConnectionSlot:
@@ -385,20 +385,20 @@ class RateLimiter:
         return max(0.0, self._debt / self._per_second - 1.0)
 
 
-WANTED_MAX: Final = 1 << 20
-KEPT_MAX: Final = 512  # for files of the store, and for other open files of the process
-KEPT_PART: Final = 3  # if there are so few descriptors that a third of them is less
+DESCRIPTORS_MAX: Final = 1 << 20
+RESERVED_MAX: Final = 512  # for files of the store, and for other open files of the process
+RESERVED_DESCRIPTORS_PART: Final = 3  # if there are so few descriptors that a third of them is less
 CONNECTING_PART, CONSUMERS_PART = 8, 3  # of the rest, if that is too little for the limits
 
 
 def raise_descriptor_limit() -> int:
     """Raise the process's limit of descriptors as far as possible; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
+    target = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         return target
-    return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def check_free_descriptors() -> None:
@@ -415,7 +415,7 @@ def check_free_descriptors() -> None:
 
 def leaves_enough_for_store(number: int, descriptors: int) -> bool:
     """Whether a descriptor of this number leaves enough for the store's files."""
-    return number < descriptors - min(KEPT_MAX, descriptors // KEPT_PART) // 2
+    return number < descriptors - min(RESERVED_MAX, descriptors // RESERVED_DESCRIPTORS_PART) // 2
 
 
 def fit_limits(
@@ -425,7 +425,7 @@ def fit_limits(
 
     tell: gets an event for each limit that was lowered
     """
-    room = descriptors - min(KEPT_MAX, descriptors // KEPT_PART)
+    room = descriptors - min(RESERVED_MAX, descriptors // RESERVED_DESCRIPTORS_PART)
     connecting = min(limits.connecting, max(1, room // CONNECTING_PART))
     consumers = min(limits.consumers_in_all, max(1, room // CONSUMERS_PART))
     connections = min(limits.connections, max(1, room - connecting - consumers))

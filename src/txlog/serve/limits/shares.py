@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEYS_MAX: Final = 100_000  # of all roles; a deleted key leaves a tombstone, and counts
 # Topics that only superusers, commands and programs can create.
-TOPICS_KEPT: Final = TOPICS_MAX // 8
+TOPICS_RESERVED: Final = TOPICS_MAX // 8
 Owner = tuple[int, str]
 
 
@@ -95,5 +95,5 @@ def check_topic_share(client: Client) -> None:
     """Raises TryAgain (509) if roles may make no more topics: the rest is reserved."""
     uid, _ = client._disk.owner()
     count = client._store.read(lambda view: len(view.catalog.topics), fresh=False)
-    if is_number_of_role(uid) and count >= TOPICS_MAX - TOPICS_KEPT:
+    if is_number_of_role(uid) and count >= TOPICS_MAX - TOPICS_RESERVED:
         raise TryAgain(f"the store has {count} topics, and roles may make no more", code=509)

@@ -87,7 +87,7 @@ class ConnectionHost(Protocol):
 
     service: BrokerService
     connections: set[Connection]
-    wanted: GroupCommit
+    group_commit: GroupCommit
     sends: SendQueues
     fenced: deque[tuple[str, str, int]]
     shared_state: dict[str, Any]
@@ -140,12 +140,11 @@ class Connection:
         self.peer = _text_of(writer.get_extra_info("peername"))
         self._reader, self._writer = reader, writer
         self._tasks: set[asyncio.Task[None]] = set()
-        self._owed = 0  # unanswered commands that have no task of their own
+        self._pending = 0  # unanswered commands that have no task of their own
         self._limits = limits = self.service.limits
         self._frames = FrameDecoder(FIRST_FRAME_BYTES_MAX)
         self._share = self.service.budget.share(
-            slot.network,
-            max(limits.connection_bytes, 2 * self.frame_bytes_max),
+            slot.network, max(limits.connection_bytes, 2 * self.frame_bytes_max)
         )
         self._incoming = self._share.hold()  # bytes of an incomplete frame
         self._chunk_share = self._share.sibling(
@@ -374,7 +373,7 @@ class Connection:
             answered = self.begin(self._answer(task, body))
             answered.add_done_callback(lambda _: self.release(size))
             answered.add_done_callback(lambda _: task.close())  # if it never started
-        if len(self._tasks) + self._owed > self._limits.commands:
+        if len(self._tasks) + self._pending > self._limits.commands:
             raise too_many_error("commands without an answer", self._limits.commands)
         return None
 
@@ -432,26 +431,26 @@ class Connection:
         if self.caller is not None:
             self.caller.check_any()
 
-    def judge_again(self) -> None:
+    def recheck_access(self) -> None:
         """End it if the client would be refused now, or has lost a right that it used."""
         if self.caller is None:
             return
         try:
-            self.service.judge_again(self._login, self.caller)
+            self.service.recheck_access(self._login, self.caller)
             for action, topic in self._granted:
                 self.service.authority.check(self.caller, action, topic)
         except NotAllowed as error:
             self._tell("dropped", error.message)
             self.close()
 
-    def owe(self) -> None:
+    def add_pending(self) -> None:
         """Count a command that is answered later, without a task of its own."""
-        self._owed += 1
+        self._pending += 1
         self.hold(COMMAND_BYTES)
 
-    def settle(self) -> None:
+    def remove_pending(self) -> None:
         """Such a command is answered."""
-        self._owed -= 1
+        self._pending -= 1
         self.release(COMMAND_BYTES)
 
     def hold(self, size: int) -> None:

@@ -39,11 +39,11 @@ class FieldRange(NamedTuple):
 
     low: int
     high: int
-    beside: int | None = None
+    in_thread: int | None = None
 
     def __contains__(self, number: object) -> bool:
         assert isinstance(number, int)
-        return self.low <= number <= self.high or number == self.beside
+        return self.low <= number <= self.high or number == self.in_thread
 
 
 # Fields with another range, each with the reason.

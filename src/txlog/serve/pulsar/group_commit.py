@@ -78,16 +78,7 @@ class QueuedSend:
     wrong: instead of either: why it cannot be stored; it is refused in its turn
     """
 
-    __slots__ = (
-        "acting",
-        "columns",
-        "large",
-        "on_stored",
-        "partition",
-        "size",
-        "txn",
-        "wrong",
-    )
+    __slots__ = ("acting", "columns", "large", "on_stored", "partition", "size", "txn", "wrong")
 
     def __init__(
         self,
@@ -129,15 +120,7 @@ class SendQueue:
     refused:    the rows that the current group has refused so far, or None
     """
 
-    __slots__ = (
-        "_news",
-        "answered",
-        "is_refused",
-        "producer",
-        "queue",
-        "refused",
-        "waiting",
-    )
+    __slots__ = ("_news", "answered", "is_refused", "producer", "queue", "refused", "waiting")
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -606,8 +589,7 @@ class RegisterInTxn(NamedTuple):
         """The call that registers them."""
         (txn_id, uid, places), settings = self, store.settings
         return Call(
-            lambda view, now: register(view, settings, now, uid, txn_id, places),
-            uses=_uses(txn_id),
+            lambda view, now: register(view, settings, now, uid, txn_id, places), uses=_uses(txn_id)
         )
 
     def answer(self, call: Call) -> TxnAnswer:

@@ -120,7 +120,7 @@ def handlers() -> dict[int, Handler]:
 # asyncio reads twice as much from a socket before the connection asks for it
 BUFFER_BYTES: Final = 1 << 13
 FENCED_MAX: Final = 1_000
-JUDGED_TOGETHER: Final = 50
+RECHECKED_TOGETHER: Final = 50
 
 
 class PulsarListener:
@@ -128,7 +128,7 @@ class PulsarListener:
 
     url:          the address of the broker in lookup answers
     connections:  the open connections
-    wanted:       the group commit of all clients
+    group_commit: the group commit of all clients
     sends:        its queues of SENDs
     shared_state: the state that a module shares between all connections, by its name
     fenced:       (topic, name, partition) of producers that must not reopen; see producers.APART
@@ -139,8 +139,8 @@ class PulsarListener:
         self.url = ""
         self.connections: set[Connection] = set()
         self._address = address
-        self.wanted = GroupCommit(service)
-        self.sends = self.wanted.sends
+        self.group_commit = GroupCommit(service)
+        self.sends = self.group_commit.sends
         self.shared_state: dict[str, Any] = {}
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self._stem = service.store._store.disk.random_bytes(6).hex()
@@ -149,7 +149,7 @@ class PulsarListener:
         self._acceptor: Acceptor | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
-        self._judging: asyncio.Task[None] | None = None
+        self._rechecking: asyncio.Task[None] | None = None
         self._is_stopping = False
         service.publishers, service.subscribers = self._publishers, self._subscribers
 
@@ -189,7 +189,7 @@ class PulsarListener:
     ) -> None:
         if self._following is None:  # started by the first client
             self._following = self.service.tasks.begin(
-                watch_catalog(self.service, self._changed), self._is_blind
+                watch_catalog(self.service, self._changed), self._watch_failed
             )
         connection = Connection(self, slot, reader, writer)
         self.connections.add(connection)
@@ -199,7 +199,7 @@ class PulsarListener:
             slot.leave()
             self.connections.discard(connection)
 
-    def _is_blind(self) -> None:
+    def _watch_failed(self) -> None:
         """The watch has failed: close the connections; the first client starts a new watch."""
         self._following = None
         self._close_all()
@@ -211,26 +211,26 @@ class PulsarListener:
     async def _changed(self, census: CatalogSnapshot) -> None:
         """Topics or subscriptions have changed: notify the clients concerned."""
         for connection in list(self.connections):
-            connection.begin(_told(connection, census))
+            connection.begin(_notify(connection, census))
 
     def check_open(self) -> None:
         """Raises AlreadyClosed once the server is stopping."""
         if self._is_stopping:
             raise AlreadyClosed("the server stops")
 
-    def judge_again(self) -> None:
+    def recheck_access(self) -> None:
         """End the connections that the current rules, keys and authorities no longer allow.
 
         Checking a signature takes 0.1 ms, so other work runs between some of the checks.
         """
-        if self._judging is not None:
-            self._judging.cancel()
-        self._judging = self.service.tasks.begin(self._judge_all(), self._close_all)
+        if self._rechecking is not None:
+            self._rechecking.cancel()
+        self._rechecking = self.service.tasks.begin(self._recheck_all(), self._close_all)
 
-    async def _judge_all(self) -> None:
+    async def _recheck_all(self) -> None:
         for number, connection in enumerate(list(self.connections), 1):
-            connection.judge_again()
-            if number % JUDGED_TOGETHER == 0:
+            connection.recheck_access()
+            if number % RECHECKED_TOGETHER == 0:
                 await asyncio.sleep(0)
 
     def broker(self) -> dict[str, str]:
@@ -260,13 +260,13 @@ class PulsarListener:
         ]
         await asyncio.gather(*(room.follow(None) for room in open_ones))
         await asyncio.gather(*(connection.idle() for connection in list(self.connections)))
-        await self.wanted.settled()
+        await self.group_commit.settled()
 
     async def close(self) -> None:
         """End all connections; returns once all their resources are freed."""
         if self._acceptor is not None:
             self._acceptor.close()
-        for task in (self._following, self._judging):
+        for task in (self._following, self._rechecking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -276,7 +276,7 @@ class PulsarListener:
             await asyncio.wait(self._running)
 
 
-async def _told(connection: Connection, census: CatalogSnapshot) -> None:
+async def _notify(connection: Connection, census: CatalogSnapshot) -> None:
     """Notify one client; of topics first, so that it does not reopen deleted ones."""
     await topics.notify_watchers(connection, census)
     for room in connection.open_handles:

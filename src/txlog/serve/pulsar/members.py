@@ -316,7 +316,7 @@ class StoreConsumer:
             takers = [
                 consumer
                 for consumer in self.consumers.values()
-                if consumer.permits > 0 and not self._is_laden(consumer)
+                if consumer.permits > 0 and not self._is_over_limit(consumer)
             ]
             full = {consumer.connection for consumer in takers if consumer.connection.is_full}
             self._ready = [
@@ -531,14 +531,14 @@ class StoreConsumer:
             self._sync._unread(others)
         return pa.concat_tables([table, more.filter(mask)])
 
-    def _is_laden(self, consumer: ClientConsumer) -> bool:
+    def _is_over_limit(self, consumer: ClientConsumer) -> bool:
         """Whether a consumer must acknowledge before it gets more."""
         return self.is_shared and len(consumer.held) >= HELD_MAX
 
     def relieve(self, consumer: ClientConsumer) -> None:
         """A consumer has fewer messages: if it had too many, it may get more."""
         is_waiting = consumer.permits > 0 and consumer.partition not in self._ready
-        if self.is_shared and is_waiting and not self._is_laden(consumer):
+        if self.is_shared and is_waiting and not self._is_over_limit(consumer):
             self._changed.set()
 
     async def _watch(self) -> None:

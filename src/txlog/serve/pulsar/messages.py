@@ -256,11 +256,7 @@ _SCALARS: Final = {
     "uint32": _FIELD.TYPE_UINT32,
     "uint64": _FIELD.TYPE_UINT64,
 }
-_LABELS: Final = {
-    "": _FIELD.LABEL_OPTIONAL,
-    "!": _FIELD.LABEL_REQUIRED,
-    "*": _FIELD.LABEL_REPEATED,
-}
+_LABELS: Final = {"": _FIELD.LABEL_OPTIONAL, "!": _FIELD.LABEL_REQUIRED, "*": _FIELD.LABEL_REPEATED}
 
 
 def _lines(table: str) -> dict[str, list[str]]:

@@ -152,7 +152,7 @@ class ClientProducer:
         self.restart: int | None = None
         self._highest = -1
 
-    def has_begun_anew(self, body: Proto) -> bool:
+    def reuses_number(self, body: Proto) -> bool:
         """Whether this SEND is a new message with a number that was used before."""
         if self.restart is None:
             return False
@@ -213,9 +213,11 @@ class ConnectionProducers:
     async def leave(self, producer: ClientProducer) -> None:
         """Close a producer, once all its messages are stored."""
         producer.end_chunks()
-        await self.vacate(producer.store_producer, producer.partition, producer.number)
+        await self.leave_partition(producer.store_producer, producer.partition, producer.number)
 
-    async def vacate(self, store_producer: StoreProducer, partition: int, number: int) -> None:
+    async def leave_partition(
+        self, store_producer: StoreProducer, partition: int, number: int
+    ) -> None:
         """Leave a partition of a store producer; the last one closes it."""
         if store_producer.users.get(partition) == (self, number):
             del store_producer.users[partition]
@@ -361,7 +363,7 @@ async def _open_client_producer(
             partial(_last_sequence, topic, partition, store_producer.name)
         )
     except BaseException:  # also after a CLOSE
-        await producers.vacate(store_producer, partition, body.producer_id)
+        await producers.leave_partition(store_producer, partition, body.producer_id)
         raise
     shown_partition = -1 if name.partition is None else partition
     now_ms = service.store._store.clock.now().wall_ms
@@ -439,11 +441,11 @@ async def _open_store_producer(
         previous = names.take(holder, comes_again=bool(body.epoch))
         try:
             if previous is not None:
-                await names.succeed(previous)
+                await names.replace(previous)
             connection.listener.check_open()  # it may have waited for another producer of its name
             if _waits(body):
                 _tell_waiting(connection, body, name)
-                await names.alone(holder)
+                await names.wait_until_alone(holder)
             handle = await _open_handle(connection, body, topic, name)
             version = await _add_schema(connection, handle, topic, schema)
         except BaseException:  # free the name after any error
@@ -613,7 +615,7 @@ async def _send_large(
     reservation = await connection.room_for(unpacked_size(*message))
     is_queued = False
     try:
-        messages = await connection.service.beside(partial(unpack_send, *message, bytes_max))
+        messages = await connection.service.in_thread(partial(unpack_send, *message, bytes_max))
         is_open = ConnectionProducers.of(connection).table.get(producer.number) is producer
         if is_open and not producer.store_producer.is_over:
             _send(connection, producer, body, message, messages, reservation.close)
@@ -650,7 +652,7 @@ def _send(
         producer.messages += 1
         producer.payload_bytes += item.size - ITEM_BYTES
     else:
-        if producer.has_begun_anew(body):
+        if producer.reuses_number(body):
             key = (
                 producer.store_producer.topic.name,
                 producer.store_producer.name,
@@ -789,11 +791,7 @@ def _refuse(connection: Connection, body: Proto, error: int, text: str) -> None:
     if connection.version.startswith("Pulsar-Java"):
         number = max(number, body.highest_sequence_id)
     connection.send(
-        "send_error",
-        producer_id=body.producer_id,
-        sequence_id=number,
-        error=error,
-        message=text,
+        "send_error", producer_id=body.producer_id, sequence_id=number, error=error, message=text
     )
 
 

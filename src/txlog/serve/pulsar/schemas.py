@@ -214,7 +214,4 @@ async def get_or_create(connection: Connection, body: Proto, trailer: memoryview
     connection.send("getOrCreateSchemaResponse", request_id=body.request_id, **fields)
 
 
-HANDLERS: Final[Mapping[str, Handler]] = {
-    "GET_SCHEMA": get,
-    "GET_OR_CREATE_SCHEMA": get_or_create,
-}
+HANDLERS: Final[Mapping[str, Handler]] = {"GET_SCHEMA": get, "GET_OR_CREATE_SCHEMA": get_or_create}

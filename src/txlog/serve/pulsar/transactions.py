@@ -64,7 +64,7 @@ def txn_of(body: Proto) -> TxnId | None:
     return TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
 
 
-def _wanted(
+def _queue(
     connection: Connection, name: str, body: Proto, want: Callable[[OnTxnAnswer], None]
 ) -> None:
     """Queue a command for the group commit, and answer with its outcome.
@@ -73,20 +73,20 @@ def _wanted(
     """
 
     def on_answer(answer: TxnAnswer) -> None:
-        connection.settle()
+        connection.remove_pending()
         if isinstance(answer, TxnId):
             connection.write([txn_frame(name, body.request_id, answer)])
         else:
-            _refused(connection, name, body, answer)
+            _answer_error(connection, name, body, answer)
 
-    connection.owe()
+    connection.add_pending()
     try:
         want(on_answer)
     except TxlogError as error:
         on_answer(error)
 
 
-def _refused(connection: Connection, name: str, body: Proto, error: Exception) -> None:
+def _answer_error(connection: Connection, name: str, body: Proto, error: Exception) -> None:
     """Answer a command with an error, and the transaction that it names."""
     txn_fields = {}
     if "txnid_most_bits" in body.DESCRIPTOR.fields_by_name:
@@ -116,7 +116,7 @@ async def connect(connection: Connection, body: Proto, trailer: memoryview) -> N
             epoch = connected["epoch"]
             connection.state[_ROOM] = (key, epoch)
     except TxlogError as error:
-        _refused(connection, name, body, error)
+        _answer_error(connection, name, body, error)
     else:
         connection.has_coordinator = True
         connection.send(name, request_id=body.request_id, epoch=epoch)
@@ -133,9 +133,9 @@ def new(
         _check(body.tc_id)
         connection.may_any()
         new_txn = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
-        connection.listener.wanted.begin(BeginTxn(new_txn), on_answer)
+        connection.listener.group_commit.begin(BeginTxn(new_txn), on_answer)
 
-    _wanted(connection, "newTxnResponse", body, want)
+    _queue(connection, "newTxnResponse", body, want)
     return None
 
 
@@ -154,7 +154,7 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
 
         begun = await connection.client.run(begin)
     except TxlogError as error:
-        _refused(connection, name, body, error)
+        _answer_error(connection, name, body, error)
     else:
         connection.write([txn_frame(name, body.request_id, begun["txn"])])
 
@@ -182,23 +182,23 @@ def _register(
         places = [Place(name_of(topic), subscription) for topic, subscription in resources]
         for resource in places:
             connection.may(action, resource.name.topic)
-        registration = RegisterInTxn(_named(body), connection.uid, places)
-        connection.listener.wanted.register(registration, on_answer)
+        registration = RegisterInTxn(_txn_named(body), connection.uid, places)
+        connection.listener.group_commit.register(registration, on_answer)
 
-    _wanted(connection, name, body, want)
+    _queue(connection, name, body, want)
 
 
 def end(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """END_TXN: commit or abort. The answer means that the decision is durable."""
 
     def want(on_answer: OnTxnAnswer) -> None:
-        command = EndTxn(_named(body), body.txn_action == _COMMIT, connection.uid)
-        connection.listener.wanted.end(command, on_answer)
+        command = EndTxn(_txn_named(body), body.txn_action == _COMMIT, connection.uid)
+        connection.listener.group_commit.end(command, on_answer)
 
-    _wanted(connection, "endTxnResponse", body, want)
+    _queue(connection, "endTxnResponse", body, want)
 
 
-def _named(body: Proto) -> TxnId:
+def _txn_named(body: Proto) -> TxnId:
     txn_id = txn_of(body)
     if txn_id is None:
         raise InvalidArgument("the command names no transaction")

@@ -13,13 +13,7 @@ from txlog.base.schemas.schema import Schema
 from txlog.client.client import Client
 from txlog.errors import IncompatibleSchema, InvalidArgument, NotFound
 from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, EndpointList, members
-from txlog.serve.pulsar.schemas import (
-    KEY_VALUE,
-    add,
-    key_value_as_text,
-    key_value_of,
-    named_schema,
-)
+from txlog.serve.pulsar.schemas import KEY_VALUE, add, key_value_as_text, key_value_of, named_schema
 
 SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 endpoint = EndpointList()

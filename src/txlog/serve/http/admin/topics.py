@@ -464,10 +464,7 @@ def _internal(
         ledger["size"] += row["size_bytes"] or 0
         ledger["offloaded"] |= "://" in (row["file"] or "")
     last = max((row["last"] for row in parts if row["last"] is not None), default=None)
-    entries, size = (
-        sum(row["messages"] for row in parts),
-        sum(row["size_bytes"] for row in parts),
-    )
+    entries, size = (sum(row["messages"] for row in parts), sum(row["size_bytes"] for row in parts))
     newest = ledgers[max(ledgers)] if ledgers else {"entries": 0, "size": 0}
     return {
         "entriesAddedCounter": entries,
@@ -549,11 +546,7 @@ def compaction(client: Client, topic: TopicName) -> dict[str, str]:
 
 @endpoint("PUT", f"{TOPIC}/offload", ADMIN, is_slow=True)
 def offload(
-    client: Client,
-    topic: TopicName,
-    places: Mapping[str, str],
-    to: str = "",
-    body: object = None,
+    client: Client, topic: TopicName, places: Mapping[str, str], to: str = "", body: object = None
 ) -> object:
     """Move sealed files to a place that the operator has named; `to` says which, if there are more.
 

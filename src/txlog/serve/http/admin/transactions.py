@@ -163,9 +163,7 @@ def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -
 
 
 @endpoint(
-    "GET",
-    f"{V3}/positionStatsInPendingAck/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}",
-    LOOK,
+    "GET", f"{V3}/positionStatsInPendingAck/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", LOOK
 )
 def position_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, ledger: int, entry: int

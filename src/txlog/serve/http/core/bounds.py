@@ -40,9 +40,9 @@ class WriteTimeout:
     service: BrokerService
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
-    _untaken: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
 
-    def begin_taking(self, transport: asyncio.Transport) -> None:
+    def notify_when_unread(self, transport: asyncio.Transport) -> None:
         """Get notified of all bytes that the client has not read.
 
         The limit is not 0: asyncio's TLS pauses at that size and more, so it would pause with
@@ -55,20 +55,20 @@ class WriteTimeout:
         super().pause_writing()  # type: ignore[misc]
         size = self.transport.get_write_buffer_size()
         seconds = self.service.limits.idle_timeout_ms / 1_000 + size / FRAME_BYTES_PER_SECOND_MIN
-        self._untaken = self.loop.call_later(seconds, self._not_taken)
+        self._unread_timer = self.loop.call_later(seconds, self._drop_unread)
 
     def resume_writing(self) -> None:
         """The client has read everything."""
-        self.end_taking()
+        self.stop_timer()
         super().resume_writing()  # type: ignore[misc]
 
-    def end_taking(self) -> None:
+    def stop_timer(self) -> None:
         """Stop the timer."""
-        if self._untaken is not None:
-            self._untaken.cancel()
-            self._untaken = None
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
-    def _not_taken(self) -> None:
+    def _drop_unread(self) -> None:
         peer = self.transport.get_extra_info("peername")
         reason = "it did not read its answer"
         self.service.tell("dropped", {"peer": host_of(peer), "reason": reason})
@@ -91,7 +91,7 @@ class LimitedHttp(WriteTimeout, H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the head of a request."""
         super().connection_made(transport)
-        self.begin_taking(transport)
+        self.notify_when_unread(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         ssl_object = transport.get_extra_info("ssl_object")
         self.app_state = {
@@ -128,7 +128,7 @@ class LimitedHttp(WriteTimeout, H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Hand the connection to a LimitedWebSocket, which frees the slot when it ends."""
         self._stop()
-        self.end_taking()
+        self.stop_timer()
         super().handle_websocket_upgrade(event)
 
     def _watch(self) -> None:
@@ -170,7 +170,7 @@ class LimitedHttp(WriteTimeout, H11Protocol):
         """The connection has ended: free its slot and its memory."""
         self._has_ended = True
         self._stop()
-        self.end_taking()
+        self.stop_timer()
         self.share.close()
         self.slot.leave()
 
@@ -219,7 +219,7 @@ class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
         """Free the slot."""
         self._stop()
         self._bounded.leave()
-        self.end_taking()
+        self.stop_timer()
         super().connection_lost(exc)
 
     def _recount(self) -> None:

@@ -37,8 +37,8 @@ from txlog.serve.limits.budget import MemoryBudget, MemoryShare, Reservation
 from txlog.serve.limits.limits import ConnectionSlot, Limits, Quota
 from txlog.serve.limits.shares import check_topic_share
 
-SPAN_MS: Final = 1000  # between two samples, so that a rate means something
-KEPT_MS: Final = 60_000  # an older sample says nothing about the current rate
+SAMPLE_GAP_MS: Final = 1000  # between two samples, so that a rate means something
+SAMPLE_AGE_MAX_MS: Final = 60_000  # an older sample says nothing about the current rate
 
 
 class Rates:
@@ -59,10 +59,14 @@ class Rates:
         value: its current value
         """
         samples = [
-            sample for sample in self._known.get(name, ()) if 0 <= now_ms - sample[0] <= KEPT_MS
+            sample
+            for sample in self._known.get(name, ())
+            if 0 <= now_ms - sample[0] <= SAMPLE_AGE_MAX_MS
         ]
-        old = next((sample for sample in reversed(samples) if now_ms - sample[0] >= SPAN_MS), None)
-        if not samples or now_ms - samples[-1][0] >= SPAN_MS:
+        old = next(
+            (sample for sample in reversed(samples) if now_ms - sample[0] >= SAMPLE_GAP_MS), None
+        )
+        if not samples or now_ms - samples[-1][0] >= SAMPLE_GAP_MS:
             samples.append((now_ms, value))
         self._known[name] = samples[-3:]
         if old is None or value < old[1]:
@@ -249,7 +253,7 @@ class HttpContext:
             return True
         return False
 
-    async def let_in(
+    async def authorize(
         self, connection: HTTPConnection, operation: str, name: str
     ) -> TopicName | None:
         """Pass the gate with the topic of the path, if it has one; returns the topic.
@@ -295,7 +299,7 @@ class HttpContext:
         for request in self.long_requests:
             request.ended.set()
 
-    def judge_again(self) -> None:
+    def recheck_access(self) -> None:
         """End the long requests that the rules no longer allow."""
         for request in self.long_requests:
             request.judge()
@@ -314,7 +318,7 @@ class HttpContext:
             if stay.timer is not None:
                 stay.timer.cancel()
 
-    async def need(self, topic: TopicName) -> None:
+    async def create_if_missing(self, topic: TopicName) -> None:
         """Create a missing topic, if the server may."""
         if self.creates_topics and topic.partition is None:
             try:

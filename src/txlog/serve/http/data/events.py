@@ -37,7 +37,7 @@ def event(data: bytes, *, name: str = "", id: str = "") -> bytes:
 
 async def tail(serving: HttpContext, request: Request) -> Response:
     """GET …/events?start=end: the messages of a topic, as they become visible."""
-    topic = await serving.let_in(request, CONSUME, "events")
+    topic = await serving.authorize(request, CONSUME, "events")
     assert topic is not None
     text = request.query_params.get("start", "end")
     start = Bound.parse(text, serving.now_ms())

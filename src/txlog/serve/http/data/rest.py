@@ -23,7 +23,7 @@ from txlog.serve.http.data.messages import as_json, number_in, value_of
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
 MESSAGES_MAX: Final = 10_000  # in one request
-TOGETHER: Final = 250  # stored or read in one step, while other clients wait
+MESSAGES_PER_STEP: Final = 250  # stored or read in one step, while other clients wait
 MESSAGE_BYTES: Final = 256  # the memory of a message besides its value
 ANSWER_BYTES: Final = 8 << 20  # of messages; the message that exceeds it is the last one
 endpoint = EndpointList()
@@ -52,8 +52,8 @@ def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]
     producer = client.producer(str(topic), name)
     receipts = list[SendReceipt]()
     with client.transaction() as txn:
-        for at in range(0, len(options), TOGETHER):
-            few = options[at : at + TOGETHER]
+        for at in range(0, len(options), MESSAGES_PER_STEP):
+            few = options[at : at + MESSAGES_PER_STEP]
             sent = [producer.send_async(value, txn=txn, **send) for value, send in few]
             receipts += [send.result() for send in sent]
     ended = client.commit(txn.id)
@@ -120,7 +120,11 @@ def _pieces(
     only = None if topic.partition is None else [topic.partition]
     is_one = only is not None or client.describe_topic(topic.full)["partitions"] == 1
     tables = client.read(
-        topic.full, range=Range(start=bound), partitions=only, limit=limit, batch_messages=TOGETHER
+        topic.full,
+        range=Range(start=bound),
+        partitions=only,
+        limit=limit,
+        batch_messages=MESSAGES_PER_STEP,
     )
     prefix, size, follows = b'{"messages":[', 0, start if is_one else None
     for table in tables:

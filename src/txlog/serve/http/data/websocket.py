@@ -34,8 +34,8 @@ from txlog.serve.limits.limits import check_free_descriptors
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
-PARSED: Final = 2  # the memory of a client's message besides its text, as a multiple of that
-SENT: Final = 3  # the memory of a value to send: base64, JSON, a frame
+PARSED_FACTOR: Final = 2  # the memory of a client's message besides its text, as a multiple of that
+SENT_FACTOR: Final = 3  # the memory of a value to send: base64, JSON, a frame
 _TYPES: Final = {
     "Exclusive": "exclusive",
     "Shared": "shared",
@@ -51,10 +51,10 @@ async def serve_socket(
 ) -> None:
     """Pass the gate, then run a session; an error before that is the status of the handshake."""
     try:
-        topic = await serving.let_in(socket, operation, name)
+        topic = await serving.authorize(socket, operation, name)
         assert topic is not None
         if session is not reading:
-            await serving.need(topic)
+            await serving.create_if_missing(topic)
         with serving.long_request(socket) as ended:
             talk = asyncio.ensure_future(session(serving, socket, topic))
             stop = asyncio.ensure_future(ended.wait())
@@ -88,7 +88,7 @@ async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
     except KeyError:
         raise InvalidArgument("a message has to be JSON, as text") from None
     try:
-        await hold.reserve(PARSED * len(text))
+        await hold.reserve(PARSED_FACTOR * len(text))
         fields = await decode_json(text.encode(), hold)
     except ConnectionResetError:
         raise WebSocketDisconnect from None
@@ -143,7 +143,7 @@ async def _registered(
     previous = serving.names.take(holder, comes_again=False)
     try:
         if previous is not None:  # it is leaving: otherwise `take` would have raised ProducerBusy
-            await serving.names.succeed(previous)
+            await serving.names.replace(previous)
         yield holder
     except asyncio.CancelledError:
         if refusal is None or task.uncancel():
@@ -344,7 +344,7 @@ async def _exchange(
             with serving.hold(socket) as hold:
                 message = await take(hold)
                 if message is not None:
-                    hold.take(SENT * len(message.value or b""))
+                    hold.take(SENT_FACTOR * len(message.value or b""))
                     await socket.send_json(_message(message))
                     await until_written(socket)
 
@@ -405,10 +405,6 @@ def _start(text: str) -> Bound:
 
 SESSIONS: Final[tuple[tuple[str, Session, str], ...]] = (
     ("/ws/v2/producer/{domain}/{tenant}/{namespace}/{topic}", producing, PRODUCE),
-    (
-        "/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}",
-        consuming,
-        CONSUME,
-    ),
+    ("/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}", consuming, CONSUME),
     ("/ws/v2/reader/{domain}/{tenant}/{namespace}/{topic}", reading, CONSUME),
 )

@@ -68,7 +68,9 @@ class LivePage:
         self._viewers += 1
         if self._task is None or self._task.done():
             # It reads for all viewers, so it acts for none of them.
-            self._task = self._serving.tasks.begin(self._look_on(), nothing, context=Context())
+            self._task = self._serving.tasks.begin(
+                self._read_until_cancelled(), nothing, context=Context()
+            )
         sent: Sections = {}
         seen = 0
         try:
@@ -88,7 +90,7 @@ class LivePage:
                 self._task.cancel()
                 self._task = None
 
-    async def _look_on(self) -> None:
+    async def _read_until_cancelled(self) -> None:
         client = self._serving.client
         lsn = 0
         while True:
@@ -137,7 +139,7 @@ def routes(serving: HttpContext) -> list[Route]:
         return queries.QueryRunner(serving)
 
     async def stream(request: Request) -> Response:
-        await serving.let_in(request, LOOK, "stream")
+        await serving.authorize(request, LOOK, "stream")
         if live.is_full:
             raise TryAgain("the page has too many viewers", code=509)
         headers = {"X-Accel-Buffering": "no", "Connection": "close"}
@@ -146,7 +148,7 @@ def routes(serving: HttpContext) -> list[Route]:
         )
 
     async def query(request: Request) -> Response:
-        await serving.let_in(request, CONSUME, "query")
+        await serving.authorize(request, CONSUME, "query")
         return response_for(await browser().run(members(await read_json(request)).get("sql")))
 
     return [
