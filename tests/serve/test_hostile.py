@@ -22,8 +22,8 @@ from txlog.client.aio import waits
 from txlog.clock import ManualClock
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
-from txlog.serve.core import census as census_of_serve
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core import catalog
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
@@ -350,7 +350,7 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
 def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: one checkpoint too many, and nobody hears of a topic that is gone, or of its turn."""
-    monkeypatch.setattr(census_of_serve, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(catalog, "RETRY_SECONDS", 0)
     monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
     looks: list[str] = []
 
@@ -363,7 +363,7 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
 
         return first
 
-    monkeypatch.setattr(census_of_serve, "_version", failing("stamp", census_of_serve._version))
+    monkeypatch.setattr(catalog, "_version", failing("stamp", catalog._version))
     turn = failing("turn", active_consumer)
 
     async def program(served: Served) -> None:

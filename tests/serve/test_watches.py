@@ -14,7 +14,7 @@ import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS
 from txlog.serve.pulsar.topics import SLICE_NAMES, TopicListWatcher, TopicPattern, hash_of

@@ -3,7 +3,7 @@
 Contents:
 
     acceptor         accepts connections, and counts each before TLS
-    census           the topics and subscriptions of the store, and their changes
+    catalog          the topics and subscriptions of the store, and their changes
     id_table         the ids of producers and consumers on a connection, and the state of each
     producer_names   the connected producers by topic and name
     service          the store and the options for all listeners, background tasks

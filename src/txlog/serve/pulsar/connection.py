@@ -25,7 +25,7 @@ from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, Tx
 from txlog.serve.auth import Caller
 from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import cut
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.core.service import BrokerService
 from txlog.serve.limits.budget import Reservation
 from txlog.serve.limits.limits import (
@@ -78,7 +78,7 @@ Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, 
 class OpenHandles(Protocol):
     """The producers, or the consumers, that a client has open."""
 
-    async def follow(self, census: CatalogSnapshot | None) -> None:
+    async def follow(self, snapshot: CatalogSnapshot | None) -> None:
         """Close those whose topic was deleted, and notify the client; None: close all."""
 
 

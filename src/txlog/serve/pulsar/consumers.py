@@ -41,7 +41,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.serve.auth import CONSUME
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.service import ConsumerStats
 from txlog.serve.limits.limits import check_free_descriptors, too_many_error

@@ -15,7 +15,7 @@ from txlog.errors import AlreadyClosed, NotAllowed, TryAgain
 from txlog.serve.auth import Caller
 from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import Acceptor
-from txlog.serve.core.census import CatalogSnapshot, watch_catalog
+from txlog.serve.core.catalog import CatalogSnapshot, watch_catalog
 from txlog.serve.core.service import BrokerService, ConsumerStats, ProducerStats
 from txlog.serve.core.sockets import Address
 from txlog.serve.limits.limits import ConnectionSlot
@@ -208,10 +208,10 @@ class PulsarListener:
         for connection in list(self.connections):
             connection.close()
 
-    async def _changed(self, census: CatalogSnapshot) -> None:
+    async def _changed(self, snapshot: CatalogSnapshot) -> None:
         """Topics or subscriptions have changed: notify the clients concerned."""
         for connection in list(self.connections):
-            connection.begin(_notify(connection, census))
+            connection.begin(_notify(connection, snapshot))
 
     def check_open(self) -> None:
         """Raises AlreadyClosed once the server is stopping."""
@@ -276,8 +276,8 @@ class PulsarListener:
             await asyncio.wait(self._running)
 
 
-async def _notify(connection: Connection, census: CatalogSnapshot) -> None:
+async def _notify(connection: Connection, snapshot: CatalogSnapshot) -> None:
     """Notify one client; of topics first, so that it does not reopen deleted ones."""
-    await topics.notify_watchers(connection, census)
+    await topics.notify_watchers(connection, snapshot)
     for room in connection.open_handles:
-        await room.follow(census)
+        await room.follow(snapshot)

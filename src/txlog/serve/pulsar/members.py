@@ -38,7 +38,7 @@ from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.plan.reading.compacted import is_newest
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import (

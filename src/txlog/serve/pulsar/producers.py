@@ -41,7 +41,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.serve.auth import CONSUME, PRODUCE
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, NameHolder
 from txlog.serve.core.service import ProducerStats

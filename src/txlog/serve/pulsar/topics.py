@@ -37,7 +37,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, NotFound, TopicNotFound, TxlogError
 from txlog.serve.auth import ADMIN, CONSUME, PRODUCE
-from txlog.serve.core.census import CatalogSnapshot
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.limits.limits import too_many_error
 from txlog.serve.limits.shares import check_topic_share
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -332,12 +332,12 @@ class TopicListWatcher:
         self.numbers = set[int]()
         self.next = 0
 
-    def look(self, connection: Connection, census: CatalogSnapshot) -> set[str] | None:
+    def look(self, connection: Connection, snapshot: CatalogSnapshot) -> set[str] | None:
         """The matching topics that the client may see, partitioned ones as their partitions.
 
         None: the time limit of a match was reached; the next call continues there.
         """
-        topics = census.topics
+        topics = snapshot.topics
         new = sorted(number for number in topics if number >= self.next)
         names = {topics[at][0]: at for at in new if topics[at][0].startswith(self.start)}
         matching, tried = self.pattern.matching(list(names))
@@ -345,8 +345,8 @@ class TopicListWatcher:
         if tried < len(names):
             self.next = [*names.values()][tried]
             return None
-        self.next = max(self.next, census.stamp[0])
-        self.numbers = {number for number in self.numbers if not census.lacks_topic(number)}
+        self.next = max(self.next, snapshot.stamp[0])
+        self.numbers = {number for number in self.numbers if not snapshot.lacks_topic(number)}
         urls = set[str]()
         for name, partitions in (topics[number] for number in self.numbers & topics.keys()):
             try:
@@ -387,12 +387,12 @@ async def watch_topics(connection: Connection, body: Proto, trailer: memoryview)
     )
 
 
-async def notify_watchers(connection: Connection, census: CatalogSnapshot) -> None:
+async def notify_watchers(connection: Connection, snapshot: CatalogSnapshot) -> None:
     """Send a client the changes of the topics that it watches."""
     for number, watcher in list(connection.state.get(WATCHERS, {}).items()):
         topics = None
         while topics is None:  # other calls of the store run in between
-            topics = await connection.client.run(partial(_look, watcher, connection, census))
+            topics = await connection.client.run(partial(_look, watcher, connection, snapshot))
         came, went = topics - watcher.known, watcher.known - topics
         watcher.known = topics
         if came or went:
@@ -406,9 +406,9 @@ async def notify_watchers(connection: Connection, census: CatalogSnapshot) -> No
 
 
 def _look(
-    watcher: TopicListWatcher, connection: Connection, census: CatalogSnapshot, _: object
+    watcher: TopicListWatcher, connection: Connection, snapshot: CatalogSnapshot, _: object
 ) -> set[str] | None:
-    return watcher.look(connection, census)
+    return watcher.look(connection, snapshot)
 
 
 def close_watcher(connection: Connection, body: Proto, trailer: memoryview) -> None:
