@@ -36,7 +36,7 @@ def test_pulsar_admin_with_tls_tokens_and_certificates(tmp_path: Path) -> None:
             for who, reason in (
                 ((), "a token or a certificate is needed"),
                 (by_token("expired"), "the token has expired"),
-                (by_token("forged"), "the token is not signed by a key that is known here"),
+                (by_token("forged"), "the token is not signed by a key of this server"),
             ):
                 assert tool.refused(*who, "topics", "list", "public/default") == reason
             for role in ("sender", "reader", "idle"):

@@ -127,7 +127,7 @@ def test_a_server_listens_without_what_it_may_never_need(tmp_path: Path) -> None
     code = """
 import sys, txlog
 from txlog.serve import app
-from txlog.serve.core.address import Address
+from txlog.serve.core.sockets import Address
 from txlog.base.startup.lazy import LazyModule, NotThereYet
 def told(places):
     ran.update(name for name, one in sys.modules.items() if type(one) is not LazyModule)
@@ -135,7 +135,7 @@ def told(places):
 import signal
 ran = set()
 client = txlog.open(sys.argv[1])
-app.serve(client, app.Options(pulsar=Address("127.0.0.1", 0)), told)
+app.serve(client, app.ServerOptions(pulsar=Address("127.0.0.1", 0)), told)
 idle = ("serve.http.application", "serve.http.listener", "serve.auth.keys", "serve.auth.tokens",
         "client.admin", "client.answers.inspect", "lake.sql.segments", "functions",
         "engine.relation.build", "engine.upkeep.space.sweep", "engine.upkeep.changes.log",

@@ -13,9 +13,8 @@ MODULES_MAX = 13
 LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
     "client/answers": (19, "an answer a module"),
     "cli/commands": (30, "a noun a module"),
-    "serve/core": (16, "what all listeners share, a subject a module"),
-    "serve/pulsar": (21, "a room of the protocol a module"),
     "engine/door": (21, "a subject a module, each of imports alone"),
+    "serve/pulsar": (17, "a subject of the protocol a module"),
     "lake/spark": (18, "each loads another part of pyspark, which a call pays for"),
 }
 GERUNDS = {  # words of the field, and rooms

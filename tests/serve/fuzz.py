@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.serve.siege import Served, serving
 from txlog.client.aio.worker import _Job
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import (
     COMMANDS,
@@ -36,7 +36,7 @@ from txlog.serve.pulsar.messages import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from txlog.serve.pulsar.wire import encoded, made, message_frame
+from txlog.serve.pulsar.wire import encode_command, make_command, message_frame
 
 TOPIC = "persistent://acme/shop/fuzzed"
 WITNESS = "persistent://acme/shop/witness"
@@ -107,19 +107,19 @@ def message(chance: random.Random, payload: bytes, **head: int) -> bytes:
     metadata.sequence_id = sequence
     for name, value in head.items():
         setattr(metadata, name, value)
-    sent = made("send", producer_id=1, sequence_id=sequence, num_messages=1)
+    sent = make_command("send", producer_id=1, sequence_id=sequence, num_messages=1)
     return b"".join(message_frame(sent.SerializeToString(), metadata.SerializeToString(), payload))
 
 
 def opened(chance: random.Random) -> bytes:
     """What a client says first."""
     return (
-        encoded("connect", client_version="fuzz", protocol_version=chance.randrange(25))
-        + encoded("producer", topic=TOPIC, producer_id=1, request_id=1)
-        + encoded(
+        encode_command("connect", client_version="fuzz", protocol_version=chance.randrange(25))
+        + encode_command("producer", topic=TOPIC, producer_id=1, request_id=1)
+        + encode_command(
             "subscribe", topic=TOPIC, subscription="s", subType=1, consumer_id=1, request_id=2
         )
-        + encoded("flow", consumer_id=1, messagePermits=10)
+        + encode_command("flow", consumer_id=1, messagePermits=10)
     )
 
 
@@ -189,7 +189,7 @@ def swollen(chance: random.Random) -> bytes:
         more["consumer_id"] = 1
         place = MessageIdData(ledgerId=1, entryId=chance.randrange(9) * 10**9)
         named = [place] * count
-    return opened(chance) + encoded(name, **more, **{field: named})
+    return opened(chance) + encode_command(name, **more, **{field: named})
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -436,17 +436,17 @@ def main() -> None:
                 for event, facts in served.told
                 if event == "failed"
             )
-            return rows, before, after, failed, served.service.seats.count
+            return rows, before, after, failed, served.service.connection_limit.count
 
         limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
         with Longest() as longest:
-            rows, before, after, failed, seats = serving(
+            rows, before, after, failed, slots = serving(
                 Path(folder), program, limits=limits, seconds=3_600
             )
     for row in rows:
         print(*row, sep=" | ")
     print(longest)
-    print(f"peak {before >> 10} -> {after >> 10} MB, connections left {seats}, failed {failed}")
+    print(f"peak {before >> 10} -> {after >> 10} MB, connections left {slots}, failed {failed}")
 
 
 if __name__ == "__main__":

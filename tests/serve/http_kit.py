@@ -11,9 +11,9 @@ import httpx
 
 import txlog
 import txlog.aio
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.service import ProducerStats
 from txlog.serve.http.application import application
-from txlog.serve.http.core.gate import Gate, Serving, everybody
+from txlog.serve.http.core.context import Gate, HttpContext, allow_all
 
 BASE = "/admin/v2/persistent/public/default"
 Program = Callable[[httpx.AsyncClient, txlog.aio.Client], Awaitable[Any]]
@@ -23,8 +23,8 @@ def serving(
     path: str,
     program: Program,
     *,
-    gate: Gate = everybody,
-    publishers: Callable[[], list[Publisher]] = list,
+    gate: Gate = allow_all,
+    publishers: Callable[[], list[ProducerStats]] = list,
     **options: Any,
 ) -> Any:
     """Run a program that talks to a store at a path, which is made; options: of Serving."""
@@ -33,7 +33,7 @@ def serving(
     async def main() -> Any:
         async with txlog.aio.open(path) as client:
             given: dict[str, Any] = {"addresses": {"httpUrl": "http://here"}, **options}
-            app = application(Serving(client, gate, publishers=publishers, **given))
+            app = application(HttpContext(client, gate, publishers=publishers, **given))
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
                 http.app = app  # type: ignore[attr-defined]

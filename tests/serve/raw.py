@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import txlog
 from txlog.serve.app import Server
-from txlog.serve.core.address import Address
-from txlog.serve.core.service import Options
+from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
 from txlog.serve.pulsar.messages import FIELDS
-from txlog.serve.pulsar.wire import Frame, Frames, encoded
+from txlog.serve.pulsar.wire import Frame, FrameDecoder, encode_command
 
 
 class Raw:
@@ -20,12 +20,12 @@ class Raw:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._frames = Frames(1 << 20)
+        self._frames = FrameDecoder(1 << 20)
         self._came: list[tuple[str, Any]] = []
 
     async def ask(self, name: str, /, **fields: object) -> tuple[str, Any]:
         """Send a command; returns the name and the body of the next one that comes."""
-        self._writer.write(encoded(name, **fields))
+        self._writer.write(encode_command(name, **fields))
         return await self.next()
 
     def write(self, pieces: list[bytes]) -> None:
@@ -84,7 +84,7 @@ def told(folder: Path, story: Story) -> None:
 async def _told(store: str, story: Story) -> None:
     if not Path(store).exists():
         txlog.init(store)
-    server = Server(txlog.open(store), Options(pulsar=Address("127.0.0.1", 0)))
+    server = Server(txlog.open(store), ServerOptions(pulsar=Address("127.0.0.1", 0)))
     (url,) = await server.start()
     place = Place(store, int(url.rpartition(":")[2]))
     try:

@@ -13,11 +13,11 @@ from typing import Any
 
 import txlog
 from txlog.serve.app import Server
-from txlog.serve.core.address import Address
-from txlog.serve.core.service import Options
+from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import BaseCommand, MessageMetadata
-from txlog.serve.pulsar.wire import Frame, Frames
+from txlog.serve.pulsar.wire import Frame, FrameDecoder
 
 WAIT_SECONDS = 30
 
@@ -44,7 +44,9 @@ def served_twice(
     loops: list[tuple[asyncio.AbstractEventLoop, Server]] = []
 
     async def run() -> None:
-        server = Server(txlog.open(str(path)), Options(Address("127.0.0.1", port), http, **options))
+        server = Server(
+            txlog.open(str(path)), ServerOptions(Address("127.0.0.1", port), http, **options)
+        )
         loops.append((asyncio.get_running_loop(), server))
         try:
             places.extend(await server.start())
@@ -70,7 +72,7 @@ class Raw:
     def __init__(self, url: str, *, connects: bool = True, version: str = "raw") -> None:
         host, port = url.removeprefix("pulsar://").split(":")
         self.socket = socket.create_connection((host, int(port)), WAIT_SECONDS)
-        self.frames = Frames(1 << 24)
+        self.frames = FrameDecoder(1 << 24)
         self.came: list[Frame] = []
         if connects:
             self.send("connect", client_version=version, protocol_version=19)
@@ -89,12 +91,12 @@ class Raw:
 
     def send(self, name: str, /, **fields: object) -> None:
         """Send a command."""
-        self.socket.sendall(wire.encoded(name, **fields))
+        self.socket.sendall(wire.encode_command(name, **fields))
 
     def message(self, name: str, payload: bytes, head: dict[str, Any], /, **fields: object) -> None:
         """Send a command with a message."""
         metadata = MessageMetadata(producer_name="", publish_time=1, **head).SerializeToString()
-        command = wire.made(name, **fields).SerializeToString()
+        command = wire.make_command(name, **fields).SerializeToString()
         self.socket.sendall(b"".join(wire.message_frame(command, metadata, payload)))
 
     def frame(self) -> Frame:

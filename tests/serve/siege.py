@@ -11,13 +11,12 @@ from typing import Any
 import txlog
 from txlog.clock import ManualClock
 from txlog.serve.app import Server
-from txlog.serve.auth import Guard
-from txlog.serve.core.address import Address
-from txlog.serve.core.authority import Authority
-from txlog.serve.core.limits import Limits
-from txlog.serve.core.service import Options
+from txlog.serve.auth import AccessControl, AuthProvider
+from txlog.serve.core.service import ServerOptions
+from txlog.serve.core.sockets import Address
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.messages import FIELDS, BaseCommand, MessageMetadata, Proto
-from txlog.serve.pulsar.wire import encoded, made, message_frame
+from txlog.serve.pulsar.wire import encode_command, make_command, message_frame
 
 Told = list[tuple[str, Mapping[str, object]]]
 Program = Callable[["Served"], Awaitable[Any]]
@@ -45,10 +44,10 @@ class Served:
 
     async def connected(self, **fields: Any) -> Wire:
         """A connection that is connected."""
-        made = await self.client()
-        made.send("connect", client_version="test", protocol_version=19, **fields)
-        assert (await made.answer()).HasField("connected")
-        return made
+        make_command = await self.client()
+        make_command.send("connect", client_version="test", protocol_version=19, **fields)
+        assert (await make_command.answer()).HasField("connected")
+        return make_command
 
     async def request(self, head: str, body: bytes = b"") -> tuple[int, str]:
         """Status and text of the answer to a request as it is."""
@@ -67,7 +66,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     def send(self, name: str, /, **fields: Any) -> None:
-        self.writer.write(encoded(name, **fields))
+        self.writer.write(encode_command(name, **fields))
 
     def message(
         self,
@@ -81,7 +80,7 @@ class Wire:
         """Send a message; spoils: how many bits of its checksum are wrong."""
         number = more["sequence_id"]
         metadata = MessageMetadata(producer_name="", publish_time=1, sequence_id=number, **head)
-        command = made("send", num_messages=1, **fields, **more).SerializeToString()
+        command = make_command("send", num_messages=1, **fields, **more).SerializeToString()
         first, rest = message_frame(command, metadata.SerializeToString(), payload)
         at = 8 + len(command) + 2
         first = first[:at] + bytes([first[at] ^ ((1 << spoils) - 1)]) + first[at + 1 :]
@@ -130,13 +129,13 @@ def serving(
     guard = None
     if rules is not None:
         (folder / "rules.toml").write_text(rules)
-        guard = Guard(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
+        guard = AuthProvider(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
 
     async def main() -> Any:
-        made = Options(LOCAL, LOCAL, limits=limits, **options)._replace(
+        make_command = ServerOptions(LOCAL, LOCAL, limits=limits, **options)._replace(
             tell=lambda event, facts: told.append((event, facts))
         )
-        server = Server(txlog.open(path), made, Authority(guard))
+        server = Server(txlog.open(path), make_command, AccessControl(guard))
         places = await server.start()
         try:
             served = Served(server, places, told)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from txlog.serve.core.budget import Hold, MemoryBudget
+from txlog.serve.limits.budget import MemoryBudget, Reservation
 
 UNIT = 1 << 17  # bytes: a large frame
 
@@ -18,7 +18,7 @@ def run(program: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(program, 20))
 
 
-def alone(budget: MemoryBudget, owner: str = "a") -> Hold:
+def alone(budget: MemoryBudget, owner: str = "a") -> Reservation:
     """A hold of a client whose own share is no limit."""
     return budget.share(owner, 1_000_000 * UNIT).hold()
 
@@ -34,7 +34,7 @@ def test_who_waits_for_room_comes_in_order() -> None:
 
     async def program() -> None:
         budget, order = MemoryBudget(100 * UNIT), list[int]()
-        holds = list[Hold]()
+        holds = list[Reservation]()
 
         async def want(size: int, owner: str) -> None:
             holds.append(alone(budget, owner))

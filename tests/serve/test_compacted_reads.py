@@ -68,7 +68,7 @@ def values(raw: Raw, count: int, permits: int = 100) -> list[tuple[Any, bytes]]:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
-        _, payload = wire.checked(frame.rest)
+        _, payload = wire.split_message(frame.trailer)
         found.append((frame.body.message_id, bytes(payload)))
     return found
 

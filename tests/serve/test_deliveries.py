@@ -66,7 +66,7 @@ def messages(raw: Raw, count: int, permits: int = 100) -> list[tuple[int, int, i
         frame = raw.frame()
         while frame.kind != wire.BY_FIELD["message"]:
             frame = raw.frame()
-        head, _ = wire.checked(frame.rest)
+        head, _ = wire.split_message(frame.trailer)
         body = frame.body
         found.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
     return found
@@ -183,7 +183,7 @@ def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
     while len(found) < count:
         frame = raw.frame()
         if frame.kind == wire.BY_FIELD["message"]:
-            head, _ = wire.checked(frame.rest)
+            head, _ = wire.split_message(frame.trailer)
             found.append((frame.body.consumer_id, head.num_messages_in_batch))
     return sorted(found)
 
@@ -211,7 +211,7 @@ def test_each_partition_gets_the_whole_of_its_last_batch(tmp_path: Path) -> None
         parted(tmp_path / "s", "parted", [b"v"] * 12, 4)
         for at in range(3):
             subscribed(raw, f"parted-partition-{at}", consumer_id=at)
-        flows = [wire.encoded("flow", consumer_id=at, messagePermits=5) for at in range(3)]
+        flows = [wire.encode_command("flow", consumer_id=at, messagePermits=5) for at in range(3)]
         raw.socket.sendall(b"".join(flows))
         assert counted(raw, 6) == [(at, 4) for at in range(3) for _ in range(2)]
 
@@ -374,7 +374,7 @@ def test_an_id_that_is_wrong_fails_no_other(tmp_path: Path, is_together: bool) -
         named.insert(1, MessageIdData(ledgerId=other, entryId=0))
         groups = [named] if is_together else [[one] for one in named]
         frames = [
-            wire.encoded("ack", consumer_id=1, ack_type=0, message_id=group, request_id=at)
+            wire.encode_command("ack", consumer_id=1, ack_type=0, message_id=group, request_id=at)
             for at, group in enumerate(groups)
         ]
         raw.socket.sendall(b"".join(frames))
@@ -428,7 +428,7 @@ def shapes(raw: Raw, count: int) -> list[tuple[int, bool, bytes | None]]:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
-        head, payload = wire.checked(frame.rest)
+        head, payload = wire.split_message(frame.trailer)
         is_batch, value = head.HasField("num_messages_in_batch"), bytes(payload)
         if is_batch:
             assert head.num_messages_in_batch == 1
@@ -583,7 +583,7 @@ def singles(url: str, topic: str, count: int) -> list[tuple[int, int]]:
             head = MessageMetadata(producer_name="", publish_time=1, sequence_id=at)
             if at == 3:
                 head.properties.add(key="lang", value="en")
-            command = wire.made("send", producer_id=1, sequence_id=at).SerializeToString()
+            command = wire.make_command("send", producer_id=1, sequence_id=at).SerializeToString()
             frames += wire.message_frame(command, head.SerializeToString(), b"%d" % at)
         raw.socket.sendall(b"".join(frames))
         found = [raw.read("send_receipt") for _ in range(count)]
@@ -748,7 +748,7 @@ def test_batches_are_found_by_their_neighbours(
             [end] = view.topic(number).ledgers
             start = 0
             for size in sizes:
-                want = [ids.Span(end.ledger, start, size)]
+                want = [ids.BatchSpan(end.ledger, start, size)]
                 for at in {start, start + size // 2, start + size - 1}:
                     asked.clear()
                     assert ids.spans(view, number, end.ledger, at, at) == want
@@ -848,7 +848,7 @@ def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) ->
             while len(here) > 0:
                 frame = raw.frame()
                 if frame.kind == wire.BY_FIELD["message"]:
-                    _, payload = wire.checked(frame.rest)
+                    _, payload = wire.split_message(frame.trailer)
                     assert bytes(payload) in here
                     here.remove(bytes(payload))
                     found.append(bytes(payload))

@@ -55,7 +55,7 @@ def delivered(raw: Raw, permits: int = 10) -> tuple[Any, Any, bytes]:
     frame = raw.frame()
     while frame.kind != wire.BY_FIELD["message"]:
         frame = raw.frame()
-    head, payload = wire.checked(frame.rest)
+    head, payload = wire.split_message(frame.trailer)
     return frame.body, head, bytes(payload)
 
 

@@ -18,9 +18,9 @@ import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
-from txlog.serve.http.data.messages import number_in, unpacked
-from txlog.serve.pulsar.commands import handlers
+from txlog.serve.http.data.messages import decode_id, number_in
 from txlog.serve.pulsar.fields import IDS_MAX, ITEMS_MAX, check, range_of
+from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import (
     COMMANDS,
     FIELDS,
@@ -279,7 +279,7 @@ def test_odd_numbers_of_websockets_are_refused() -> None:
             number_in({"n": odd}, "n")
     for ledger, entry in ((1 << 63, 0), (0, 1 << 64)):
         with pytest.raises(InvalidArgument):
-            unpacked(base64.b64encode(b"\x08" + varint(ledger) + b"\x10" + varint(entry)).decode())
+            decode_id(base64.b64encode(b"\x08" + varint(ledger) + b"\x10" + varint(entry)).decode())
 
 
 @pytest.mark.parametrize("field", [{"sequence_id": -5}, {"deliver_at": -1}])

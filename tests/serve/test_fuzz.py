@@ -8,7 +8,7 @@ import pytest
 
 from tests.serve import fuzz
 from tests.serve.siege import Served, serving
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar.connection import TURN
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.deep]
@@ -24,7 +24,7 @@ def test_whatever_comes_a_server_lives_and_others_are_served(tmp_path: Path) -> 
         rows = await fuzz.besieged(served, SEED, ROUNDS, witness_each=ROUNDS)
         assert [row for row in rows if "hung" in row[3]] == []
         assert [facts for event, facts in served.told if event == "failed"] == []
-        assert served.service.seats.count == 1  # who witnessed
+        assert served.service.connection_limit.count == 1  # who witnessed
 
     limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
     with fuzz.Longest() as longest:

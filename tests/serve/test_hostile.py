@@ -22,12 +22,12 @@ from txlog.client.aio import waits
 from txlog.clock import ManualClock
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
-from txlog.serve.core import census as census_of_serve
-from txlog.serve.core.census import Census
-from txlog.serve.core.limits import Limits
+from txlog.serve.core import catalog
+from txlog.serve.core.catalog import CatalogSnapshot
+from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
-from txlog.serve.pulsar.wire import Frames, encoded
+from txlog.serve.pulsar.wire import FrameDecoder, encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
@@ -88,8 +88,8 @@ BAD = {
     "no command": frame(8, struct.pack(">I", 4) + b"\xff\xff\xff\xff"),
     "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "TLS where there is none": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
-    "a command before CONNECT": encoded("ping"),
-    "a producer before CONNECT": encoded("producer", topic="x", producer_id=1, request_id=1),
+    "a command before CONNECT": encode_command("ping"),
+    "a producer before CONNECT": encode_command("producer", topic="x", producer_id=1, request_id=1),
 }
 
 
@@ -105,7 +105,7 @@ def test_what_is_no_frame_ends_the_connection(folder: Path, data: bytes) -> None
     serving(folder, program)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", encoded("connect", client_version="x")[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\x00", encode_command("connect", client_version="x")[:-1]])
 def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> None:
     """Kills: slowloris, and sockets that are opened and forgotten."""
 
@@ -113,7 +113,7 @@ def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> Non
         slow = await served.client()
         slow.writer.write(data)
         await slow.is_ended()
-        assert served.service.seats.count == 0
+        assert served.service.connection_limit.count == 0
         assert served.service.budget.held == 0
 
     serving(folder, program, limits=QUICK)
@@ -124,7 +124,7 @@ def test_one_that_drips_is_dropped(folder: Path) -> None:
 
     async def program(served: Served) -> None:
         slow = await served.connected()
-        whole = encoded("partitionMetadata", topic="x" * 5_000, request_id=1)
+        whole = encode_command("partitionMetadata", topic="x" * 5_000, request_id=1)
         for at in range(len(whole)):
             slow.writer.write(whole[at : at + 1])
             await asyncio.sleep(0.002)
@@ -162,7 +162,7 @@ def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: 
         assert (await served.request("GET /ready HTTP/1.1\nHost: localhost\n\n"))[0] == 200
         assert await first.ask("ping") is not None
         second.close()
-        while served.service.seats.count > 1:
+        while served.service.connection_limit.count > 1:
             await asyncio.sleep(0)
         await still_served(served)
 
@@ -329,16 +329,16 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
     async def program(served: Served) -> None:
         run = served.service.client.run
-        before = await run(lambda client: client.store.read(Census.of))
+        before = await run(lambda client: client.store.read(CatalogSnapshot.of))
         await run(lambda client: client.create_topic("new"))
         one = await served.connected()
         await one.ask("producer", topic="new", producer_id=1, request_id=1)
         shared = {"subscription": "s", "subType": 1}
         await one.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
         [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
-        after = await run(lambda client: client.store.read(Census.of))
+        after = await run(lambda client: client.store.read(CatalogSnapshot.of))
         for census in (before, after):
-            for room in connection.occupied:
+            for room in connection.open_handles:
                 await room.follow(census)
         one.send("ping")
         assert (await one.answer()).HasField("pong"), "and nothing before it"
@@ -350,7 +350,7 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
 
 def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: one checkpoint too many, and nobody hears of a topic that is gone, or of its turn."""
-    monkeypatch.setattr(census_of_serve, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(catalog, "RETRY_SECONDS", 0)
     monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
     looks: list[str] = []
 
@@ -363,7 +363,7 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
 
         return first
 
-    monkeypatch.setattr(census_of_serve, "_stamp", failing("stamp", census_of_serve._stamp))
+    monkeypatch.setattr(catalog, "_version", failing("stamp", catalog._version))
     turn = failing("turn", active_consumer)
 
     async def program(served: Served) -> None:
@@ -508,7 +508,7 @@ def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
     async def program(served: Served) -> None:
         flood = await served.connected()
         flood.reader._transport.pause_reading()  # type: ignore[attr-defined]
-        pings = encoded("ping") * 10_000
+        pings = encode_command("ping") * 10_000
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 for _ in range(10_000):
@@ -526,7 +526,7 @@ def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
 @given(st.lists(st.binary(max_size=80), max_size=8), st.integers(1, 300))
 def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) -> None:
     """However they are cut, and never more is kept than one frame may have."""
-    frames = Frames(bytes_max)
+    frames = FrameDecoder(bytes_max)
     try:
         for piece in pieces:
             for _ in frames.feed(piece):
@@ -701,7 +701,7 @@ def test_a_request_without_end_is_dropped(folder: Path) -> None:
     async def program(served: Served) -> None:
         for head in ("", "GET /ready HTTP/1.1\nHost: loc", "POST /x HTTP/1.1\nHost: localhost\n"):
             assert (await served.request(head))[0] == 0
-        assert served.service.seats.count == 0
+        assert served.service.connection_limit.count == 0
 
     serving(folder, program, limits=QUICK)
 

@@ -12,7 +12,7 @@ import txlog.aio
 from tests.serve.http_kit import BASE, serving
 from txlog.base.ids import TxnId
 from txlog.errors import NotAllowed
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.service import ProducerStats
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.core.declared import LOOK, Action, openapi
 from txlog.serve.pulsar.ids import STEP
@@ -323,7 +323,9 @@ def test_transactions_and_keys_by_both_paths(path: str) -> None:
 
 
 def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
-    till = Publisher("public/default/orders", 0, 7, "till", "10.0.0.9:1", "v", "Shared", 5, 4, 40)
+    till = ProducerStats(
+        "public/default/orders", 0, 7, "till", "10.0.0.9:1", "v", "Shared", 5, 4, 40
+    )
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         for name in ("orders", "quiet"):

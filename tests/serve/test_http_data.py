@@ -19,7 +19,7 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import START
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.serve.http.core.declared import PRODUCE, Action
-from txlog.serve.http.data.messages import packed, unpacked
+from txlog.serve.http.data.messages import decode_id, encode_id
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPICS = "/topics/persistent/public/default"
@@ -80,7 +80,7 @@ def test_a_producer_by_websocket(path: str) -> None:
         async with client.reader("orders") as reader:
             [message] = [one async for one in reader]
         assert (message.value, message.key, message.producer) == (b"one", b"k", "till")
-        assert unpacked(said[0]["messageId"]) == message.message_id
+        assert decode_id(said[0]["messageId"]) == message.message_id
 
     serving(path, program)
 
@@ -189,7 +189,7 @@ def test_a_reader_by_websocket_starts_where_it_is_told(path: str) -> None:
             sent = [await producer.send(b"%d" % n) for n in range(3)]
         place = sent[0].message_id
         assert place is not None
-        talk = socket(http, f"reader/{PLACE}", f"messageId={packed(place, 0)}")
+        talk = socket(http, f"reader/{PLACE}", f"messageId={encode_id(place, 0)}")
         assert base64.b64decode((await talk.get())["payload"]) == b"1"
         await talk.close()
         talk = socket(http, f"reader/{PLACE}", "messageId=earliest&pullMode=true")
@@ -259,10 +259,10 @@ IDS = st.builds(
 
 @given(IDS, st.integers(0, 4000))
 def test_an_id_comes_back_as_it_went(place: MessageId, partition: int) -> None:
-    assert unpacked(packed(place, partition)) == place
+    assert decode_id(encode_id(place, partition)) == place
 
 
 @given(st.binary(max_size=40))
 def test_no_bytes_break_the_reading_of_an_id(data: bytes) -> None:
     with suppress(InvalidArgument):
-        unpacked(b64(data))
+        decode_id(b64(data))

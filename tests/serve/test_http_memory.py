@@ -13,7 +13,7 @@ import pytest
 
 import txlog
 from tests.serve.siege import Served, serving
-from txlog.serve.core.limits import Limits
+from txlog.serve.limits.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 MIB = 1 << 20
@@ -97,9 +97,9 @@ def test_answers_that_nobody_takes_are_bounded_and_end(tmp_path: Path) -> None:
         await until(lambda: budget.held > 5 * MIB)
         # whoever waits for room goes on when those before it are dropped
         await until(lambda: len(served.told) == len(unread))
-        assert {fact["reason"] for _, fact in served.told} == {"it did not take its answer"}
+        assert {fact["reason"] for _, fact in served.told} == {"it did not read its answer"}
         assert budget.peak < 16 * MIB + 4 * 9 * MIB  # four read at a time
-        await until(lambda: not budget.held and not served.service.seats.count)
+        await until(lambda: not budget.held and not served.service.connection_limit.count)
         for reader, writer in unread:  # the kernel keeps nothing of it either
             with pytest.raises(ConnectionResetError):
                 while await reader.read(MIB):
@@ -193,7 +193,7 @@ def test_a_message_of_a_websocket_that_does_not_end_is_dropped(
         await until(lambda: served.service.budget.held >= 50 * 64)
         assert await reader.read() == b""
         writer.transport.abort()
-        assert served.told[-1][1]["reason"] == "a message did not come"
+        assert served.told[-1][1]["reason"] == "a message was not completed in time"
         await until(lambda: not served.service.budget.held)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -16,9 +16,9 @@ from tests.serve.http_kit import Talk, serving
 from tests.tiers import graded
 from txlog.errors import NoResources, SqlError
 from txlog.page import live as drawing
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.page import browser, live
-from txlog.serve.http.page.browser import ROWS_MAX, Browser, cell
+from txlog.serve.http.page.browser import ROWS_MAX, QueryRunner, cell
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -174,7 +174,7 @@ def test_sql_that_does_not_end_is_ended(path: str) -> None:
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         with pytest.raises(SqlError, match="longer than"):
-            await Browser(Serving(client), seconds=0.05).run(endless)
+            await QueryRunner(HttpContext(client), seconds=0.05).run(endless)
 
     serving(path, program)
 
@@ -214,8 +214,8 @@ def test_a_server_starts_without_duckdb() -> None:
     program = (
         "import sys, txlog.aio\n"
         "from txlog.serve.http.application import application\n"
-        "from txlog.serve.http.core.gate import Serving\n"
-        "application(Serving(None))\n"
+        "from txlog.serve.http.core.context import HttpContext\n"
+        "application(HttpContext(None))\n"
         "print({'duckdb', 'pyarrow.compute', 'pyarrow.dataset'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -19,9 +19,9 @@ from tests.serve.raw import Place, Raw, told
 from txlog.client.aio.worker import Worker
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar.ids import NOWHERE
-from txlog.serve.pulsar.members import Member
+from txlog.serve.pulsar.members import StoreConsumer
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData
-from txlog.serve.pulsar.wire import encoded
+from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 WAIT_SECONDS = 30
@@ -32,7 +32,7 @@ Command = Callable[[str, int], bytes]  # (topic, request id) -> frame
 
 def subscribe(topic: str, request: int, **beside: Any) -> bytes:
     fields = {"subType": 0, "subscription": "s", "consumer_name": "c"} | beside
-    return encoded("subscribe", topic=topic, request_id=request, consumer_id=1, **fields)
+    return encode_command("subscribe", topic=topic, request_id=request, consumer_id=1, **fields)
 
 
 def read(topic: str, request: int) -> bytes:
@@ -42,7 +42,7 @@ def read(topic: str, request: int) -> bytes:
 
 def produce(topic: str, request: int, mode: int = 1) -> bytes:
     given = {"producer_name": "till", "producer_access_mode": mode}
-    return encoded("producer", topic=topic, request_id=request, producer_id=1, **given)
+    return encode_command("producer", topic=topic, request_id=request, producer_id=1, **given)
 
 
 def wait_to_produce(topic: str, request: int) -> bytes:
@@ -50,19 +50,19 @@ def wait_to_produce(topic: str, request: int) -> bytes:
 
 
 def seek(topic: str, request: int) -> bytes:
-    return encoded("seek", request_id=request, consumer_id=1, message_publish_time=1)
+    return encode_command("seek", request_id=request, consumer_id=1, message_publish_time=1)
 
 
 def unsubscribe(topic: str, request: int) -> bytes:
-    return encoded("unsubscribe", request_id=request, consumer_id=1)
+    return encode_command("unsubscribe", request_id=request, consumer_id=1)
 
 
 def close_consumer(topic: str, request: int) -> bytes:
-    return encoded("close_consumer", request_id=request, consumer_id=1)
+    return encode_command("close_consumer", request_id=request, consumer_id=1)
 
 
 def close_producer(topic: str, request: int) -> bytes:
-    return encoded("close_producer", request_id=request, producer_id=1)
+    return encode_command("close_producer", request_id=request, producer_id=1)
 
 
 class Gate:
@@ -196,7 +196,7 @@ async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: st
         await raw.close()
     else:
         again = {"again": command, "close": closer, "open": opener}[meanwhile]
-        raw.write([again(topic, 2), encoded("ping")])
+        raw.write([again(topic, 2), encode_command("ping")])
         found = had | await answers(raw, 0)  # the server has it
         gate.open()
         is_waiting = name == "wait" and meanwhile == "close"  # only the CLOSE is answered
@@ -277,14 +277,14 @@ def test_what_a_close_follows_is_not_opened_behind_it(tmp_path: Path) -> None:
 def test_one_that_cannot_be_closed_keeps_no_other_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave, left = Member.leave, set[int]()
+    leave, left = StoreConsumer.leave, set[int]()
 
-    async def fails(member: Member, wire: Any) -> None:
+    async def fails(member: StoreConsumer, wire: Any) -> None:
         await leave(member, wire)
         left.add(wire.number)
         raise DiskFailed("as if")
 
-    monkeypatch.setattr(Member, "leave", fails)
+    monkeypatch.setattr(StoreConsumer, "leave", fails)
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -334,7 +334,7 @@ def test_an_exclusive_producer_stands_beside_no_other(tmp_path: Path) -> None:
         name, body = await two.ask("producer", **opening(4, WAITING))
         assert (name, body.producer_ready) == ("producer_success", False)
         assert await asked(one, 5, SHARED) == "ProducerBusy"
-        one.write([encoded("close_producer", producer_id=1, request_id=1)])
+        one.write([encode_command("close_producer", producer_id=1, request_id=1)])
         assert (await answers(one, 1))[1] == "success"
         assert (await answers(two, 4))[4] == "producer_success"
         assert await asked(one, 6, SHARED) == "ProducerBusy"
@@ -350,7 +350,7 @@ def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None
     async def story(place: Place) -> None:
         one, two, three = [await place.client() for _ in range(3)]
         assert await asked(one, 1, EXCLUSIVE) == "producer_success"
-        two.write([encoded("producer", **opening(2, WAITING))])
+        two.write([encode_command("producer", **opening(2, WAITING))])
         assert not (await two.next())[1].producer_ready
         assert await asked(three, 3, FENCING) == "producer_success"
         name, body = await two.next()
@@ -372,7 +372,7 @@ def test_a_name_is_that_of_its_newest_holder(tmp_path: Path) -> None:
         await one.close()
         for _ in range(3):
             assert await asked(three, 3, SHARED, name="till") == "ProducerBusy"
-        two.write([encoded("close_producer", producer_id=2, request_id=1)])
+        two.write([encode_command("close_producer", producer_id=2, request_id=1)])
         await answers(two, 1)
         assert await asked(three, 3, SHARED, name="till") == "producer_success"
 

@@ -10,12 +10,16 @@ import pytest
 
 from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
-from txlog.serve.core.address import places_of
-from txlog.serve.core.descriptors import fitted
-from txlog.serve.core.exposure import check_exposed, is_loopback
-from txlog.serve.core.limits import Limits, Pace, Seat, Seats, network_of
-from txlog.serve.core.systemd import handed_over, notify
-from txlog.serve.core.tls import Tls
+from txlog.serve.core.sockets import check_exposed, is_loopback, notify, places_of, systemd_sockets
+from txlog.serve.core.tls import TlsContext
+from txlog.serve.limits.limits import (
+    ConnectionLimit,
+    ConnectionSlot,
+    Limits,
+    RateLimiter,
+    fit_limits,
+    network_of,
+)
 
 
 def test_limits_are_given_by_name() -> None:
@@ -41,33 +45,33 @@ def no_drop() -> bool:
 
 
 def test_connections_are_counted_in_all_and_per_address() -> None:
-    seats = Seats(Limits(connections=3, connections_per_address=2))
-    taken = [seats.arrive(address, no_drop) for address in ("a", "a", "b")]
-    for seat in taken:
-        seat.take(None)
-    late = seats.arrive("c", no_drop)
+    slots = ConnectionLimit(Limits(connections=3, connections_per_address=2))
+    taken = [slots.arrive(address, no_drop) for address in ("a", "a", "b")]
+    for slot in taken:
+        slot.take(None)
+    late = slots.arrive("c", no_drop)
     with pytest.raises(TryAgain, match="3 connections") as caught:
         late.take(None)
     assert caught.value.code == 509
     taken.pop().leave()
     with pytest.raises(TryAgain, match="from this address"):
-        seats.arrive("a", no_drop).take(None)
+        slots.arrive("a", no_drop).take(None)
     late.take(None)
-    for seat in (*taken, late, late):
-        seat.leave()
-    assert seats.count == 0
-    assert not seats._by_network
+    for slot in (*taken, late, late):
+        slot.leave()
+    assert slots.count == 0
+    assert not slots._by_network
 
 
 def test_a_role_leaves_connections_for_others() -> None:
     """Kills: a role, with any right or none, that opens all connections there are."""
-    seats = Seats(Limits(connections=100, connections_per_address=100))
+    slots = ConnectionLimit(Limits(connections=100, connections_per_address=100))
 
     def taken(role: str, **more: bool) -> int:
         count = 0
         try:
             while True:
-                seats.arrive(role, no_drop).take(role, **more)
+                slots.arrive(role, no_drop).take(role, **more)
                 count += 1
         except TryAgain as error:
             assert error.code == 509
@@ -77,21 +81,21 @@ def test_a_role_leaves_connections_for_others() -> None:
     assert taken("second") == 22
     for at in range(15):
         assert taken(f"other {at}") > 0
-    left = 100 - seats.count
+    left = 100 - slots.count
     assert left > 0
     assert taken("boss", is_superuser=True) == left
 
 
 def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     """Kills: connections without a byte that take the places of clients that would say more."""
-    seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
+    slots, dropped = ConnectionLimit(Limits(connecting=8, connections=2)), list[str]()
 
-    def arrive(address: str, name: str) -> Seat:
+    def arrive(address: str, name: str) -> ConnectionSlot:
         def drop() -> bool:
             dropped.append(name)
             return True
 
-        return seats.arrive(address, drop)
+        return slots.arrive(address, drop)
 
     for at in range(20):
         arrive("10.0.0.1", f"first {at}")
@@ -103,24 +107,24 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     dropped.clear()
     good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
     assert "good" not in dropped  # those of the address with most go for it
-    assert seats.waiting <= 8
-    assert not seats.is_full
+    assert slots.waiting <= 8
+    assert not slots.is_full
     good[0].take(None)
-    assert seats.count == 1
+    assert slots.count == 1
     good[0].leave()
     good[0].leave()
-    assert seats.count == 0
+    assert slots.count == 0
 
 
 def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
     """Kills: a thousand clients that come again at once, of which most are dropped unread."""
-    seats = Seats(Limits(connecting=4))
+    slots = ConnectionLimit(Limits(connecting=4))
     for _ in range(4):
-        seats.arrive("10.0.0.1", lambda: False)
-    assert seats.is_full  # the listener takes no more for a moment
-    seats.arrive("10.0.0.2", no_drop)
-    assert seats.is_full
-    assert seats.waiting == 5
+        slots.arrive("10.0.0.1", lambda: False)
+    assert slots.is_full  # the listener takes no more for a moment
+    slots.arrive("10.0.0.2", no_drop)
+    assert slots.is_full
+    assert slots.waiting == 5
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,9 @@ def test_a_network_of_ipv6_is_one_address(address: str, network: str) -> None:
 def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
     """Kills: clients within their limits that leave the store no descriptor for its journal."""
     told = list[str]()
-    fitting = fitted(Limits(), descriptors, lambda event, facts: told.append(str(facts["limit"])))
+    fitting = fit_limits(
+        Limits(), descriptors, lambda event, facts: told.append(str(facts["limit"]))
+    )
     taken = fitting.connections + fitting.connecting + fitting.consumers_in_all
     assert taken <= descriptors - min(512, descriptors // 3)
     assert min(fitting.connections, fitting.connecting, fitting.consumers_in_all) > 0
@@ -153,12 +159,12 @@ def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
 
 def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:
     now = [0.0]
-    pace = Pace(100, lambda: now[0])
+    pace = RateLimiter(100, lambda: now[0])
     assert pace.spend(100) == 0
     assert pace.spend(50) == 0.5
     now[0] = 1.5
     assert pace.spend(0) == 0
-    assert Pace(0, lambda: now[0]).spend(10**9) == 0
+    assert RateLimiter(0, lambda: now[0]).spend(10**9) == 0
 
 
 # --- who may be listened to ------------------------------------------------------------------
@@ -220,7 +226,7 @@ def test_places_for_offloads_have_names() -> None:
 
 def test_a_certificate_is_replaced_while_the_server_runs(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first.example")
-    tls = Tls(cert, key)
+    tls = TlsContext(cert, key)
     assert tls.context.minimum_version == ssl.TLSVersion.TLSv1_2
     other, other_key = make_certificate(tmp_path / "new", "second.example")
     old = cert.read_bytes()
@@ -239,10 +245,10 @@ def test_bad_files_of_tls_are_told_in_one_line(tmp_path: Path) -> None:
     empty.write_bytes(b"")
     for files in ((tmp_path / "no", key), (cert, tmp_path / "no"), (empty, key), (key, cert)):
         with pytest.raises(InvalidArgument, match="no TLS") as caught:
-            Tls(*files)
+            TlsContext(*files)
         assert "\n" not in str(caught.value)
     with pytest.raises(InvalidArgument, match="no TLS"):
-        Tls(cert, key, empty)
+        TlsContext(cert, key, empty)
 
 
 # --- systemd ---------------------------------------------------------------------------------
@@ -257,7 +263,7 @@ def test_sockets_for_another_process_are_not_taken() -> None:
         {"LISTEN_PID": "7", "LISTEN_FDS": "x"},
         {"LISTEN_PID": "7"},
     ):
-        assert handed_over(environment, 7) == {}
+        assert systemd_sockets(environment, 7) == {}
 
 
 @pytest.mark.parametrize("names", [None, "", "txlog.socket", "pulsar2"])
@@ -267,7 +273,7 @@ def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
     if names is not None:
         environment["LISTEN_FDNAMES"] = names
     with pytest.raises(InvalidArgument, match="neither pulsar nor http"):
-        handed_over(environment, 7)
+        systemd_sockets(environment, 7)
 
 
 def test_systemd_is_told(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import txlog
 from tests.serve.siege import Served, serving
 from txlog.errors import Corruption, DiskFailed, MissingFile
 from txlog.serve.http.application import ENDPOINTS
-from txlog.serve.http.listener import HARMLESS, OWN
-from txlog.serve.pulsar.commands import handlers
+from txlog.serve.http.listener import OWNER_ONLY, PUBLIC
 from txlog.serve.pulsar.failure import text_of
+from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -205,7 +205,7 @@ GIVEN = {
 
 def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
     """Kills: a new route without a gate. One that needs none stands in OPEN_PATHS above."""
-    spared = {one.path for one in ENDPOINTS if one.act.__name__ in HARMLESS | OWN}
+    spared = {one.path for one in ENDPOINTS if one.act.__name__ in PUBLIC | OWNER_ONLY}
 
     async def program(served: Served) -> None:
         wrong, count = [], 0
@@ -252,8 +252,8 @@ def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
 
 def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
     """Kills: an endpoint that spares the gate, and asks nobody whose it is."""
-    own = [one for one in ENDPOINTS if one.act.__name__ in OWN]
-    assert {one.act.__name__ for one in own} == OWN
+    own = [one for one in ENDPOINTS if one.act.__name__ in OWNER_ONLY]
+    assert {one.act.__name__ for one in own} == OWNER_ONLY
 
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))

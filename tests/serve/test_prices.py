@@ -23,11 +23,11 @@ from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.serve.core.budget import MemoryBudget
 from txlog.serve.http.admin import broker_stats, topics
 from txlog.serve.http.core import answers
 from txlog.serve.http.data import rest
 from txlog.serve.http.data.messages import as_json
+from txlog.serve.limits.budget import MemoryBudget
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
@@ -38,7 +38,7 @@ from txlog.serve.pulsar.messages import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, encoded, price
+from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, decoded_size, encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/priced"
@@ -70,7 +70,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
 ) -> None:
     """Kills: 500 bytes that keep the event loop for seconds, and take gigabytes."""
     held: list[int] = []
-    unpack = batches.unpacked
+    unpack = batches.unpack_send
 
     async def program(served: Served) -> None:
         budget: MemoryBudget = served.service.budget
@@ -82,7 +82,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
                 held.append(budget.held)
             return unpack(head, *args)
 
-        monkeypatch.setattr("txlog.serve.pulsar.producers.unpacked", unpacked)
+        monkeypatch.setattr("txlog.serve.pulsar.producers.unpack_send", unpacked)
         client = await served.connected()
         await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
         data, head = packed(count, properties)
@@ -120,21 +120,25 @@ def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
     """Kills: 16 MiB that become millions of ids before anybody has counted them."""
     given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
     one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
-    assert price(memoryview(encoded(name, **given, **{field: [one] * 100}))[4:]) == 0
-    most = memoryview(encoded(name, **given, **{field: [one] * IDS_MAX}))[4:]
-    assert price(most) > len(most)
+    assert decoded_size(memoryview(encode_command(name, **given, **{field: [one] * 100}))[4:]) == 0
+    most = memoryview(encode_command(name, **given, **{field: [one] * IDS_MAX}))[4:]
+    assert decoded_size(most) > len(most)
     with pytest.raises(InvalidMessage):
-        price(memoryview(encoded(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:])
+        decoded_size(
+            memoryview(encode_command(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:]
+        )
     with pytest.raises(InvalidMessage):  # the rest of the ids in a second field of the command
         command = bytes(most[4:]) + bytes(most[6:])
-        price(memoryview(struct.pack(">I", len(command)) + command))
+        decoded_size(memoryview(struct.pack(">I", len(command)) + command))
 
 
 def test_other_commands_are_short() -> None:
-    assert price(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0  # it is no command at all
-    named = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
+    assert (
+        decoded_size(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0
+    )  # it is no command at all
+    named = encode_command("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
     with pytest.raises(InvalidMessage):
-        price(memoryview(named)[4:])
+        decoded_size(memoryview(named)[4:])
 
 
 def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +153,7 @@ def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
     async def program(served: Served) -> None:
         monkeypatch.setattr(Connection, "spend", spent)
         busy, other = await served.connected(), await served.connected()
-        busy.writer.write(encoded("ping") * 5_000)
+        busy.writer.write(encode_command("ping") * 5_000)
         other.send("ping")
         assert (await other.answer()).HasField("pong")
         for _ in range(5_000):
@@ -165,7 +169,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
     """Kills: one acknowledgement that has the thread of the store for minutes."""
     looks = [0]
     most: list[int] = []
-    look, place_of = members.resolved, ids.place_of
+    look, place_of = members.resolve_ids, ids.target_of
 
     def counted(*args: Any, **more: Any) -> Any:
         looks[0] += 1
@@ -185,8 +189,8 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
             await client.answer()
         fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 1}
         await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
-        monkeypatch.setattr(members, "resolved", act)
-        monkeypatch.setattr(ids, "place_of", counted)
+        monkeypatch.setattr(members, "resolve_ids", act)
+        monkeypatch.setattr(ids, "target_of", counted)
         known = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
         named = known * 1_000 + [MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)]
         answer = await client.ask("ack", consumer_id=1, ack_type=0, message_id=named, request_id=3)
@@ -256,16 +260,16 @@ def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
     """Kills: 8 MiB of brackets for which the event loop stands still for two seconds."""
     each = 1 + value.count("[") + value.count("{") - ('"["' in value)
     data = f"[{','.join([value] * 30_000)}]".encode()
-    assert answers.values_in(data) == 30_000 * each
+    assert answers.count_values(data) == 30_000 * each
     quoted = json.dumps([data.decode()] * 2).encode()
-    assert answers.values_in(quoted) == 2
+    assert answers.count_values(quoted) == 2
 
 
 def test_large_json_is_read_beside_the_loop_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
-    parsed = answers.parsed
+    parsed = answers.parse_json
     rows = [{"payload": "x", "properties": {str(at): "" for at in range(15)}}] * 1_000
 
     async def program(served: Served) -> None:
@@ -277,7 +281,7 @@ def test_large_json_is_read_beside_the_loop_within_the_budget(
             held.append(budget.held - len(data))
             return parsed(data)
 
-        monkeypatch.setattr(answers, "parsed", counted)
+        monkeypatch.setattr(answers, "parse_json", counted)
         too_many = b"[" + b"0," * answers.VALUES_MAX + b"0]"
         for body, expected in ((json.dumps({"messages": rows}).encode(), 200), (too_many, 412)):
             head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
@@ -298,7 +302,7 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     """Kills: one request for which everybody who sends waits until all of it is stored."""
     together: list[int] = []
     lead = Store._lead
-    count = 3 * rest.TOGETHER
+    count = 3 * rest.MESSAGES_PER_STEP
 
     def led(store: Store, own: list[Call]) -> None:
         together.append(len(own))
@@ -316,7 +320,7 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
 
     serving(tmp_path, program)
     assert count // 3 <= max(together) + 1
-    assert max(together) <= rest.TOGETHER
+    assert max(together) <= rest.MESSAGES_PER_STEP
 
 
 def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
@@ -324,7 +328,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
 ) -> None:
     """Kills: one GET that has the thread of the store, or the event loop, for a second."""
     read: list[int] = []
-    count = 2 * rest.TOGETHER + 1
+    count = 2 * rest.MESSAGES_PER_STEP + 1
 
     def made(table: pa.Table) -> Any:
         read.append(table.num_rows)
@@ -346,7 +350,11 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
         monkeypatch.setattr(rest, "messages", made)
         monkeypatch.setattr(rest, "as_json", encoded_beside)
         await served.service.client.run(fill)
-        for limit, expected in ((10_000, count), (rest.TOGETHER, rest.TOGETHER), (3, 3)):
+        for limit, expected in (
+            (10_000, count),
+            (rest.MESSAGES_PER_STEP, rest.MESSAGES_PER_STEP),
+            (3, 3),
+        ):
             path = f"/topics/persistent/public/default/priced?limit={limit}"
             head = f"GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
             status, text = await served.request(head)
@@ -357,7 +365,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
             assert page["next"] == f"after={page['messages'][-1]['message_id']}"
 
     serving(tmp_path, program)
-    assert read == [rest.TOGETHER, rest.TOGETHER, 1, rest.TOGETHER, 3]
+    assert read == [rest.MESSAGES_PER_STEP, rest.MESSAGES_PER_STEP, 1, rest.MESSAGES_PER_STEP, 3]
 
 
 @pytest.mark.parametrize("path", ["partitioned-stats", "partitioned-internalStats"])

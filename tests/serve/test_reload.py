@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.serve.certificates import Signer, make_certificate, make_signed, written
 from tests.serve.siege import Served, Wire, serving
-from txlog.serve.core.tls import Tls
+from txlog.serve.core.tls import TlsContext
 from txlog.serve.pulsar.messages import ERRORS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -104,7 +104,7 @@ def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
         served.server.reload()
         await client.is_ended()
         await tail.read()
-        assert reasons(served) == ["the token is not signed by a key that is known here"] * 2
+        assert reasons(served) == ["the token is not signed by a key of this server"] * 2
         assert await (await served.connected(**token("owner", OTHER))).ask("ping") is not None
 
     serving(folder, program, rules=RULES)
@@ -164,7 +164,7 @@ def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: 
     shutil.copy(folder / "old.pem", folder / "ca.pem")
     served_by = make_certificate(folder, "localhost")
     rules = 'superusers = ["boss", "chief"]\n[certificates]\n' if has_rules else None
-    tls = Tls(*served_by, folder / "ca.pem", needs_certificate=not has_rules)
+    tls = TlsContext(*served_by, folder / "ca.pem", needs_certificate=not has_rules)
     by_old, by_new = tls_of(folder, "boss", old), tls_of(folder, "chief", new)
     hello = {"client_version": "x", "protocol_version": 19}
 
@@ -220,4 +220,4 @@ def test_authorities_that_cannot_be_read_change_nothing(folder: Path) -> None:
         assert await client.ask("ping") is not None
 
     rules = 'superusers = ["boss"]\n[certificates]\n'
-    serving(folder, program, rules=rules, tls=Tls(*served_by, folder / "ca.pem"))
+    serving(folder, program, rules=rules, tls=TlsContext(*served_by, folder / "ca.pem"))

@@ -131,11 +131,11 @@ async def delivered(raw: Raw) -> Any:
     """The metadata of the first message of the topic."""
     given = {"subscription": "s", "subType": 0, "consumer_id": 1, "initialPosition": 1}
     await raw.ask("subscribe", request_id=3, topic=TOPIC, **given)
-    raw.write([wire.encoded("flow", consumer_id=1, messagePermits=1)])
+    raw.write([wire.encode_command("flow", consumer_id=1, messagePermits=1)])
     while True:
         for frame in await raw.frames():
             if frame.kind == wire.BY_FIELD["message"]:
-                return wire.checked(frame.rest)[0]
+                return wire.split_message(frame.trailer)[0]
 
 
 def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_records_and_declared_values_may_follow_each_other_where_nothing_is_chec
 async def sent(raw: Raw, value: bytes, sequence: int) -> str:
     """Send a message; the name of its answer."""
     head = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
-    command = wire.made("send", producer_id=1, sequence_id=sequence, num_messages=1)
+    command = wire.make_command("send", producer_id=1, sequence_id=sequence, num_messages=1)
     raw.write(wire.message_frame(command.SerializeToString(), head.SerializeToString(), value))
     return (await raw.next())[0]
 

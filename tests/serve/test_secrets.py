@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 import txlog
 from tests.serve.served import Raw
-from txlog.serve.core.service import Options, Service
+from txlog.serve.core.service import BrokerService, ServerOptions
 from txlog.serve.pulsar.messages import message_class
 
 SECRET = b"this-secret-key-is-nobodys-business-"
@@ -183,8 +183,8 @@ def test_no_token_key_or_message_is_in_the_log_or_in_errors(server: Talkative) -
 def test_a_failure_is_told_without_its_text() -> None:
     """Kills: the message of a bug, which may have what it failed at."""
     told: list[tuple[str, Any]] = []
-    service = Service.__new__(Service)
-    service.tell = Options(tell=lambda event, facts: told.append((event, facts))).tell
+    service = BrokerService.__new__(BrokerService)
+    service.tell = ServerOptions(tell=lambda event, facts: told.append((event, facts))).tell
     try:
         raise RuntimeError(PAYLOAD)
     except RuntimeError as error:

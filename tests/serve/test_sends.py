@@ -224,7 +224,7 @@ def test_a_wrong_checksum_is_refused_and_the_next_message_is_not(place: tuple[Pa
         opened(raw, "sums")
 
         head = MessageMetadata(producer_name="", publish_time=1, sequence_id=0).SerializeToString()
-        command = wire.made("send", producer_id=1, sequence_id=0).SerializeToString()
+        command = wire.make_command("send", producer_id=1, sequence_id=0).SerializeToString()
         frame = bytearray(b"".join(wire.message_frame(command, head, b"value")))
         frame[-1] ^= 1
         raw.socket.sendall(frame)
@@ -278,7 +278,7 @@ def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Pat
         client.create_topic("at-once", 2)
     with Raw(url) as raw:
         frames = [
-            wire.encoded(
+            wire.encode_command(
                 "producer",
                 topic=f"at-once-partition-{at}",
                 request_id=at,
@@ -357,7 +357,7 @@ def test_nothing_is_stored_behind_a_message_that_is_refused(
                     head["num_messages_in_batch"] = size
                     value = batch([value] * size)
                 made = MessageMetadata(producer_name="", publish_time=1, **head)
-                command = wire.made("send", producer_id=1, sequence_id=2 * at)
+                command = wire.make_command("send", producer_id=1, sequence_id=2 * at)
                 frames += wire.message_frame(
                     command.SerializeToString(), made.SerializeToString(), value
                 )
@@ -393,7 +393,7 @@ def test_a_repeated_message_is_answered_among_new_ones(tmp_path: Path) -> None:
             for number in (3 + 2 * at, 4 + 2 * at, 1):
                 head = MessageMetadata(producer_name="", publish_time=1, sequence_id=number)
                 head.num_messages_in_batch = 1
-                command = wire.made("send", producer_id=1, sequence_id=number)
+                command = wire.make_command("send", producer_id=1, sequence_id=number)
                 frames += wire.message_frame(
                     command.SerializeToString(), head.SerializeToString(), batch([b"x"])
                 )
@@ -417,7 +417,7 @@ def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) 
         for at in range(9):
             where, sequence = (2, 0, 1)[at % 3], at // 3
             head = MessageMetadata(producer_name="", publish_time=1, sequence_id=sequence)
-            command = wire.made("send", producer_id=where, sequence_id=sequence)
+            command = wire.make_command("send", producer_id=where, sequence_id=sequence)
             value = b"%d %d" % (where, sequence)
             frames += wire.message_frame(
                 command.SerializeToString(), head.SerializeToString(), value

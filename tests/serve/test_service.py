@@ -20,7 +20,7 @@ import txlog
 from tests.serve.served import Raw
 from txlog.engine.storage.disk.locks import PidFile
 from txlog.errors import AlreadyExists
-from txlog.serve.pulsar.wire import encoded
+from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.deep
 # As systemd: the sockets become 3, 4, ..., and LISTEN_PID is the program's own.
@@ -151,7 +151,7 @@ def test_one_name_may_have_several_sockets(store: str) -> None:
         server.until("pulsar://")
         for host, one in (("127.0.0.1", four), ("::1", six)):
             with socket.create_connection((host, port(one))) as client:
-                client.sendall(encoded("connect", client_version="x", protocol_version=19))
+                client.sendall(encode_command("connect", client_version="x", protocol_version=19))
                 assert client.recv(1 << 16)
 
 

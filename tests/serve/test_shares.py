@@ -15,12 +15,13 @@ import pytest
 import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.errors import TryAgain
-from txlog.serve.auth.guard import number_of_role
-from txlog.serve.core import acceptor, descriptors, shares
-from txlog.serve.core.limits import RESOURCES, Limits, Pool
-from txlog.serve.http.core import works
+from txlog.serve.auth.access import number_of_role
+from txlog.serve.core import acceptor
+from txlog.serve.http.core import context
+from txlog.serve.limits import limits, shares
+from txlog.serve.limits.limits import RESOURCES, Limits, Quota
 from txlog.serve.pulsar.messages import ERRORS
-from txlog.serve.pulsar.wire import encoded
+from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
@@ -138,7 +139,7 @@ def test_a_role_leaves_keys_for_others(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "TOPICS_MAX", 4)
-    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+    monkeypatch.setattr(shares, "TOPICS_RESERVED", 2)
 
     async def program(served: Served) -> None:
         hog, boss = [await served.connected(**token(role)) for role in ("hog", "boss")]
@@ -158,7 +159,7 @@ def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_pool_gives_back_what_was_taken() -> None:
-    pool = Pool("things", 8)
+    pool = Quota("things", 8)
     for _ in range(4):
         pool.take("a")
     with pytest.raises(TryAgain, match="4 things of a"):
@@ -176,7 +177,7 @@ def test_a_pool_gives_back_what_was_taken() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 2_000, 20_000])
 def test_many_holders_that_take_all_they_can_leave_some(limit: int) -> None:
     """Kills: seven roles that fill a hundred places, after which nobody else gets one."""
-    pool = Pool("things", limit)
+    pool = Quota("things", limit)
 
     def taken(holder: str) -> int:
         """How many a holder gets that takes all it can."""
@@ -203,7 +204,7 @@ def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
     async def program(served: Served) -> None:
         hog = await served.connected(**token("hog"))
         assert await subscribed(hog, 1) == ""
-        monkeypatch.setattr(descriptors, "descriptor_limit", lambda: 4)
+        monkeypatch.setattr(limits, "descriptor_limit", lambda: 4)
         assert "open files already, the most allowed (TXL-509)" in await subscribed(hog, 2)
         for mode, expected in ((1, "TXL-509"), (0, "")):
             asked = {"topic": TOPIC, "producer_id": mode + 1, "producer_access_mode": mode}
@@ -248,7 +249,7 @@ async def _connecting(served: Served) -> None:
     other = await served.connected(**token("other"))
     assert await other.ask("ping") is not None
     assert await silent[0].is_ended()
-    assert "others need the room" in str(served.told)
+    assert "other clients need its slot" in str(served.told)
 
 
 async def _consumers(served: Served) -> None:
@@ -270,7 +271,7 @@ async def _memory(served: Served) -> None:
     other = await served.connected(**token("other"))
     made = await other.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
     assert made.producer_ready
-    command = encoded("ping")
+    command = encode_command("ping")
     begun = (4 << 20).to_bytes(4, "big") + command[4:] + bytes(3 << 20)  # and no more comes
     hogs = [await served.connected(**token("hog")) for _ in range(3)]
     for hog in hogs:
@@ -322,7 +323,7 @@ async def _long_calls(served: Served) -> None:
         return asyncio.create_task(served.request(head + shown))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(works, "PLACES", 2)
+        patch.setattr(context, "SLOW_CALLS_MAX", 2)
         patch.setattr("txlog.client.client.Client.read", read)
         hogs = [look("hog") for _ in range(2)]
         [refused], _ = await asyncio.wait(hogs, return_when=asyncio.FIRST_COMPLETED)
@@ -358,7 +359,7 @@ def test_who_exceeds_a_limit_is_told_and_others_go_on(
     txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=8)
     monkeypatch.setattr(shares, "KEYS_MAX", 8)
     monkeypatch.setattr(shares, "TOPICS_MAX", 4)
-    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+    monkeypatch.setattr(shares, "TOPICS_RESERVED", 2)
     monkeypatch.setattr(acceptor, "GRACE_SECONDS", 0.0)
     serving(folder, EXCEED[name], rules=RULES, limits=SMALL)
 

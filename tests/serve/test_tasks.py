@@ -16,7 +16,7 @@ from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.session.consuming.consumer import ConsumerSession
-from txlog.serve.core.tasks import Supervisor, nothing
+from txlog.serve.core.service import Supervisor, nothing
 from txlog.serve.pulsar.messages import FIELDS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -155,7 +155,7 @@ def test_what_a_task_served_is_closed_when_it_fails() -> None:
 
 def test_tasks_of_the_protocol_begin_at_the_supervisor() -> None:
     """Kills: a task whose exception nobody sees; `allowed` await theirs where they begin."""
-    allowed = {"core/tasks.py", "pulsar/connection.py", "pulsar/members.py", "app.py"}
+    allowed = {"core/service.py", "pulsar/connection.py", "pulsar/members.py", "app.py"}
     begins = re.compile(r"create_task|ensure_future")
     folder = ROOT / "src/txlog/serve"
     found = {

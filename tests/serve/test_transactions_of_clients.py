@@ -18,9 +18,9 @@ from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.enter import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
-from txlog.serve.pulsar import groups, sends
+from txlog.serve.pulsar import group_commit
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
-from txlog.serve.pulsar.wire import encoded, made, message_frame
+from txlog.serve.pulsar.wire import encode_command, make_command, message_frame
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COMMIT, ABORT = 0, 1
@@ -232,12 +232,12 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
     (program,) = [one for one in programs if "epoch" in one]
 
     async def story(place: Place) -> None:
-        made = await asyncio.create_subprocess_exec(
+        make_command = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program.replace("6650", str(place.port))),
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": "src"},
         )
-        output, _ = await made.communicate()
+        output, _ = await make_command.communicate()
         assert output.decode().split() == ["0", "1"]
 
     told(tmp_path, story)
@@ -275,7 +275,7 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
             assert [one.value for one in client.reader("orders")] == [b"2", b"0"]
 
     async def sent(raw: Raw, number: int, txn: TxnId) -> str:
-        command = made("send", producer_id=number, sequence_id=number, **halves(txn))
+        command = make_command("send", producer_id=number, sequence_id=number, **halves(txn))
         head = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
         raw.write(
             message_frame(command.SerializeToString(), head.SerializeToString(), b"%d" % number)
@@ -288,7 +288,7 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
 def send(producer: int, sequence: int, txn: TxnId | None) -> bytes:
     """The frame of a message, in a transaction or not; its value is its sequence."""
     within = {} if txn is None else halves(txn)
-    command = made("send", producer_id=producer, sequence_id=sequence, **within)
+    command = make_command("send", producer_id=producer, sequence_id=sequence, **within)
     head = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
     value = b"%d" % sequence
     pieces = message_frame(command.SerializeToString(), head.SerializeToString(), value)
@@ -314,12 +314,12 @@ def test_what_comes_at_once_is_one_call_of_the_store(
             patch.setattr(Store, "submit", counted)
             raw.write(
                 [
-                    encoded("newTxn", request_id=8, txn_ttl_seconds=60_000, tc_id=0),
+                    encode_command("newTxn", request_id=8, txn_ttl_seconds=60_000, tc_id=0),
                     *(send(0, at, txns[at % 3]) for at in range(30)),
-                    encoded(
+                    encode_command(
                         "addPartitionToTxn", request_id=9, partitions=["orders"], **halves(txns[0])
                     ),
-                    encoded("endTxn", request_id=10, txn_action=ABORT, **halves(txns[1])),
+                    encode_command("endTxn", request_id=10, txn_action=ABORT, **halves(txns[1])),
                 ]
             )
             names = [(await raw.next())[0] for _ in range(33)]
@@ -369,7 +369,8 @@ def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> 
             for _ in range(6):
                 await raw.next()
             await end(raw, txn, COMMIT)
-            kinds = (sends._Frame, sends._InTxn, sends._Rows, sends.Item)
+            names = ("_FrameWrite", "_TxnWrite", "_ProducerRows", "QueuedSend")
+            kinds = tuple(vars(group_commit)[name] for name in names)
             left = {"all"}
             for _ in range(100):  # the thread that stored them ends its call beside the answers
                 await raw.ask("ping")
@@ -396,11 +397,11 @@ def test_an_end_is_told_what_became_of_it_whatever_else_fails(
         await raw.ask("producer", request_id=1, producer_id=0, topic="orders")
         txn, other = await begin(raw), await begin(raw)
         with monkeypatch.context() as patch:
-            patch.setattr(groups, "tend_due", failed)
+            patch.setattr(group_commit, "tend_due", failed)
             raw.write(
                 [
                     send(0, 1, other),
-                    encoded("endTxn", request_id=2, txn_action=COMMIT, **halves(txn)),
+                    encode_command("endTxn", request_id=2, txn_action=COMMIT, **halves(txn)),
                 ]
             )
             answers = dict([await raw.next(), await raw.next()])

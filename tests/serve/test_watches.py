@@ -14,11 +14,10 @@ import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
-from txlog.serve.core.census import Census
-from txlog.serve.core.topic_patterns import SLICE_NAMES, TopicPattern, hash_of
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS
-from txlog.serve.pulsar.watches import Watch
+from txlog.serve.pulsar.topics import SLICE_NAMES, TopicListWatcher, TopicPattern, hash_of
 
 OF_SHOP = "persistent://public/default/shop-.*"
 
@@ -111,8 +110,8 @@ def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
     names = [f"acme/shop/{'ab' * 50}{number}" for number in range(SLICE_NAMES + 1)]
     assert costly.matching(names, limit_s=0) == ([], SLICE_NAMES)
     topics = {number: (name, 1) for number, name in enumerate([*names, "other/shop/a"])}
-    look = Watch("acme/shop", ".*[05]")
-    census = Census((len(topics),), topics, frozenset())
+    look = TopicListWatcher("acme/shop", ".*[05]")
+    census = CatalogSnapshot((len(topics),), topics, frozenset())
     asked = cast(Connection, SimpleNamespace(may=lambda *_: None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(look.pattern, "matching", partial(look.pattern.matching, limit_s=0))

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from txlog.base.ids import TxnId
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import InvalidMessage
-from txlog.serve.pulsar.batches import Rows, rows_of, rows_of_all
-from txlog.serve.pulsar.ids import Span, unacked
+from txlog.serve.pulsar.batches import ReceivedRows, rows_of, rows_of_all
+from txlog.serve.pulsar.ids import BatchSpan, unacked
 from txlog.serve.pulsar.members import runs_of
 from txlog.serve.pulsar.messages import MessageIdData, MessageMetadata, SingleMessageMetadata
 from txlog.serve.pulsar.wire import (
     Frame,
-    Frames,
-    checked,
-    encoded,
-    made,
+    FrameDecoder,
+    encode_command,
+    make_command,
     message_frame,
     receipt_frame,
+    split_message,
     txn_frame,
 )
 
@@ -42,12 +42,12 @@ MESSAGE = st.fixed_dictionaries(
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(1, 40), max_size=40))
 def test_frames_come_out_whole_however_they_are_cut(kinds: list[int], cuts: list[int]) -> None:
     sent = [
-        encoded("ping"),
-        encoded("error", request_id=3, error=5, message="busy"),
-        encoded("flow", consumer_id=1, messagePermits=300),
-        encoded("success", request_id=1 << 60),
+        encode_command("ping"),
+        encode_command("error", request_id=3, error=5, message="busy"),
+        encode_command("flow", consumer_id=1, messagePermits=300),
+        encode_command("success", request_id=1 << 60),
     ]
-    data, frames = b"".join(sent[kind] for kind in kinds), Frames(1000)
+    data, frames = b"".join(sent[kind] for kind in kinds), FrameDecoder(1000)
     found: list[Frame] = []
     for cut in cuts:
         found += frames.feed(data[:cut])
@@ -59,9 +59,9 @@ def test_frames_come_out_whole_however_they_are_cut(kinds: list[int], cuts: list
 
 def test_only_acknowledgements_may_be_larger_than_a_message() -> None:
     named = MessageIdData(ledgerId=1, entryId=2, ack_set=[-1] * 200)
-    ack = encoded("ack", consumer_id=1, ack_type=0, message_id=[named])
-    other = encoded("error", request_id=3, error=5, message="x" * 2_000)
-    frames = Frames(1_000)
+    ack = encode_command("ack", consumer_id=1, ack_type=0, message_id=[named])
+    other = encode_command("error", request_id=3, error=5, message="x" * 2_000)
+    frames = FrameDecoder(1_000)
     frames.allow(1_000)
     assert list(frames.feed(ack[:6])) == []
     assert frames.wanted == len(ack)
@@ -79,10 +79,10 @@ def test_an_ack_set_is_read_as_far_as_the_batch_goes() -> None:
 @given(st.binary(max_size=64))
 @example(b"\0\0\0\4\0\0\0\0")
 def test_no_bytes_do_more_than_end_their_connection(data: bytes) -> None:
-    frames = Frames(1000)
+    frames = FrameDecoder(1000)
     try:
         for frame in frames.feed(data):
-            checked(frame.rest)
+            split_message(frame.trailer)
     except InvalidMessage:
         return
     assert frames.pending <= 1004
@@ -134,7 +134,7 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
             for field in RECEIVED
         }
     )
-    again, data = Rows(shown).batch(0, len(messages))
+    again, data = ReceivedRows(shown).batch(0, len(messages))
     back = rows_of(again, memoryview(data))
     assert (back.values, back.keys, back.sequences) == (
         columns.values,
@@ -151,8 +151,8 @@ def test_a_stored_row_with_negative_numbers_is_sent_without_them() -> None:
     shown = pa.table(
         {field.name: pa.array([odd.get(field.name)] * 2, field.type) for field in RECEIVED}
     )
-    head, payload = Rows(shown).batch(0, 2)
-    alone, value = Rows(shown).alone(0)
+    head, payload = ReceivedRows(shown).batch(0, 2)
+    alone, value = ReceivedRows(shown).alone(0)
     assert (head.sequence_id, head.publish_time, alone.sequence_id, alone.event_time) == (0,) * 4
     assert value == b"x"
     assert rows_of(head, memoryview(payload)).sequences == [0, 1]
@@ -170,7 +170,7 @@ def test_a_receipt_is_written_as_the_runtime_writes_it(
 ) -> None:
     unsigned = (1 << 64) - 1
     where = MessageIdData(ledgerId=ledger & unsigned, entryId=entry & unsigned, partition=partition)
-    assert receipt_frame(producer, sequence, highest, ledger, entry, partition) == encoded(
+    assert receipt_frame(producer, sequence, highest, ledger, entry, partition) == encode_command(
         "send_receipt",
         producer_id=producer,
         sequence_id=sequence,
@@ -188,28 +188,30 @@ def test_an_answer_that_names_a_transaction_is_written_as_the_runtime_writes_it(
     named = {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
     for name in ("newTxn", "addPartitionToTxn", "addSubscriptionToTxn", "endTxn"):
         answer = f"{name}Response"
-        assert txn_frame(answer, request, txn) == encoded(answer, request_id=request, **named)
+        assert txn_frame(answer, request, txn) == encode_command(
+            answer, request_id=request, **named
+        )
 
 
 def test_a_message_frame_is_checked_as_it_was_made() -> None:
     head = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
-    command = made("send", producer_id=1, sequence_id=1).SerializeToString()
+    command = make_command("send", producer_id=1, sequence_id=1).SerializeToString()
     data = b"".join(message_frame(command, head, b"value"))
-    [frame] = Frames(1000).feed(data)
-    metadata, payload = checked(frame.rest)
+    [frame] = FrameDecoder(1000).feed(data)
+    metadata, payload = split_message(frame.trailer)
     assert (frame.body.producer_id, metadata.sequence_id, bytes(payload)) == (1, 1, b"value")
-    for at in range(len(data) - len(frame.rest), len(data)):
+    for at in range(len(data) - len(frame.trailer), len(data)):
         wrong = bytearray(data)
         wrong[at] ^= 1
-        [frame] = Frames(1000).feed(bytes(wrong))
+        [frame] = FrameDecoder(1000).feed(bytes(wrong))
         with pytest.raises(InvalidMessage):
-            checked(frame.rest)
+            split_message(frame.trailer)
 
 
 @settings(max_examples=60)
 @given(st.integers(0, (1 << 40) - 1))
 def test_bits_are_runs_and_runs_are_bits(bits: int) -> None:
-    runs = runs_of(Span(7, 100, 40), 0, bits)
+    runs = runs_of(BatchSpan(7, 100, 40), 0, bits)
     found = {entry for _, first, last, _, _ in runs for entry in range(first, last + 1)}
     assert found == {100 + at for at in range(40) if bits >> at & 1}
     words = [bits - (1 << 64) if bits >> 63 else bits]

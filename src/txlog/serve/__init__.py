@@ -1,14 +1,16 @@
-"""`txlog serve`: a store for stock clients of Apache Pulsar and for HTTP, one more process of it.
+"""`txlog serve`: a store for stock clients of Apache Pulsar and for HTTP.
 
-The server holds no truth. What is durable is in the store, by the calls that the library offers;
-what is in its memory (connections, permits, what was delivered and not acknowledged) is lost
-without harm, so it may be killed at any moment, and several may serve one store.
+The server is one more process that uses the store, through the same calls as the library. Durable
+data is in the store only. Its memory holds connections, permits and unacknowledged deliveries.
+Losing these does no harm, so the server may be killed at any moment, and several servers may serve
+one store.
 
 Contents:
 
-    app       one asyncio process: its listeners, and how it stops
-    auth/     who a caller is, and what it may do
-    core/     what every listener knows: the store, who may do what
+    app       the process: one event loop, its listeners, start and stop
+    auth/     authentication and access rules
+    core/     parts that all listeners share: connections, names, the store
     http/     Pulsar's admin API, messages by REST and WebSocket, events, metrics
+    limits/   how much of each resource clients may use
     pulsar/   Pulsar's binary protocol
 """

@@ -1,16 +1,16 @@
-"""Owns the process: it opens the store by `txlog.aio`, listens, and stops.
+"""Owns the process of `txlog serve`: it opens the store by `txlog.aio`, listens, and stops.
 
-    open      the listeners; what they serve is told once all of them listen. HTTP comes last: its
-              libraries are loaded beside the loop, while clients of Pulsar are served already
+    open      starts the listeners, and reports their URLs once all of them listen. HTTP comes last:
+              a thread loads its libraries, while clients of Pulsar are served already
     serve     until SIGTERM, SIGINT or `stop`
-    reload    SIGHUP: rules, keys and certificates are read again; those that cannot be read stay.
-              Then every open connection is judged as if it came anew
-    stop      no new connections; what was begun is answered (`drain`); then the connections end,
-              and the store is closed. A second signal ends the wait for answers
-    give up   stop_timeout_ms after the signal: the process ends, though a call of the store goes on
-    killed    nothing is lost: what was answered is durable, and clients repeat the rest
+    reload    SIGHUP: reads rules, keys and certificates again; a file that cannot be read changes
+              nothing. Then the server checks every open connection as if it were new
+    stop      accepts no new connections, answers the commands that have begun (`drain`), then ends
+              the connections and closes the store. A second signal ends the wait for answers
+    give up   stop_timeout_ms after the signal the process ends, even if a store call still runs
+    killed    loses nothing: every answer is durable, and clients repeat the other commands
 
-A listener is one protocol at one address, and does not know the others.
+A listener is one protocol at one address, and does not know the other listeners.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any, Final
 from txlog.client.client import Client
 from txlog.engine.door.disk import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
-from txlog.serve.core import descriptors
-from txlog.serve.core.authority import Authority
-from txlog.serve.core.service import Listener, Options, Service
+from txlog.serve.auth import AccessControl
+from txlog.serve.core.service import BrokerService, Listener, ServerOptions
 from txlog.serve.http import listener as http  # runs when it is used
+from txlog.serve.limits.limits import fit_limits, raise_descriptor_limit
 from txlog.serve.pulsar.listener import PulsarListener
 
-# Parts of stop_timeout_ms: until what was begun is answered, until connections have ended, until
-# the process gives up.
+# Parts of stop_timeout_ms: for the answers to commands that have begun, for the end of connections,
+# and until the process gives up.
 DRAIN_PART, CLOSE_PART, GIVE_UP_PART = 0.6, 0.2, 0.95
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -39,23 +39,25 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class Server:
     """A store and the listeners that offer it, in one event loop."""
 
-    def __init__(self, store: Client, options: Options, authority: Authority | None = None) -> None:
-        self.service = Service(store, options, authority or Authority())
+    def __init__(
+        self, store: Client, options: ServerOptions, authority: AccessControl | None = None
+    ) -> None:
+        self.service = BrokerService(store, options, authority or AccessControl())
         uuid = store.store.identity.uuid
-        trust(place_of(place, uuid) for place in options.places.values())
+        trust(place_of(address, uuid) for address in options.places.values())
         self.listeners: list[Listener] = []
         self._ended, self._hurried = asyncio.Event(), asyncio.Event()
         if authority is not None and authority.guard is not None:
-            authority.guard.on_change(lambda: self.service.in_loop(self._judge_again))
+            authority.guard.on_change(lambda: self.service.in_loop(self._recheck_access))
 
     def stop(self) -> None:
-        """Begin to stop; a second call ends the wait for what was begun."""
+        """Begin to stop; a second call ends the wait for running commands."""
         if self._ended.is_set():
             self._hurried.set()
         self._ended.set()
 
     def reload(self) -> None:
-        """Read rules and certificates again; what cannot be read stays as it was."""
+        """Read rules and certificates again; a file that cannot be read changes nothing."""
         guard, tls = self.service.authority.guard, self.service.options.tls
         for name, read in (
             ("rules", None if guard is None else guard.reload),
@@ -67,11 +69,11 @@ class Server:
                     self.service.tell("reloaded", {"what": name})
             except InvalidArgument as error:
                 self.service.tell("failed", {"what": name, "reason": error.message})
-        self._judge_again()
+        self._recheck_access()
 
-    def _judge_again(self) -> None:
+    def _recheck_access(self) -> None:
         for listener in self.listeners:
-            listener.judge_again()
+            listener.recheck_access()
 
     async def start(self) -> list[str]:
         """Listen; returns the URL of each listener. Raises NoResources (an address is taken)."""
@@ -81,8 +83,8 @@ class Server:
             if options.pulsar is not None:
                 places.append(await self._begun(PulsarListener(self.service, options.pulsar)))
             if options.http is not None:
-                made = await asyncio.to_thread(lambda: http.HttpListener)
-                places.append(await self._begun(made(self.service, options.http)))
+                listener_class = await asyncio.to_thread(lambda: http.HttpListener)
+                places.append(await self._begun(listener_class(self.service, options.http)))
         except OSError as error:
             await self.close()
             raise NoResources(f"cannot listen: {error.strerror or error}") from error
@@ -96,21 +98,21 @@ class Server:
         return await listener.start()
 
     async def wait(self) -> None:
-        """Wait until it is told to stop."""
+        """Wait for a call of `stop`."""
         await self._ended.wait()
 
     async def close(self) -> None:
-        """Drain, end the connections, close the store; nothing of it waits for long."""
+        """Drain, end the connections, close the store; each step has a time limit."""
         seconds = self.service.limits.stop_timeout_ms / 1_000
         waits: list[asyncio.Future[Any]] = [
-            asyncio.gather(*(one.drain() for one in self.listeners)),
+            asyncio.gather(*(item.drain() for item in self.listeners)),
             asyncio.create_task(self._hurried.wait()),
         ]
         await asyncio.wait(waits, timeout=DRAIN_PART * seconds, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
+        for item in waits:
+            item.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        closing = [asyncio.create_task(one.close()) for one in self.listeners]
+        closing = [asyncio.create_task(item.close()) for item in self.listeners]
         if closing:
             await asyncio.wait(closing, timeout=CLOSE_PART * seconds)
         await self.service.close()
@@ -118,24 +120,24 @@ class Server:
 
 def serve(
     store: Client,
-    options: Options,
-    told: Callable[[list[str]], None],
-    authority: Authority | None = None,
+    options: ServerOptions,
+    on_ready: Callable[[list[str]], None],
+    authority: AccessControl | None = None,
     give_up: Callable[[], object] | None = None,
 ) -> int:
     """Serve a store until a signal comes; returns its number. The store is closed then.
 
-    told:    gets the URLs once all listeners listen
-    give_up: ends the process, in a thread of its own, if it is still there stop_timeout_ms after
-             the signal
-    raises:  NoResources, what closing a store raises
+    on_ready: gets the URLs once all listeners listen
+    give_up:  ends the process; a separate thread calls it if the process still runs stop_timeout_ms
+              after the signal
+    raises:   NoResources, and the errors of closing a store
     """
-    limits = descriptors.fitted(options.limits, descriptors.raised(), options.tell)
-    return asyncio.run(_serve(store, options._replace(limits=limits), told, authority, give_up))
+    limits = fit_limits(options.limits, raise_descriptor_limit(), options.tell)
+    return asyncio.run(_serve(store, options._replace(limits=limits), on_ready, authority, give_up))
 
 
 def _begin_to_end(seconds: float, give_up: Callable[[], object]) -> None:
-    """See to it that the process ends in time.
+    """Make sure that the process ends in time.
 
     A call of the store runs in a thread, and nothing can stop it. If it holds the interpreter's
     lock as well, no thread can give up, and the kernel's alarm ends the process.
@@ -146,20 +148,20 @@ def _begin_to_end(seconds: float, give_up: Callable[[], object]) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _crashed(server: Server, what: dict[str, Any]) -> None:
-    """What asyncio says of a task or callback that failed, without the data it failed at."""
-    error = what.get("exception")
-    if isinstance(error, asyncio.CancelledError):  # a connection that was given up at the end
+def _crashed(server: Server, context: dict[str, Any]) -> None:
+    """Report a task or callback that failed, as asyncio describes it, without its data."""
+    error = context.get("exception")
+    if isinstance(error, asyncio.CancelledError):  # a connection that the server gave up at the end
         return
     name = type(error).__name__ if error is not None else ""
-    server.service.tell("failed", {"class": name, "reason": str(what.get("message"))[:200]})
+    server.service.tell("failed", {"class": name, "reason": str(context.get("message"))[:200]})
 
 
 async def _serve(
     store: Client,
-    options: Options,
-    told: Callable[[list[str]], None],
-    authority: Authority | None,
+    options: ServerOptions,
+    on_ready: Callable[[list[str]], None],
+    authority: AccessControl | None,
     give_up: Callable[[], object] | None,
 ) -> int:
     server = Server(store, options, authority)
@@ -172,12 +174,12 @@ async def _serve(
         came.append(number)
         server.stop()
 
-    loop.set_exception_handler(lambda _, what: _crashed(server, what))
+    loop.set_exception_handler(lambda _, context: _crashed(server, context))
     places = await server.start()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
-    told(places)
+    on_ready(places)
     try:
         await server.wait()
     finally:

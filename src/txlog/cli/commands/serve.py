@@ -91,28 +91,28 @@ def serve(
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
-    address = importlib.import_module("txlog.serve.core.address").Address
+    address = importlib.import_module("txlog.serve.core.sockets").Address
     pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
     app = _module("app")
     with _with_extra():
-        make = app.Options  # a module of txlog runs when it is used
+        make = app.ServerOptions  # a module of txlog runs when it is used
     tell = _log(call)
     options = make(
         pulsar_at,
         http_at,
         topic_creation,
         tls=_tls(cert, key, client_ca, has_auth=auth is not None),
-        limits=_module("core.limits").Limits.parse("--limit", limit or ()),
-        places=_module("core.address").places_of("--offload-to", offload_to or ()),
+        limits=_module("limits.limits").Limits.parse("--limit", limit or ()),
+        places=_module("core.sockets").places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
-        sockets=_module("core.systemd").handed_over(os.environ, os.getpid()),
+        sockets=_module("core.sockets").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
     )
-    guard = None if auth is None else _module("auth.guard").Guard(Path(auth), call.clock)
-    authority = _module("core.authority").Authority(guard)
-    notify = _module("core.systemd").notify
+    guard = None if auth is None else _module("auth.access").AuthProvider(Path(auth), call.clock)
+    authority = _module("auth").AccessControl(guard)
+    notify = _module("core.sockets").notify
 
     def told(places: list[str]) -> None:
         if pid_file is not None:
@@ -162,7 +162,7 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: 
         return None
     ca = None if client_ca is None else Path(client_ca)
     # without rules, only a certificate authenticates a client
-    return _module("core.tls").Tls(Path(cert), Path(key), ca, needs_certificate=not has_auth)
+    return _module("core.tls").TlsContext(Path(cert), Path(key), ca, needs_certificate=not has_auth)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ def create_key(
     call.check_choice("--kind", kind, _KINDS)
     if (kind == "secret") != (public is None):
         raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
-    pairs = _module("pairs")
-    key_pair = pairs.make(kind, os.urandom)
+    pairs = _module("keys")
+    key_pair = pairs.create_key(kind, os.urandom)
     _write_new(path, key_pair.private, 0o600)
     if public is not None:
         _write_new(public, key_pair.public, 0o644)
@@ -111,9 +111,9 @@ def show(
     With --auth, a token that the server would refuse ends with 4 (411).
     """
     token = _given(path)
-    guards = _module("guard")
+    guards = _module("access")
     if auth is not None:
-        caller = guards.Guard(Path(auth), call.clock).connected("token", token.encode())
+        caller = guards.AuthProvider(Path(auth), call.clock).connected("token", token.encode())
         row = {"role": caller.role, "expires_at": caller.expires_ms, "verified": True}
     else:
         claims = _module("tokens").unchecked(token)

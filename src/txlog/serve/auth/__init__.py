@@ -1,17 +1,15 @@
-"""Who a caller of `txlog serve` is, and what it may do.
+"""Authentication of clients, and the access rules for roles.
 
 Contents:
 
-    guard     the file of rules, callers, whom transactions belong to
-    issuers   which authority issued a certificate
-    keys      what tokens are signed with
-    pairs     new keys
+    access    the file of rules, callers, and the checks that listeners make
+    keys      the keys that sign tokens, and the authorities that sign certificates
     policy    which role may do what, and where
     tokens    JSON web tokens
 """
 
-from txlog.serve.auth.guard import ANYONE, Caller, Guard
-from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Place, place_of
+from txlog.serve.auth.access import ANYONE, AccessControl, AuthProvider, Caller
+from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Resource, resource_of
 
 __all__ = [
     "ADMIN",
@@ -20,8 +18,9 @@ __all__ = [
     "LOOK",
     "PRODUCE",
     "STORE",
+    "AccessControl",
+    "AuthProvider",
     "Caller",
-    "Guard",
-    "Place",
-    "place_of",
+    "Resource",
+    "resource_of",
 ]

@@ -1,8 +1,9 @@
-"""Owns the keys that tokens are signed with: a secret, a public key, or a JWKS file.
+"""Owns the keys that sign tokens: a secret, a public key, or a JWKS file; and checks of
+certificates.
 
-A key says which algorithms it is for, and no token has a say in it: a token that names another
-algorithm, `none` among them, finds no key. So nobody can sign with a public key as if it were a
-secret (RFC 8725, 3.1 and 3.2).
+The key decides which algorithms it is for. A token that names another algorithm, `none` for
+example, matches no key. So an attacker cannot use a public key as if it were a secret (RFC 8725,
+3.1 and 3.2).
 
     secret        HS256, from 48 bytes on HS384 too, from 64 HS512   (RFC 7518, 3.2)
     RSA           RS256 RS384 RS512 PS256 PS384 PS512, at least 2,048 bits
@@ -11,14 +12,16 @@ secret (RFC 8725, 3.1 and 3.2).
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -29,61 +32,61 @@ SECRET_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048
 KEY_FILE_BYTES_MAX: Final = MIB
 JWKS_KEYS_MAX: Final = 100
-# Of a JWKS file, for a token that does not say which key it is signed with.
+# Keys of a JWKS file that are tried for a token without a key id.
 KEYS_TRIED_MAX: Final = 8
 
-_OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
-Public = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Key:
-    """One key, with all the algorithms it may be used with; its text never shows it."""
+class SigningKey:
+    """One key and all algorithms it may be used with; its repr never shows the key."""
 
     algorithms: tuple[str, ...]
-    value: bytes | Public
+    value: bytes | PublicKey
     name: str | None = None  # `kid` of a JWKS file
 
 
-class Secret:
-    """A secret that both sides have."""
+class SingleKey:
+    """One key that never changes: a shared secret, or a public key."""
 
     __slots__ = ("_key",)
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: SigningKey) -> None:
         self._key = key
 
-    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
-        """The key, if it is for the algorithm; what a token calls it does not matter."""
+    def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
+        """The key, if it is for the algorithm; the token's key id does not matter."""
         if algorithm in self._key.algorithms:
             yield self._key
 
     def reload(self) -> None:
-        """Nothing: another secret is another file of rules."""
+        """Do nothing: a new secret needs new rules."""
 
-    def on_change(self, told: Callable[[], object]) -> None:
-        """Nothing: it never changes."""
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Do nothing: the key never changes."""
 
 
-class KeySet:
+class JwksFile:
     """The keys of a JWKS file (RFC 7517), read again when the file changes."""
 
-    __slots__ = ("_keys", "_path", "_seen", "_told")
+    __slots__ = ("_keys", "_listener", "_path", "_seen")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = _stamp(path)
         self._keys = _read_jwks(path)
-        self._told: Callable[[], object] = list
+        self._listener: Callable[[], object] = list
 
-    def on_change(self, told: Callable[[], object]) -> None:
-        """Call a function whenever other keys were read, in the thread that read them."""
-        self._told = told
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call a function after each change of the keys, in the thread that read the file."""
+        self._listener = listener
 
-    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
-        """The keys that a token of this algorithm and `kid` may be signed with."""
+    def find(self, algorithm: str, name: str | None) -> Iterator[SigningKey]:
+        """The keys that may have signed a token of this algorithm and `kid`."""
         self._look()
         fitting = [key for key in self._keys if algorithm in key.algorithms]
         if name is not None:
@@ -93,56 +96,55 @@ class KeySet:
     def reload(self) -> None:
         """Read the file; if it cannot be read the keys stay as they are. Raises InvalidArgument."""
         self._keys = _read_jwks(self._path)
-        self._told()
+        self._listener()
 
     def _look(self) -> None:
-        """Read a file that has changed. A bad one is left alone until it changes again."""
+        """Read the file if it has changed. A bad file is not read again until it changes again."""
         try:
             seen = _stamp(self._path)
             if seen != self._seen:
                 self._seen = seen
                 self.reload()
         except InvalidArgument:
-            return  # whoever changes it has a signal to see the error: SIGHUP
+            return  # to see the error, the operator sends SIGHUP
 
 
-Keys = Secret | KeySet
+KeySource = SingleKey | JwksFile
 
 
-def read_secret(path: Path) -> Secret:
-    """The secret in a file, every byte of which counts; raises InvalidArgument."""
+def read_secret(path: Path) -> SingleKey:
+    """The secret in a file: all of its bytes; raises InvalidArgument."""
     data = _read(path)
     if _is_public_or_private(data):
         raise InvalidArgument(
-            f"{path} holds a key pair or a certificate, not a secret",
-            hint="name it as public_key",
+            f"{path} holds a key pair or a certificate, not a secret", hint="name it as public_key"
         )
     if len(data) < SECRET_BYTES_MIN:
         raise InvalidArgument(
             f"the secret in {path} has {len(data)} bytes, it needs {SECRET_BYTES_MIN}",
             hint="make one: txlog token create-key FILE",
         )
-    return Secret(Key(algorithms=algorithms_of_secret(data), value=data))
+    return SingleKey(SigningKey(algorithms=algorithms_of_secret(data), value=data))
 
 
-def read_public_key(path: Path) -> Secret:
+def read_public_key(path: Path) -> SingleKey:
     """The public key in a file, as PEM or DER; raises InvalidArgument."""
     data = _read(path)
     try:
         if data.lstrip().startswith(b"-----BEGIN"):
-            found: object = serialization.load_pem_public_key(data)
+            key: object = serialization.load_pem_public_key(data)
         else:
-            found = serialization.load_der_public_key(data)
+            key = serialization.load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        what = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
-        raise InvalidArgument(f"{path} is {what}") from error
-    return Secret(_public(found, str(path)))
+        problem = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
+        raise InvalidArgument(f"{path} is {problem}") from error
+    return SingleKey(_public(key, str(path)))
 
 
 def read_private_key(
     path: Path,
 ) -> tuple[str, bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey]:
-    """What signs tokens, and with which algorithm: a private key, or else a secret.
+    """The key that signs tokens, and its algorithm: a private key, or else a secret.
 
     raises: InvalidArgument
     """
@@ -152,35 +154,35 @@ def read_private_key(
         return algorithms_of_secret(data)[-1], data
     try:
         if data.lstrip().startswith(b"-----BEGIN"):
-            found: object = serialization.load_pem_private_key(data, None)
+            key: object = serialization.load_pem_private_key(data, None)
         else:
-            found = serialization.load_der_private_key(data, None)
+            key = serialization.load_der_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidArgument(f"{path} is not a private key without a password") from error
-    if isinstance(found, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        return _public(found.public_key(), str(path)).algorithms[0], found
+    if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        return _public(key.public_key(), str(path)).algorithms[0], key
     raise InvalidArgument(f"{path} is neither an RSA nor an EC key")
 
 
 def algorithms_of_secret(data: bytes) -> tuple[str, ...]:
-    """Those whose hash is not longer than the secret."""
+    """The algorithms whose hash is not longer than the secret."""
     return tuple(f"HS{8 * size}" for size in (32, 48, 64) if len(data) >= size)
 
 
-def _public(found: object, place: str) -> Key:
-    if isinstance(found, rsa.RSAPublicKey):
-        if found.key_size < RSA_BITS_MIN:
+def _public(key: object, source: str) -> SigningKey:
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size < RSA_BITS_MIN:
             raise InvalidArgument(
-                f"the key of {place} has {found.key_size} bits, it needs {RSA_BITS_MIN}"
+                f"the key of {source} has {key.key_size} bits, it needs {RSA_BITS_MIN}"
             )
-        return Key(algorithms=_OF_RSA, value=found)
-    if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _OF_CURVE:
-        return Key(algorithms=(_OF_CURVE[found.curve.name],), value=found)
-    raise InvalidArgument(f"the key of {place} is neither RSA nor EC over P-256, P-384 or P-521")
+        return SigningKey(algorithms=_RSA_ALGORITHMS, value=key)
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVE_ALGORITHMS:
+        return SigningKey(algorithms=(_CURVE_ALGORITHMS[key.curve.name],), value=key)
+    raise InvalidArgument(f"the key of {source} is neither RSA nor EC over P-256, P-384 or P-521")
 
 
-def _read_jwks(path: Path) -> list[Key]:
-    """The keys for signatures; those of kinds that are not known here are left out."""
+def _read_jwks(path: Path) -> list[SigningKey]:
+    """The keys for signatures; keys of unknown kinds are left out."""
     try:
         document = json.loads(_read(path))
     except (ValueError, RecursionError) as error:
@@ -191,32 +193,34 @@ def _read_jwks(path: Path) -> list[Key]:
     if len(listed) > JWKS_KEYS_MAX:
         raise InvalidArgument(f"{path} has {len(listed)} keys, the most are {JWKS_KEYS_MAX}")
     keys = []
-    for index, one in enumerate(listed):
-        place = f"{path}: keys[{index}]"
-        if not isinstance(one, dict):
-            raise InvalidArgument(f"{place} is not an object")
-        if one.get("kty") == "oct":
-            raise InvalidArgument(f"{place} is a secret: whoever reads it could make tokens")
-        if one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
-            keys.append(_key_of(one, place))
+    for index, item in enumerate(listed):
+        source = f"{path}: keys[{index}]"
+        if not isinstance(item, dict):
+            raise InvalidArgument(f"{source} is not an object")
+        if item.get("kty") == "oct":
+            raise InvalidArgument(
+                f"{source} is a secret: every reader of the file could make tokens"
+            )
+        if item.get("kty") in ("RSA", "EC") and item.get("use", "sig") == "sig":
+            keys.append(_key_of(item, source))
     if not keys:
         raise InvalidArgument(f"{path} has no RSA or EC key for signatures")
     return keys
 
 
-def _key_of(one: Mapping[str, Any], place: str) -> Key:
-    algorithm = jwt.algorithms.RSAAlgorithm if one["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
+def _key_of(jwk: Mapping[str, Any], source: str) -> SigningKey:
+    algorithm = jwt.algorithms.RSAAlgorithm if jwk["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
     try:
-        key = _public(algorithm.from_jwk(dict(one)), place)
+        key = _public(algorithm.from_jwk(dict(jwk)), source)
     except (jwt.InvalidKeyError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, TxlogError):
             raise
-        raise InvalidArgument(f"{place} is not a public key: {str(error)[:100]}") from error
-    pinned = one.get("alg")
+        raise InvalidArgument(f"{source} is not a public key: {str(error)[:100]}") from error
+    pinned = jwk.get("alg")
     if pinned is not None and pinned not in key.algorithms:
-        raise InvalidArgument(f"{place} has alg {str(pinned)[:40]}, which is not of its kind")
-    name = one.get("kid")
-    return Key(
+        raise InvalidArgument(f"{source} has alg {str(pinned)[:40]}, which is not of its kind")
+    name = jwk.get("kid")
+    return SigningKey(
         algorithms=key.algorithms if pinned is None else (pinned,),
         value=key.value,
         name=name if isinstance(name, str) else None,
@@ -224,7 +228,7 @@ def _key_of(one: Mapping[str, Any], place: str) -> Key:
 
 
 def _is_public_or_private(data: bytes) -> bool:
-    """True for what would be a key of another kind, were it not taken for a secret."""
+    """Whether data that should be a secret is a public or private key."""
     if data.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-", b"{")):
         return True
     for load in (serialization.load_der_public_key, serialization.load_ssh_public_key):
@@ -253,7 +257,65 @@ def _read(path: Path) -> bytes:
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def is_issued_by(certificate: bytes, authorities: bytes, now_ms: int) -> bool:
+    """Whether one of the authorities signed the certificate itself, and both are valid now.
+
+    certificate: a client's, as DER
+    authorities: certificates as PEM
+
+    Intermediate authorities are not followed: the client sent them in its handshake, and Python
+    does not keep them.
+    """
+    now = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
+    try:
+        leaf = x509.load_der_x509_certificate(certificate)
+        issuers = x509.load_pem_x509_certificates(authorities)
+    # OpenSSL accepted the certificate, and this library does not: the client has to connect again
+    except ValueError:
+        return False
+    for authority in issuers:
+        try:
+            leaf.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        if all(
+            each.not_valid_before_utc <= now <= each.not_valid_after_utc
+            for each in (leaf, authority)
+        ):
+            return True
+    return False
+
+
+SECRET_BYTES = 32
+
+
+class NewKey(NamedTuple):
+    """A new key: private and public part (empty for a secret), and its algorithm."""
+
+    private: bytes
+    public: bytes
+    algorithm: str
+
+
+def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
+    """A new key of the kind secret, rsa or ec."""
+    if kind == "secret":
+        return NewKey(random_bytes(SECRET_BYTES), b"", "HS256")
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+    if kind == "rsa":
+        key, algorithm = rsa.generate_private_key(public_exponent=65_537, key_size=2_048), "RS256"
+    else:
+        key, algorithm = ec.generate_private_key(ec.SECP256R1()), "ES256"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return NewKey(private, public, algorithm)

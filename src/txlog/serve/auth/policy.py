@@ -1,20 +1,20 @@
-"""Owns the rules: which role may do what, and where.
+"""Owns the access rules: which role may do what, and where.
 
     produce, consume    on topics
-    admin               everything there, and the settings of what is there
-    look                names and figures; whoever may do anything at a topic may look at its
-                        namespace and tenant, where lists have only the topics that it may look
-                        at; at the store only with a rule for all of it
+    admin               everything below a resource, and its settings
+    look                names and figures. A role with any right at a topic may look at its
+                        namespace and tenant; lists there contain only topics that it may look
+                        at. The store itself needs a rule for the whole store
 
-A place is the store, a tenant, a namespace or a topic: a tuple of no, one, two or three names. A
-rule names a place and holds for all below it.
+A resource is the store, a tenant, a namespace or a topic: a tuple of zero to three names. A rule
+names a resource and covers everything below it.
 
     *                   the store
     acme/*              a tenant
     acme/shop/*         a namespace
     acme/shop/orders    a topic
-    acme/shop/or*       the topics that begin so
-    orders, or*         a topic of public/default, those that begin so
+    acme/shop/or*       the topics with this prefix
+    orders, or*         a topic of public/default, or the topics with this prefix
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ LOOK: Final = "look"
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN, LOOK)
 ROLES_MAX: Final = 10_000
 ROLE_BYTES_MAX: Final = 256
-PLACES_MAX: Final = 1_000  # of one role and action
+PLACES_MAX: Final = 1_000  # for one role and action
 
-Place = tuple[str, ...]
-STORE: Final[Place] = ()
+Resource = tuple[str, ...]
+STORE: Final[Resource] = ()
 _KINDS: Final = ("tenant", "namespace", "topic")
 
 
 def is_role(role: object) -> bool:
-    """True for what can be a role: printable text of at most 256 bytes, not within spaces.
+    """Whether a value can be a role: printable text of at most 256 bytes, without spaces at its
+    ends.
 
-    Transactions are recorded with it, and an `&` would end the name of a key's owner in metrics.
+    Transactions record the role, and an `&` would end the name of a key's owner in metrics.
     """
     if not isinstance(role, str) or not 0 < len(role) <= ROLE_BYTES_MAX:
         return False
@@ -53,63 +54,68 @@ def is_role(role: object) -> bool:
     return len(role.encode()) <= ROLE_BYTES_MAX
 
 
-class Pattern(NamedTuple):
-    """A place of a rule: whole names, then the beginning of one."""
+class ResourcePattern(NamedTuple):
+    """The resource of a rule: whole names, then the prefix of a name."""
 
-    names: Place
+    names: Resource
     beginning: str | None
 
-    def covers(self, place: Place) -> bool:
-        """True if the rule holds for a place."""
+    def covers(self, resource: Resource) -> bool:
+        """Whether the rule applies to a resource."""
         count = len(self.names)
-        if place[:count] != self.names:
+        if resource[:count] != self.names:
             return False
         if self.beginning is None:
             return True
-        return len(place) > count and place[count].startswith(self.beginning)
+        return len(resource) > count and resource[count].startswith(self.beginning)
 
-    def reaches(self, place: Place) -> bool:
-        """True if the rule holds for something at or below a place."""
-        shared = min(len(self.names), len(place))
-        if place[:shared] != self.names[:shared]:
+    def reaches(self, resource: Resource) -> bool:
+        """Whether the rule applies to anything at or below a resource."""
+        shared = min(len(self.names), len(resource))
+        if resource[:shared] != self.names[:shared]:
             return False
-        return len(place) <= len(self.names) or self.covers(place)
+        return len(resource) <= len(self.names) or self.covers(resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class AccessPolicy:
     """The rules of all roles; superusers may do everything."""
 
     superusers: frozenset[str] = frozenset()
-    rules: Mapping[str, Mapping[str, tuple[Pattern, ...]]] = field(default_factory=dict)
+    rules: Mapping[str, Mapping[str, tuple[ResourcePattern, ...]]] = field(default_factory=dict)
 
-    def may(self, role: str, action: str, place: Place) -> bool:
-        """True if a role may do it; who has admin of a place may do everything there."""
+    def may(self, role: str, action: str, resource: Resource) -> bool:
+        """Whether a role may do it; admin of a resource includes everything there."""
         if role in self.superusers:
             return True
         of = self.rules.get(role)
         if of is None:
             return False
         if action == LOOK:
-            every = [one for patterns in of.values() for one in patterns]
-            return any(one.reaches(place) if place else one.covers(place) for one in every)
-        return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
+            patterns_of_role = [pattern for patterns in of.values() for pattern in patterns]
+            return any(
+                pattern.reaches(resource) if resource else pattern.covers(resource)
+                for pattern in patterns_of_role
+            )
+        return any(
+            pattern.covers(resource) for of_action in {action, ADMIN} for pattern in of[of_action]
+        )
 
     def acts(self, role: str) -> bool:
-        """True if a role may produce, consume or administer anything."""
+        """Whether a role may produce, consume or administer anything."""
         of = self.rules.get(role, {})
         return role in self.superusers or any(of.get(name) for name in (PRODUCE, CONSUME, ADMIN))
 
 
-def place_of(topic: TopicName) -> Place:
-    """A topic as a place; its partitions are the same one."""
+def resource_of(topic: TopicName) -> Resource:
+    """A topic as a resource; its partitions share it."""
     return (topic.tenant, topic.namespace, topic.name)
 
 
-def read_policy(document: Mapping[str, object], name: str) -> Policy:
+def read_policy(document: Mapping[str, object], name: str) -> AccessPolicy:
     """The rules in `superusers` and `[roles.NAME]` of a file; raises InvalidArgument.
 
-    name: what the file is called in errors
+    name: the file's name in errors
     """
     superusers = _texts(document.get("superusers", []), f"{name}: superusers", ROLES_MAX)
     for role in superusers:
@@ -118,65 +124,65 @@ def read_policy(document: Mapping[str, object], name: str) -> Policy:
     if not isinstance(roles, dict) or len(roles) > ROLES_MAX:
         raise InvalidArgument(f"{name}: roles is not a table of at most {ROLES_MAX} roles")
     rules = {}
-    for role, given in roles.items():
+    for role, table in roles.items():
         _check_role(role, name)
-        if not isinstance(given, dict):
+        if not isinstance(table, dict):
             raise InvalidArgument(f"{name}: roles.{role} is not a table")
-        for key in given:
+        for key in table:
             if key not in ACTIONS:
                 raise InvalidArgument(
                     f"{name}: roles.{role} has {key!r}, which is not an action",
                     hint=suggestion(key, ACTIONS, f"write {', '.join(ACTIONS)}"),
                 )
         rules[role] = {
-            action: _patterns(given.get(action, []), f"{name}: roles.{role}.{action}")
+            action: _patterns(table.get(action, []), f"{name}: roles.{role}.{action}")
             for action in ACTIONS
         }
-    return Policy(superusers=frozenset(superusers), rules=rules)
+    return AccessPolicy(superusers=frozenset(superusers), rules=rules)
 
 
 def _check_role(role: str, name: str) -> None:
     if not is_role(role):
-        raise InvalidArgument(f"{name}: {role[:40]!r} can be no role", code=202)
+        raise InvalidArgument(f"{name}: {role[:40]!r} is not a valid role", code=202)
 
 
-def _patterns(given: object, place: str) -> tuple[Pattern, ...]:
+def _patterns(value: object, source: str) -> tuple[ResourcePattern, ...]:
     return tuple(
-        _pattern(text, f"{place}[{index}]")
-        for index, text in enumerate(_texts(given, place, PLACES_MAX))
+        _pattern(text, f"{source}[{index}]")
+        for index, text in enumerate(_texts(value, source, PLACES_MAX))
     )
 
 
-def _pattern(text: str, place: str) -> Pattern:
+def _pattern(text: str, source: str) -> ResourcePattern:
     if text == "*":
-        return Pattern((), None)
+        return ResourcePattern((), None)
     names = text.removeprefix("persistent://").split("/")
     if len(names) == 1:
         names = [TENANT_DEFAULT, NAMESPACE_DEFAULT, *names]
     beginning = names.pop().removesuffix("*") if text.endswith("*") else None
     if len(names) + (beginning is not None) > len(_KINDS):
-        raise InvalidArgument(f"{place} is {text!r}, it has more than tenant, namespace and topic")
-    if any("*" in one for one in [*names, beginning or ""]):
-        raise InvalidArgument(f"{place} is {text!r}: a * stands at the end only", code=202)
+        raise InvalidArgument(f"{source} is {text!r}, it has more than tenant, namespace and topic")
+    if any("*" in name for name in [*names, beginning or ""]):
+        raise InvalidArgument(f"{source} is {text!r}: a * may only be at the end", code=202)
     if (len(names) < 2 and beginning) or (len(names) == 2 and beginning is None):
         raise InvalidArgument(
-            f"{place} is {text!r}, which is neither a tenant, a namespace nor a topic",
+            f"{source} is {text!r}, which is neither a tenant, a namespace nor a topic",
             code=202,
             hint="write TENANT/*, TENANT/NAMESPACE/*, TENANT/NAMESPACE/TOPIC or TOPIC",
         )
     try:
-        for kind, one in zip(_KINDS, names, strict=False):
-            check_name(kind, one)
+        for kind, name in zip(_KINDS, names, strict=False):
+            check_name(kind, name)
         if beginning:
             check_name("topic", beginning)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{place}: {error}", code=202) from error
-    return Pattern(tuple(names), beginning or None)
+        raise InvalidArgument(f"{source}: {error}", code=202) from error
+    return ResourcePattern(tuple(names), beginning or None)
 
 
-def _texts(given: object, place: str, count_max: int) -> list[str]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise InvalidArgument(f"{place} is not a list of texts")
-    if len(given) > count_max:
-        raise InvalidArgument(f"{place} has {len(given)} of them, the most are {count_max}")
-    return given
+def _texts(value: object, source: str, count_max: int) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InvalidArgument(f"{source} is not a list of texts")
+    if len(value) > count_max:
+        raise InvalidArgument(f"{source} has {len(value)} of them, the most are {count_max}")
+    return value

@@ -1,7 +1,8 @@
-"""Owns tokens: JSON web tokens that say which role a caller has, and until when (RFC 7519).
+"""Owns tokens: JSON web tokens that carry a role and an expiry time (RFC 7519).
 
-A token is believed if one of the server's keys signed it, by an algorithm of that key, and its
-claims hold now. The clock is ours, so that tests and `--now` can set it. No error repeats a token.
+A token is valid if one of the server's keys signed it, with an algorithm of that key, and its
+claims are true now. Time comes from our own clock, so that tests and `--now` can set it. No error
+repeats a token.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from txlog.errors import InvalidArgument, NotAuthenticated
-from txlog.serve.auth.keys import Keys
+from txlog.serve.auth.keys import KeySource
 from txlog.serve.auth.policy import is_role
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
@@ -23,29 +24,29 @@ _INSTANT_S_MAX: Final = 253_402_300_799  # the year 9999
 
 
 class Claims(NamedTuple):
-    """What a token says: the role, and until when it holds (None: for ever)."""
+    """The role in a token, and its expiry time (None: it does not expire)."""
 
     role: str
     expires_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Which tokens are believed.
+class TokenVerifier:
+    """The requirements that a token must meet.
 
-    audience:   a token must be for it; None: tokens for an audience are not believed
-    issuer:     a token must be from it; None: whoever has the key
-    role_claim: the claim that is the role
+    audience:   a token must name it; None: a token with an audience is refused
+    issuer:     a token must name it; None: any issuer that has the key
+    role_claim: the claim that holds the role
     """
 
-    keys: Keys
+    keys: KeySource
     audience: str | None = None
     issuer: str | None = None
     role_claim: str = "sub"
     leeway_ms: int = 0
 
     def claims(self, token: str, now_ms: int) -> Claims:
-        """What a token says that is believed; raises NotAuthenticated."""
+        """The claims of a valid token; raises NotAuthenticated."""
         payload = self._payload(token)
         if self.issuer is not None and payload.get("iss") != self.issuer:
             raise NotAuthenticated(f"the token is not from {self.issuer}")
@@ -76,11 +77,11 @@ class Tokens:
             or "crit" in header
             or header.get("b64", True) is not True
         ):
-            raise NotAuthenticated("the token asks for what is not understood here")
+            raise NotAuthenticated("the token needs an extension that is not supported")
         for key in self.keys.find(algorithm, name if isinstance(name, str) else None):
             try:
                 payload: object = jwt.decode(
-                    token, key.value, algorithms=[algorithm], options=_BARE
+                    token, key.value, algorithms=[algorithm], options=_SIGNATURE_ONLY
                 )
             except jwt.InvalidSignatureError:
                 continue
@@ -88,10 +89,10 @@ class Tokens:
                 break
             if isinstance(payload, dict):
                 return payload
-        raise NotAuthenticated("the token is not signed by a key that is known here")
+        raise NotAuthenticated("the token is not signed by a key of this server")
 
     def _check_audience(self, claimed: object) -> None:
-        """RFC 7519, 4.1.3: who is not named must not accept it."""
+        """RFC 7519, 4.1.3: a server that the token does not name must refuse it."""
         of = claimed if isinstance(claimed, list) else [] if claimed is None else [claimed]
         if self.audience is None and not of:
             return
@@ -99,8 +100,8 @@ class Tokens:
             raise NotAuthenticated("the token is for another audience")
 
 
-# The signature alone: what is claimed is compared with our own clock and rules.
-_BARE: Final[Any] = {
+# The library checks only the signature; we compare the claims with our own clock and rules.
+_SIGNATURE_ONLY: Final[Any] = {
     "verify_exp": False,
     "verify_nbf": False,
     "verify_iat": False,
@@ -112,7 +113,7 @@ _BARE: Final[Any] = {
 
 
 def unchecked(token: str) -> Claims:
-    """What a token says, whoever made it and whenever it holds; raises NotAuthenticated."""
+    """The claims of a token, without any check of signature or time; raises NotAuthenticated."""
     try:
         payload: object = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
@@ -130,9 +131,9 @@ def sign(
     expires_ms: int | None = None,
     audience: str | None = None,
 ) -> str:
-    """A token of a role; raises InvalidArgument for what can be no role."""
+    """A token of a role; raises InvalidArgument for text that cannot be a role."""
     if not is_role(role):
-        raise InvalidArgument(f"{role[:40]!r} can be no role", code=202)
+        raise InvalidArgument(f"{role[:40]!r} is not a valid role", code=202)
     payload: dict[str, object] = {"sub": role}
     if expires_ms is not None:
         payload["exp"] = expires_ms // 1_000

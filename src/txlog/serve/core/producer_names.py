@@ -1,18 +1,19 @@
 """Owns ProducerNames: the producers that are connected to this server, by topic and name.
 
-The store knows exclusive producers, as they hold its seat (engine/decide/sending/exclusive), but
-shared ones leave no trace there before they send. So the rules between these two are kept here.
+The store knows exclusive producers, because they hold a lock there
+(engine/decide/sending/exclusive). Shared producers leave no trace in the store before they send. So
+this module has the rules between the two.
 
-    shared     is refused while a producer waits to be exclusive; the store refuses it beside an
-               exclusive one
-    exclusive  is refused beside any other producer of the topic
-    waiting    waits until there is no other one
-    fencing    closes the others
+    shared     refused while a producer waits to be exclusive; the store refuses it if the topic has
+               an exclusive producer
+    exclusive  refused if the topic has any other producer
+    waiting    waits until the topic has no other producer
+    fencing    closes the other producers
 
-Producers of both protocols are here, Pulsar's binary one and its WebSockets. REST has none: each
-request is a transaction of its own, as in Pulsar, and only the store refuses it.
+Producers of Pulsar's binary protocol and of its WebSocket protocol are registered here. REST has
+none: each request is a transaction of its own, as in Pulsar, and only the store can refuse it.
 
-A name belongs to its newest holder: when an older one leaves at last, the name stays taken.
+A name belongs to its newest holder: when an older holder leaves later, the name stays in use.
 
 Source: Pulsar's AbstractTopic.
 """
@@ -32,15 +33,17 @@ WAITING: Final = "wait-for-exclusive"
 FENCING: Final = "exclusive-with-fencing"
 
 
-class Holder:
-    """A producer of a client that is connected, or about to be.
+class NameHolder:
+    """A client's producer that is connected, or about to be.
 
-    topic:   in full; name: in the store
-    mode:    its access mode
-    close:   begins to close it for another one; an opening is cancelled with this error
+    topic:      in full
+    name:       in the store
+    mode:       its access mode
+    close:      begins to close it in favour of another producer; an opening is cancelled with this
+                error
     is_waiting: it is not exclusive yet
     is_leaving: it is being closed
-    is_free: set once its name and place are free
+    is_free:    set once another producer may have its name
     """
 
     def __init__(
@@ -53,20 +56,21 @@ class Holder:
 
 
 class ProducerNames:
-    """Who holds which name, on which topic."""
+    """The holder of each name, by topic."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[str, Holder]] = {}
+        self._topics: dict[str, dict[str, NameHolder]] = {}
 
-    def take(self, holder: Holder, *, comes_again: bool) -> Holder | None:
-        """Take a name at once, so that another client cannot; returns its holder before.
+    def take(self, holder: NameHolder, *, comes_again: bool) -> NameHolder | None:
+        """Take a name at once, so that another client cannot; returns its previous holder.
 
-        comes_again: its client had this producer before; a holder of another connection goes
+        comes_again: the client had this producer before, so the holder on its old connection is
+                     closed
         raises:      ProducerBusy, ProducerFenced
         """
         short = TopicName.parse(holder.topic).short
-        before = self._topics.get(holder.topic, {}).get(holder.name)
-        if before is not None and not (comes_again or before.is_leaving):
+        previous = self._topics.get(holder.topic, {}).get(holder.name)
+        if previous is not None and not (comes_again or previous.is_leaving):
             raise ProducerBusy(f"producer {holder.name} of {short} is connected")
         others = [*self._others(holder)]
         if holder.mode == EXCLUSIVE and others:
@@ -74,26 +78,28 @@ class ProducerNames:
         if holder.mode == SHARED and any(other.is_waiting for other in others):
             raise ProducerBusy(f"a producer of topic {short} waits to be exclusive")
         self._topics.setdefault(holder.topic, {})[holder.name] = holder
-        return before
+        return previous
 
-    async def succeed(self, before: Holder) -> None:
-        """Close the holder before, unless it leaves by itself, and wait until it has left."""
-        if not before.is_leaving:
-            before.close(ProducerBusy(f"producer {before.name} came again by another connection"))
-        await before.is_free.wait()
+    async def replace(self, previous: NameHolder) -> None:
+        """Close the previous holder, unless it is closing already, and wait until it has left."""
+        if not previous.is_leaving:
+            previous.close(
+                ProducerBusy(f"producer {previous.name} has reconnected by another connection")
+            )
+        await previous.is_free.wait()
 
-    async def alone(self, holder: Holder) -> None:
-        """Wait until there is no other producer of the topic but those that wait, too."""
-        while others := [one for one in self._others(holder) if not one.is_waiting]:
+    async def wait_until_alone(self, holder: NameHolder) -> None:
+        """Wait until the topic has no other producers except those that wait, too."""
+        while others := [other for other in self._others(holder) if not other.is_waiting]:
             await others[0].is_free.wait()
 
-    def close_others(self, holder: Holder) -> None:
-        """Close the other producers of the topic: this one has fenced them."""
+    def close_others(self, holder: NameHolder) -> None:
+        """Close the other producers of the topic, after this one has fenced them."""
         for other in list(self._others(holder)):
             other.close(ProducerFenced(f"producer {holder.name} has taken over the topic"))
 
-    def free(self, holder: Holder) -> None:
-        """A producer has left; its name is free unless a newer one has it."""
+    def free(self, holder: NameHolder) -> None:
+        """Unregister a producer; its name is free unless a newer producer has it."""
         holder.is_free.set()
         names = self._topics.get(holder.topic, {})
         if names.get(holder.name) is holder:
@@ -101,7 +107,7 @@ class ProducerNames:
             if not names:
                 del self._topics[holder.topic]
 
-    def _others(self, holder: Holder) -> Iterator[Holder]:
+    def _others(self, holder: NameHolder) -> Iterator[NameHolder]:
         for other in self._topics.get(holder.topic, {}).values():
             if other.name != holder.name:
                 yield other

@@ -1,70 +1,120 @@
-"""Owns Service: the store and the options that all listeners share, and what a listener is."""
+"""Owns BrokerService: the store and the options that all listeners share; and background tasks.
+
+A task that is never awaited must not fail unseen. `Supervisor` logs every exception of a task
+except cancellation, and then closes the object that the task served. So its client reconnects
+instead of waiting for a task that has stopped. Callbacks that answer clients run here too: one that
+fails does not keep the others from their answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from txlog.client.aio.client import Client
 from txlog.client.aio.worker import Worker
 from txlog.client.client import Client as Synchronous
 from txlog.client.open import open_store
 from txlog.errors import NotAllowed, NotAuthenticated
-from txlog.serve.auth import Caller
-from txlog.serve.auth.guard import Login
-from txlog.serve.core.address import Address
-from txlog.serve.core.authority import Authority
-from txlog.serve.core.budget import Backlog, MemoryBudget
-from txlog.serve.core.exposure import listening
-from txlog.serve.core.limits import Limits, Pool, Seats
+from txlog.serve.auth import AccessControl, Caller
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.producer_names import ProducerNames
-from txlog.serve.core.tasks import Supervisor
-from txlog.serve.core.tls import Tls
+from txlog.serve.core.sockets import Address, bind_sockets
+from txlog.serve.core.tls import TlsContext
+from txlog.serve.limits.budget import MemoryBudget, OutboundBytes
+from txlog.serve.limits.limits import ConnectionLimit, Limits, Quota
+
+Close = Callable[[], object]
+
+
+def nothing() -> None:
+    """Close nothing: the task served no client, or starts again when it is needed."""
+
+
+class Supervisor:
+    """The background tasks of a server."""
+
+    __slots__ = ("_failed", "_running")
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        """failed: logs an exception"""
+        self._failed: Final = failed
+        # asyncio itself keeps only weak references
+        self._running: Final = set[asyncio.Task[None]]()
+
+    def begin(
+        self, work: Coroutine[Any, Any, None], close: Close, context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Run a coroutine in the background; close: closes the object it serves, if it fails."""
+        task = asyncio.create_task(work, context=context)
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, close))
+        return task
+
+    def call(self, act: Callable[[], object], close: Close = nothing) -> None:
+        """Call a function whose failure must not stop its caller."""
+        try:
+            act()
+        except Exception as error:  # a bug: log it, and let the caller go on
+            self._failed(error)
+            if close is not nothing:
+                self.call(close)
+
+    def _ended(self, close: Close, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+            self.call(close)
+
 
 T = TypeVar("T")
-BESIDE_MAX: Final = 2  # threads; more would only wait for the interpreter
+THREADS_MAX: Final = 2  # threads; more would only wait for the interpreter's lock
 Tell = Callable[[str, Mapping[str, object]], object]
 
 
-def silent(event: str, facts: Mapping[str, object]) -> None:
-    """Tell nobody."""
+def ignore_event(event: str, facts: Mapping[str, object]) -> None:
+    """Do nothing with an event."""
 
 
-class Options(NamedTuple):
-    """What to serve, and how; an address that is None is not served.
+class ServerOptions(NamedTuple):
+    """The listeners of a server, and its settings; a listener whose address is None does not run.
 
-    creates_topics: a topic that a client names and that is missing is made
+    creates_topics: the server creates a missing topic when a client names it
     tls:            for all listeners
     places:         for offloads by HTTP, by their names: directories and addresses of S3
     is_insecure:    other machines may connect without TLS or authentication
-    sockets:        that listen already, by the name of the listener: pulsar, http
-    tell:           is told what happens, in a word and its facts; never a secret
+    sockets:        sockets that already listen, by the name of the listener: pulsar, http
+    tell:           gets each event, as a word and its facts; never a secret
     """
 
     pulsar: Address | None = None
     http: Address | None = None
     creates_topics: bool = True
-    tls: Tls | None = None
+    tls: TlsContext | None = None
     limits: Limits = Limits()
     places: Mapping[str, str] = {}
     is_insecure: bool = False
     sockets: Mapping[str, list[socket.socket]] = {}
-    tell: Tell = silent
+    tell: Tell = ignore_event
 
 
-class Publisher(NamedTuple):
-    """A producer of a client that is connected here, and what it has sent since then.
+class ProducerStats(NamedTuple):
+    """A client's producer that is connected here, and how much it has sent since then.
 
-    topic:    in full; partition: of it
-    number:   of the producer on its connection
-    mode:     of access, as Pulsar writes it
-    since_ms: when it was opened
+    topic:     in full
+    partition: of the topic
+    number:    of the producer on its connection
+    mode:      of access, as Pulsar writes it
+    since_ms:  when it was opened
     """
 
     topic: str
@@ -80,13 +130,15 @@ class Publisher(NamedTuple):
     metadata: Mapping[str, str] = {}
 
 
-class Subscriber(NamedTuple):
-    """A consumer of a client that is connected here.
+class ConsumerStats(NamedTuple):
+    """A client's consumer that is connected here.
 
-    topic:     in full; partition: of it
+    topic:     in full
+    partition: of the topic
     consumer:  its number in the store; None: its subscription is not durable
     name:      as its client gave it
-    permits:   messages that it takes; unacked: that it has
+    permits:   how many messages it still accepts
+    unacked:   how many messages it has not acknowledged
     """
 
     topic: str
@@ -102,43 +154,46 @@ class Subscriber(NamedTuple):
     metadata: Mapping[str, str]
 
 
-class Service:
-    """What is served.
+class BrokerService:
+    """The store of a server, and the state that its listeners share.
 
-    client:    the store, for the event loop; listeners share it, and with it flushes
-    store:     the same for calls within `client.run`, and for what is in memory
-    authority: who may do what
-    seats, budget: what clients have of the limits, all listeners together
+    client: the store, for the event loop; listeners share it, and so they share flushes
+    store: the same for calls within `client.run`, and for values in memory
+    authority: authentication and access rules
+    connection_limit, budget: the use of the limits by all listeners together
     consumers: of all clients of Pulsar's protocol; each holds a lock file
-    backlog:   what was sent to clients who do not take it: at most a quarter of the budget
-    urls:      where each listener listens, by its name, once it does
-    publishers: those of stock clients, in the moment; subscribers: the same
-    tasks:     what runs in the background
-    names:     who holds the name of a producer
+    backlog: bytes that were sent to clients and not read: at most a quarter of the budget
+    urls: the URL of each listener, by its name, once it listens
+    publishers: the current producers of stock clients
+    subscribers: the current consumers of stock clients
+    tasks: the background tasks
+    names: the names of connected producers
     """
 
-    def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
+    def __init__(
+        self, store: Synchronous, options: ServerOptions, authority: AccessControl
+    ) -> None:
         self.client = Client(store, Worker())
         self.store = store
         self.options = options
         self.authority = authority
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
-        self.publishers: Callable[[], list[Publisher]] = list
+        self.publishers: Callable[[], list[ProducerStats]] = list
         self.names = ProducerNames()
-        self.subscribers: Callable[[], list[Subscriber]] = list
-        self.seats = Seats(options.limits)
+        self.subscribers: Callable[[], list[ConsumerStats]] = list
+        self.connection_limit = ConnectionLimit(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
-        self.consumers = Pool("consumers", options.limits.consumers_in_all)
-        self.backlog = Backlog(options.limits.memory_bytes // 4)
+        self.consumers = Quota("consumers", options.limits.consumers_in_all)
+        self.backlog = OutboundBytes(options.limits.memory_bytes // 4)
         self.tasks = Supervisor(self.failed)
-        self._beside = ThreadPoolExecutor(BESIDE_MAX, "txlog-beside")
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "txlog-thread")
         self._figures: Client | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
-    def log_in(self, login: Login) -> Caller:
-        """Who a client is, by the rules, keys and authorities of the moment.
+    def log_in(self, login: Credentials) -> Caller:
+        """The caller behind a client's credentials, by the current rules, keys and authorities.
 
         raises: NotAuthenticated
         """
@@ -147,24 +202,24 @@ class Service:
             now_ms = self.store.store.clock.now().wall_ms
             certificate = tls.certificate_of(login.ssl_object, now_ms)
             if certificate is None and tls.needs_certificate:
-                raise NotAuthenticated("no authority that is known here vouches for this client")
+                raise NotAuthenticated("no trusted authority has signed the client's certificate")
         return self.authority.authenticate(login.method, login.data, certificate)
 
-    def judge_again(self, login: Login, caller: Caller) -> None:
-        """Raises NotAllowed unless the same login would let the same caller in now."""
+    def recheck_access(self, login: Credentials, caller: Caller) -> None:
+        """Raises NotAllowed unless these credentials would still authenticate the same caller."""
         if self.log_in(login).role != caller.role:
             raise NotAllowed(f"its login is not that of role {caller.role} any more")
 
-    async def beside(self, act: Callable[[], T]) -> T:
-        """Do what takes a processor for a while, and needs no store, beside the event loop."""
-        return await self._loop.run_in_executor(self._beside, act)
+    async def in_thread(self, act: Callable[[], T]) -> T:
+        """Run a function that needs much processor time, and no store, in another thread."""
+        return await self._loop.run_in_executor(self._threads, act)
 
     async def figures(self, act: Callable[[Synchronous], T]) -> T:
-        """Run a call that looks at the whole store, on a handle and in a thread of its own.
+        """Run a call that reads the whole store, on a handle and in a thread of its own.
 
-        Such a look takes a millisecond a topic. On the handle of the clients, all of them would
-        wait until it is over.
-        raises: what opening a store raises, and what the call raises
+        Such a read takes a millisecond a topic. On the clients' handle it would block every client.
+
+        raises: the errors of opening a store, and of the call
         """
         async with self._opening:
             if self._figures is None:
@@ -177,33 +232,33 @@ class Service:
         return open_store(self.store.path, read_only=self.store.store.disk.read_only, clock=clock)
 
     def in_loop(self, act: Callable[[], object]) -> None:
-        """Call something in the event loop, from any thread; nothing, once it has ended."""
+        """Call a function in the event loop, from any thread; nothing once the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.tasks.call, act)
 
     async def close(self) -> None:
-        """Close the store, and end the threads; what they have begun ends by itself, soon."""
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        """Close the store, and end the threads; calls that have begun end by themselves, soon."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._figures is not None:
             await self._figures.close()
         await self.client.close()
 
     def failed(self, error: BaseException) -> None:
-        """Tell of a failure that is no client's, and where it was; its text may have data."""
+        """Report a failure that no client caused, and its position; its text may contain data."""
         last = next(reversed(traceback.extract_tb(error.__traceback__)), None)
-        place = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
-        self.tell("failed", {"class": type(error).__name__, "at": place})
+        position = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
+        self.tell("failed", {"class": type(error).__name__, "at": position})
 
     def sockets(self, name: str, address: Address) -> list[socket.socket]:
         """The sockets of a listener, bound and allowed.
 
-        raises: OSError; Usage where others could connect who must not
+        raises: OSError; Usage if other machines could connect without TLS and authentication
         """
-        given = self.options.sockets.get(name)
-        return listening(
+        sockets = self.options.sockets.get(name)
+        return bind_sockets(
             f"--{name}",
             address,
-            given,
+            sockets,
             has_tls=self.options.tls is not None,
             has_auth=self.authority.guard is not None,
             is_insecure=self.options.is_insecure,
@@ -214,13 +269,13 @@ class Listener(Protocol):
     """One protocol at one address."""
 
     async def start(self) -> str:
-        """Listen; returns what is served where, as a URL. Raises OSError."""
+        """Listen; returns the URL. Raises OSError."""
 
-    def judge_again(self) -> None:
-        """Rules, keys or authorities have changed: end the connections that they do not allow."""
+    def recheck_access(self) -> None:
+        """Rules, keys or authorities have changed: end the connections they no longer allow."""
 
     async def drain(self) -> None:
-        """Take no new connections, and wait until what was begun is answered."""
+        """Accept no new connections, and wait until all running commands are answered."""
 
     async def close(self) -> None:
         """End all connections."""

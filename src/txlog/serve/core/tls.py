@@ -1,4 +1,6 @@
-"""Owns TLS of a server: its certificate, which can be replaced while it runs, and its clients'."""
+"""Owns the TLS of a server: its certificate, which can be replaced at run time, and its clients'
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,21 @@ import ssl
 from pathlib import Path
 
 from txlog.errors import InvalidArgument
-from txlog.serve.auth import issuers  # runs, with its library, when a connection outlives a reload
-from txlog.serve.auth.guard import Certificate
+from txlog.serve.auth import keys
+from txlog.serve.auth.access import Certificate
 
 
-class _Context(ssl.SSLContext):
-    """A context that remembers which authorities it believes, as the bytes of their file."""
+class _SslContext(ssl.SSLContext):
+    """A context that remembers the authorities it trusts, as the bytes of their file."""
 
     authorities = b""
 
 
-class Tls:
-    """What TLS connections begin with; those that are open keep the context of their handshake.
+class TlsContext:
+    """The settings of new TLS connections; open connections keep the context of their handshake.
 
-    context:           for new connections
-    needs_certificate: a client without a verified certificate is let in nowhere
+    context: for new connections
+    needs_certificate: clients without a verified certificate are refused everywhere
     """
 
     __slots__ = ("_ca", "_certificate", "_key", "context", "needs_certificate")
@@ -33,7 +35,7 @@ class Tls:
         *,
         needs_certificate: bool = False,
     ) -> None:
-        """ca: who signs the certificates of clients. needs_certificate: only where ca is given.
+        """ca: the authorities that sign clients' certificates. needs_certificate: only with ca.
 
         raises: InvalidArgument
         """
@@ -44,32 +46,32 @@ class Tls:
     def reload(self) -> None:
         """Read certificate, key and authorities again, for new connections.
 
-        It is another context: OpenSSL only adds authorities to one, and never forgets any.
+        This makes a new context: OpenSSL only adds authorities to a context, and never removes any.
 
-        raises: InvalidArgument: they stay as they are
+        raises: InvalidArgument: the old ones stay in use
         """
         self.context = self._made()
 
     def certificate_of(self, ssl_object: object, now_ms: int) -> Certificate | None:
-        """The certificate of a client, if the authorities of the moment vouch for it.
+        """The certificate of a client, if the current authorities signed it.
 
-        ssl_object: what a transport calls so. A connection that began with other authorities keeps
-                    its certificate only if one of those of now has signed it.
+        ssl_object: as a transport names it. A connection that began with other authorities keeps
+                    its certificate only if a current authority has signed it directly.
         """
         if not isinstance(ssl_object, ssl.SSLObject | ssl.SSLSocket):
             return None
         certificate = ssl_object.getpeercert()
         began_with, authorities = ssl_object.context, self.context.authorities
         if not certificate or (
-            isinstance(began_with, _Context) and began_with.authorities == authorities
+            isinstance(began_with, _SslContext) and began_with.authorities == authorities
         ):
             return certificate or None
         encoded = ssl_object.getpeercert(binary_form=True)
         assert encoded is not None
-        return certificate if issuers.is_issued_by(encoded, authorities, now_ms) else None
+        return certificate if keys.is_issued_by(encoded, authorities, now_ms) else None
 
-    def _made(self) -> _Context:
-        context = _Context(ssl.PROTOCOL_TLS_SERVER)
+    def _made(self) -> _SslContext:
+        context = _SslContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         self._load(context)
@@ -78,16 +80,16 @@ class Tls:
             context.verify_mode = required
         return context
 
-    def _load(self, context: _Context) -> None:
+    def _load(self, context: _SslContext) -> None:
         try:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)
             if self._ca is not None:
                 context.authorities = self._ca.read_bytes()
                 context.load_verify_locations(self._ca)
         except ssl.SSLError as error:
-            what = f"{self._certificate} and {self._key}"
+            files = f"{self._certificate} and {self._key}"
             reason = (error.reason or str(error)).replace("_", " ").lower()
-            raise InvalidArgument(f"no TLS with {what}: {reason}") from error
+            raise InvalidArgument(f"no TLS with {files}: {reason}") from error
         except OSError as error:
             raise InvalidArgument(
                 f"no TLS: {self._missing()} cannot be read: {error.strerror}"
@@ -107,5 +109,5 @@ class Tls:
 
 
 def _no_password() -> bytes:
-    """A server is asked nothing while it starts."""
+    """Refuse a key with a password: a starting server cannot ask for one."""
     raise ValueError

@@ -3,10 +3,10 @@ metrics, and a live page.
 
 Contents:
 
-    admin/        the endpoints of Pulsar's admin API, and ours beside them
+    admin/        the endpoints of Pulsar's admin API, and our own ones
     application   the ASGI application: routes, errors, headers
-    core/         what all endpoints share: declarations, answers, rates, the gate
+    core/         parts that all endpoints share: declarations, answers, limits, context
     data/         messages: REST, WebSocket, server-sent events
-    listener      the address, and the application behind it
+    listener      the address, and the application that answers there
     page/         the live page
 """

@@ -1,8 +1,8 @@
-"""Owns the ASGI application: routes, the gate that each request passes, errors and headers.
+"""Owns the ASGI application: routes, the gate for each request, errors and headers.
 
-    app = application(Serving(client))      # client: an open txlog.aio.Client
+    app = application(HttpContext(client))      # client: an open txlog.aio.Client
 
-Every request goes through one function, the *gate* (core/gate), with what it wants to do.
+Every request passes one function, the *gate* (core/context), with the action it wants.
 """
 
 from __future__ import annotations
@@ -46,19 +46,17 @@ from txlog.serve.http.admin import (
     topics,
 )
 from txlog.serve.http.admin import transactions as txns
-from txlog.serve.http.core.answers import Sliced, answered, body_of, dumped, response_of
-from txlog.serve.http.core.declared import (
-    LOOK,
-    PRODUCE,
-    STORE,
-    Action,
-    Endpoint,
-    openapi,
-    topic_in,
+from txlog.serve.http.core.answers import (
+    SlicedAnswer,
+    read_json,
+    response_for,
+    response_of,
+    to_json,
 )
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.context import HttpContext
+from txlog.serve.http.core.declared import LOOK, PRODUCE, STORE, Action, Endpoint, openapi, topic_in
 from txlog.serve.http.data import events, rest
-from txlog.serve.http.data.websocket import SESSIONS, Session, connected
+from txlog.serve.http.data.websocket import SESSIONS, Session, serve_socket
 from txlog.serve.http.page import live as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
@@ -69,7 +67,7 @@ ENDPOINTS: Final[list[Endpoint]] = [
     )
     for endpoint in module.endpoint.endpoints
 ]
-# Nothing from elsewhere, no script or style in the page itself.
+# No resource of another site, no script or style in the page itself.
 SECURITY: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -84,9 +82,9 @@ SECURITY: Final = {
 _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 
 
-def application(serving: Serving) -> Starlette:
-    """The application over an open client; it neither opens nor closes it."""
-    found: list[BaseRoute] = [
+def application(serving: HttpContext) -> Starlette:
+    """The application over an open client; it neither opens nor closes the client."""
+    routes: list[BaseRoute] = [
         *page.routes(serving),
         Route("/openapi.json", _openapi(serving)),
         Route("/metrics", _text(serving, _metrics)),
@@ -100,33 +98,33 @@ def application(serving: Serving) -> Starlette:
             WebSocketRoute(path, _socket(serving, session, operation))
             for path, session, operation in SESSIONS
         ),
-        *(route_of(one, serving) for one in ENDPOINTS),
+        *(route_of(endpoint, serving) for endpoint in ENDPOINTS),
     ]
-    app = Starlette(routes=found)
+    app = Starlette(routes=routes)
     app.state.serving = serving
     app.add_exception_handler(TxlogError, _failed)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _crashed)
-    app.add_middleware(Guarded)
+    app.add_middleware(SecurityMiddleware)
     return app
 
 
-def _socket(serving: Serving, session: Session, operation: str) -> Callable[[WebSocket], Any]:
+def _socket(serving: HttpContext, session: Session, operation: str) -> Callable[[WebSocket], Any]:
     async def handle(socket: WebSocket) -> None:
-        await connected(serving, socket, session, operation, session.__name__)
+        await serve_socket(serving, socket, session, operation, session.__name__)
 
     return handle
 
 
-def route_of(endpoint: Endpoint, serving: Serving) -> Route:
+def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
     """The route of a declared endpoint."""
 
     async def handle(request: Request) -> Response:
         action = endpoint.action(request.path_params)
         right = await serving.gate(request, action)
-        given = endpoint.arguments(request.path_params, request.query_params)
+        arguments = endpoint.arguments(request.path_params, request.query_params)
         if endpoint.takes("body"):
-            given["body"] = await body_of(request)
+            arguments["body"] = await read_json(request)
         for name, value in (
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
@@ -137,19 +135,19 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
             ("sees", lambda: (lambda topic: True) if right is None else right.sees),
         ):
             if endpoint.takes(name):
-                given[name] = value()
+                arguments[name] = value()
         if endpoint.takes("creates"):
-            is_wanted = given.get("checkAllowAutoCreation", False)
-            given["creates"] = is_wanted and await serving.may_create(request, action)
-        if endpoint.operation == PRODUCE and isinstance(given.get("topic"), TopicName):
-            await serving.need(topic_in(request.path_params))
-        act = partial(endpoint.act, **given)
+            is_wanted = arguments.get("checkAllowAutoCreation", False)
+            arguments["creates"] = is_wanted and await serving.may_create(request, action)
+        if endpoint.operation == PRODUCE and isinstance(arguments.get("topic"), TopicName):
+            await serving.create_if_missing(topic_in(request.path_params))
+        act = partial(endpoint.act, **arguments)
 
         read = partial(_read, serving, request, endpoint, act)
         try:
             return await _answer(serving, request, read, is_slow=endpoint.is_slow)
-        except TypeError as error:  # a value of a body is of another type than a call takes
-            if "body" not in given or isinstance(error, TxlogError):
+        except TypeError as error:  # a value of the body has another type than the call expects
+            if "body" not in arguments or isinstance(error, TxlogError):
                 raise
             raise InvalidArgument(f"the body does not fit: {error}") from error
 
@@ -157,15 +155,15 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
 
 
 async def _answer(
-    serving: Serving,
+    serving: HttpContext,
     request: Request,
     read: Callable[[], Awaitable[Response]],
     *,
     is_slow: bool = False,
 ) -> Response:
-    """Read an answer when there is room, and hold its bytes until the client has taken them.
+    """Read an answer when there is room, and hold its bytes until the client has read them.
 
-    is_slow: it may take hours, and keeps nobody from reading meanwhile
+    is_slow: it may take hours, and does not keep other clients from reading
     """
     hold = serving.hold(request)
     try:
@@ -176,8 +174,8 @@ async def _answer(
         else:
             answer = await serving.read(hold, read, lambda answer: len(answer.body))
     except ConnectionResetError:
-        raise InvalidArgument("the client has gone") from None
-    except BaseException:  # nothing is sent
+        raise InvalidArgument("the client has disconnected") from None
+    except BaseException:  # no answer is sent
         hold.close()
         raise
     answer.background = BackgroundTask(hold.close)
@@ -185,21 +183,25 @@ async def _answer(
 
 
 async def _read(
-    serving: Serving, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
+    serving: HttpContext, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
 ) -> Response:
-    """The answer of an endpoint, from where its call belongs."""
+    """The answer of an endpoint, from the thread where its call belongs."""
     if endpoint.operation == PRODUCE and endpoint.takes("body"):
-        return await serving.store(lambda client: answered(act(client)))
+        return await serving.store(lambda client: response_for(act(client)))
     if endpoint.is_slow:
-        return await serving.work(request, endpoint.operation, lambda client: answered(act(client)))
+        return await serving.work(
+            request, endpoint.operation, lambda client: response_for(act(client))
+        )
     if endpoint.is_aside:
-        return await serving.client.run(lambda client: answered(act(client)), blocking=True)
-    found = await serving.client.run(act)
-    return await _joined(serving, found) if isinstance(found, Sliced) else answered(found)
+        return await serving.client.run(lambda client: response_for(act(client)), blocking=True)
+    result = await serving.client.run(act)
+    return (
+        await _joined(serving, result) if isinstance(result, SlicedAnswer) else response_for(result)
+    )
 
 
-async def _joined(serving: Serving, sliced: Sliced) -> Response:
-    """Read an answer slice by slice, with the calls of others in between, and encode it beside."""
+async def _joined(serving: HttpContext, sliced: SlicedAnswer) -> Response:
+    """Read an answer slice by slice, with other calls in between; a thread encodes it."""
     body = bytearray()
     while True:
         piece = await serving.client.run(lambda _: next(sliced.pieces, None))
@@ -210,36 +212,37 @@ async def _joined(serving: Serving, sliced: Sliced) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TxlogError)
-    serving: Serving = request.app.state.serving
+    serving: HttpContext = request.app.state.serving
     if isinstance(error, IntegrityError | DiskFailed):
         serving.failed(error)
     return response_of(error, hides_names=serving.hides_names)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What is not ours: an unknown path, a method that a path does not have."""
+    """An error of the framework: an unknown path, or a method that a path does not have."""
     assert isinstance(error, HTTPException)
     path = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return response_of(NotFound(f"there is no {path}", hint="see /openapi.json"))
     if error.status_code == 405:
-        found = InvalidArgument(f"there is no {path}", hint="see /openapi.json")
-        return response_of(found, 405)
-    found = InvalidArgument(error.detail)
-    return response_of(found, error.status_code)
+        invalid = InvalidArgument(f"there is no {path}", hint="see /openapi.json")
+        return response_of(invalid, 405)
+    invalid = InvalidArgument(error.detail)
+    return response_of(invalid, error.status_code)
 
 
 async def _crashed(request: Request, error: Exception) -> Response:
-    """A bug; what is in its text stays here."""
+    """Answer a bug, without its text."""
     request.app.state.serving.failed(error)
     return response_of(InternalError(f"a bug: {type(error).__name__}"), 500)
 
 
-class Guarded:
-    """What every response has: headers that keep a page to itself, and no request from another.
+class SecurityMiddleware:
+    """Middleware that adds security headers to every response, and refuses requests from other
+    sites.
 
-    A browser says from where a request comes. A page of another site may neither change anything
-    nor read anything here.
+    A browser says which site a request comes from. A page of another site may neither change nor
+    read anything here.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -283,7 +286,7 @@ Text = Callable[[Store], tuple[str, int, str]]
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
-def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response]]:
+def _text(serving: HttpContext, act: Text) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, act.__name__.strip("_")))
 
@@ -298,10 +301,10 @@ def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response
 
 @cache
 def _described() -> bytes:
-    return dumped(openapi(ENDPOINTS, txlog.__version__))
+    return to_json(openapi(ENDPOINTS, txlog.__version__))
 
 
-def _openapi(serving: Serving) -> Callable[[Request], Awaitable[Response]]:
+def _openapi(serving: HttpContext) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, "openapi"))
         return Response(_described(), media_type="application/json")
@@ -310,20 +313,16 @@ def _openapi(serving: Serving) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _metrics(client: Store) -> tuple[str, int, str]:
-    return (
-        exposition(client.admin.metrics()),
-        200,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )
+    return (exposition(client.admin.metrics()), 200, "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _health(client: Store) -> tuple[str, int, str]:
-    found = client.admin.check()
-    status = 503 if found["status"] == "critical" else 200
-    return dumped(found).decode(), status, "application/json"
+    health = client.admin.check()
+    status = 503 if health["status"] == "critical" else 200
+    return to_json(health).decode(), status, "application/json"
 
 
 def _ready(client: Store) -> tuple[str, int, str]:
-    """The store can be read; TxlogError is an answer of its own."""
+    """Whether the store can be read; a TxlogError is an answer of its own."""
     client.status()
     return "ok", 200, _PLAIN

@@ -1,4 +1,4 @@
-"""Owns HttpListener: an address that answers HTTP, and the program behind it."""
+"""Owns HttpListener: an address that answers HTTP, and the server behind it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ import uvicorn
 from starlette.requests import HTTPConnection
 
 from txlog.errors import NotAllowed
-from txlog.serve.auth.guard import Login
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import Acceptor
-from txlog.serve.core.address import Address
-from txlog.serve.core.limits import Seat
-from txlog.serve.core.service import Service
-from txlog.serve.core.tasks import nothing
+from txlog.serve.core.service import BrokerService, nothing
+from txlog.serve.core.sockets import Address
 from txlog.serve.http.application import application
-from txlog.serve.http.core.bounds import Bounded, BoundedSocket, Bounds
+from txlog.serve.http.core.bounds import LimitedHttp, LimitedWebSocket, LimitsMiddleware
+from txlog.serve.http.core.context import Gate, Grant, HttpContext
 from txlog.serve.http.core.declared import LOOK, STORE, Action
-from txlog.serve.http.core.gate import Gate, Right, Serving
+from txlog.serve.limits.limits import ConnectionSlot
 from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 
 
-class _Quiet(uvicorn.Server):
+class _EmbeddedServer(uvicorn.Server):
     """uvicorn without listening sockets and signal handlers of its own.
 
-    The acceptor takes the connections, and the process has one way to stop.
+    The acceptor accepts the connections, and the process has one way to stop.
     """
 
     def install_signal_handlers(self) -> None:
-        """None."""
+        """Install none."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen nowhere."""
+        """Open no sockets."""
         await self.lifespan.startup()
         self.servers: list[asyncio.Server] = []
         self.started = True
@@ -46,69 +45,69 @@ GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
 MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
 
 
-# Of the store as a whole, and no secret: any role may see it.
-HARMLESS: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
-# What clients ask about the coordinators of transactions, which are of no topic.
+# Endpoints of the whole store without secrets: any role may use them.
+PUBLIC: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
+# Questions about the transaction coordinators, which belong to no topic.
 LOOKUPS: Final = frozenset(["partitions", "lookup"])
-# Whose it is decides, which the store knows.
-OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
-# For who looks after the process, and has no token.
-OPEN: Final = frozenset(["ready"])
+# Only the owner may use these; the store checks it.
+OWNER_ONLY: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
+# For programs that monitor the process, and have no token.
+UNAUTHENTICATED: Final = frozenset(["ready"])
 
 
-def gate_of(service: Service) -> Gate:
-    """The gate that asks the authority of a server, by the token or certificate of a request.
+def gate_of(service: BrokerService) -> Gate:
+    """The gate that checks the token or certificate of a request by the rules of a server.
 
     A browser's WebSocket and EventSource send no headers: their token is in the query, as Pulsar's
-    clients have it.
+    clients send it.
     """
     authority = service.authority
 
-    async def gate(connection: HTTPConnection, action: Action) -> Right | None:
-        if action.resource == STORE and action.name in OPEN:
+    async def gate(connection: HTTPConnection, action: Action) -> Grant | None:
+        if action.resource == STORE and action.name in UNAUTHENTICATED:
             return None
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.query_params.get("token", "")
         ssl_object = getattr(connection.state, "ssl_object", None)
         data = token.strip().encode(errors="replace")
-        login = Login("token" if token else "", data, ssl_object)
+        login = Credentials("token" if token else "", data, ssl_object)
         try:
             caller = service.log_in(login)
-            connection.state.seat.take(caller.role, is_superuser=caller.is_superuser)
+            connection.state.slot.take(caller.role, is_superuser=caller.is_superuser)
             authority.become(caller)
             _join(connection, caller.role)
-            if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
+            if action.name in OWNER_ONLY or (action.operation == LOOK and _is_harmless(action)):
                 return None
-            place = tuple(filter(None, action.resource.split("/")))
-            authority.check(caller, action.operation, place)
+            resource = tuple(filter(None, action.resource.split("/")))
+            authority.check(caller, action.operation, resource)
         except NotAllowed as error:
             service.tell("refused", {"peer": _peer(connection), "reason": error.message})
             raise
 
         def check() -> None:
             try:
-                service.judge_again(login, caller)
-                authority.check(caller, action.operation, place)
+                service.recheck_access(login, caller)
+                authority.check(caller, action.operation, resource)
             except NotAllowed as error:
-                told = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
-                service.tell("dropped", told)
+                facts = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
+                service.tell("dropped", facts)
                 raise
 
-        return Right(check, caller.left_ms, partial(caller.may, LOOK))
+        return Grant(check, caller.left_ms, partial(caller.may, LOOK))
 
     return gate
 
 
 def _is_harmless(action: Action) -> bool:
     is_lookup = action.name in LOOKUPS and action.resource == COORDINATOR_TOPIC.full
-    return is_lookup or action.name in HARMLESS
+    return is_lookup or action.name in PUBLIC
 
 
 def _join(connection: HTTPConnection, role: str | None) -> None:
-    """What the connection has of the memory counts for its role from now on."""
+    """From now on the memory of the connection counts for its role."""
     if role is not None:
-        bounded: Bounded = connection.state.bounded
+        bounded: LimitedHttp = connection.state.bounded
         bounded.share.join(f"role {role}")
 
 
@@ -119,11 +118,11 @@ def _peer(connection: HTTPConnection) -> str | None:
 class HttpListener:
     """HTTP at one address."""
 
-    def __init__(self, service: Service, address: Address) -> None:
+    def __init__(self, service: BrokerService, address: Address) -> None:
         self._address = address
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # BrokerService reports failures
         self._addresses: dict[str, str] = {}
-        serving = self._serving = Serving(
+        serving = self._serving = HttpContext(
             service.client,
             gate_of(service),
             self._addresses,
@@ -141,14 +140,14 @@ class HttpListener:
         self.application = application(serving)
         tls = service.options.tls
         config = uvicorn.Config(
-            Bounds(self.application, service, address.host),
-            http=Bounded,
-            reset_contextvars=True,  # what one request acts for is none of the next one's
+            LimitsMiddleware(self.application, service, address.host),
+            http=LimitedHttp,
+            reset_contextvars=True,  # a request must not act for the owner of the one before
             log_config=None,
             lifespan="off",
             access_log=False,
             server_header=False,
-            ws=BoundedSocket,
+            ws=LimitedWebSocket,
             ws_max_size=MESSAGE_MAX,
             ws_per_message_deflate=False,  # a few bytes may become megabytes
             timeout_graceful_shutdown=GRACE_SECONDS,
@@ -156,7 +155,7 @@ class HttpListener:
         config.load()
         self._scheme = "http" if tls is None else "https"
         self._service = service
-        self._uvicorn = _Quiet(config)
+        self._uvicorn = _EmbeddedServer(config)
         self._acceptor: Acceptor | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -175,19 +174,19 @@ class HttpListener:
             self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
         return url
 
-    def _protocol(self, seat: Seat) -> Bounded:
+    def _protocol(self, slot: ConnectionSlot) -> LimitedHttp:
         """The protocol of one connection."""
         state = self._uvicorn.server_state
-        made = Bounded(self._uvicorn.config, state, {})
-        made.service, made.seat = self._service, seat
-        return made
+        protocol = LimitedHttp(self._uvicorn.config, state, {})
+        protocol.service, protocol.slot = self._service, slot
+        return protocol
 
-    def judge_again(self) -> None:
-        """The rules have changed: what never ends by itself ends if they do not allow it."""
-        self._serving.judge_again()
+    def recheck_access(self) -> None:
+        """The rules have changed: end long requests that they no longer allow."""
+        self._serving.recheck_access()
 
     async def drain(self) -> None:
-        """Take no new connections; answer what was asked."""
+        """Accept no new connections; answer the running requests."""
         if self._acceptor is not None:
             self._acceptor.close()
         self._serving.stop()

@@ -1,40 +1,41 @@
 """Pulsar's binary protocol: stock clients of Apache Pulsar connect to the store.
 
-    bytes ── wire ──► frame ── commands ──► handler of its kind (connection, frame) ──► the store
+    bytes ── wire ──► frame ── listener ──► handler of the command ──► the store
 
-**How a command is added**: a function `(connection, body, rest) -> None` or a coroutine function in
-the module of its room, and its line in that module's `HANDLERS`, by the command's name; `commands`
-joins these tables. A plain function is done when it returns, so what a client sends after it comes
-after it: SEND, ACK, FLOW join queues. One that has much to do returns a coroutine, and the next
-command of its client waits for that. A coroutine function runs as a task beside what follows,
-because its client waits for an answer anyway; what it raises is answered as ERROR with the
-request's id, or by `answer` of its room where the protocol has another command for that. State of a
-client that a room needs is in `connection.rooms`, by the room's name; a room that has something to
-undo when the connection ends puts a coroutine function into `connection.farewells`.
+**How to add a command**: write a function `(connection, body, trailer) -> None`, or a coroutine
+function, in the module of its subject. Add it to that module's `HANDLERS` under the command's name;
+`listener` joins these tables.
 
-Before it touches the store a handler asks `connection.may(action, topic)`, which raises NotAllowed.
+- A plain function has finished when it returns, so the client's next command runs after it. SEND,
+  ACK and FLOW put their work into queues.
+- A plain function may return a coroutine if it has much to do. The client's next command waits for
+  that coroutine.
+- A coroutine function runs as a task of its own, because its client waits for the answer anyway. If
+  it raises, the connection answers ERROR with the request's id. Where the protocol has another
+  command for failures, the handler sends that one itself.
+
+A module keeps its state of a client in `connection.state`, under its own name. A module that must
+clean up when the connection ends appends a coroutine function to `connection.on_close`.
+
+A handler calls `connection.may(action, topic)`, which raises NotAllowed, before it uses the store.
 
 Contents:
 
-    batches      messages of a SEND as rows of Arrow, and rows as what a consumer is sent
-    chunks       the chunks of one message that have come so far
-    commands     which function answers which command
+    batches      messages of a SEND as rows of Arrow, rows as messages to a consumer, chunks
     connection   one client: its frames, its answers, its end
-    consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like
-    deliveries   received rows as the messages that a consumer is sent
+    consumers    SUBSCRIBE, FLOW, ACK, SEEK and the other commands of consumers
+    deliveries   received rows as the messages that a consumer gets
     encrypted    messages that only their clients can read
     failure      errors of the store as errors of the protocol
-    fields       what a client may write into the fields of commands
-    groups       what all clients want of the store in the moment, done together
-    ids          the ids on the wire
-    listener     the address, and the connections
-    members      a consumer of the store, and the consumers of a client that it is
+    fields       the values that a client may write into the fields of commands
+    group_commit   SENDs and transaction commands of all clients, stored together
+    ids          message ids of the protocol
+    listener     the address, its connections, the table of commands
+    members      a consumer of the store, and the client's consumers that share it
     messages     the messages of the protocol
     producers    PRODUCER, SEND, CLOSE_PRODUCER
     schemas      schemas of a topic, by their versions
-    sends        the queues of what clients send, and how it is stored
-    topics       names, lookup, partitions, topics of a namespace
+    topics       names, lookup, partitions, topics of a namespace, watchers
     transactions   begin, registration, end; keys
-    watches      clients that are told of topics by a pattern
     wire         frames
 """

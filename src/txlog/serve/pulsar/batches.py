@@ -1,46 +1,138 @@
-"""Owns payloads: messages of a SEND as rows of Arrow, and rows as what a consumer is sent.
+"""Owns payloads: messages of a SEND as rows of Arrow, rows as messages to a consumer, and chunks.
 
-A batch is, message for message: size (4), SingleMessageMetadata, value. These are read and written
-here by hand, as a message of the protobuf runtime for each would cost more than all the rest.
+A batch has for each message: size (4), SingleMessageMetadata, value. This module reads and writes
+these by hand: an object of the protobuf runtime for each message would cost more than all other
+work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from txlog.engine.door.sending import COLUMNS, ORDERING_KEY, ordering_key_in
-from txlog.errors import InvalidMessage
+from txlog.errors import InvalidMessage, LimitExceeded
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.encrypted import ENCRYPTED, kept_in, property_of
 from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
 from txlog.serve.pulsar.wire import varint
 
+if TYPE_CHECKING:
+    from txlog.serve.limits.budget import Reservation
+    from txlog.serve.pulsar.messages import Proto
+
+CHUNK_BYTES: Final = 256  # the memory of a chunk besides its payload
+
+
+class ChunkedMessage:
+    """The chunks of a message that have arrived, and the memory that they take.
+
+    head:      the metadata of the first chunk
+    sequences: first and highest sequence of each chunk
+    """
+
+    def __init__(self, head: Proto, hold: Reservation, bytes_max: int, idle_seconds: float) -> None:
+        """Raises LimitExceeded: the message is larger than bytes_max."""
+        size = head.total_chunk_msg_size
+        if size > bytes_max:
+            raise LimitExceeded(
+                f"a message of {size} bytes in chunks, the most is {bytes_max}",
+                setting="max_chunked_message_bytes",
+                limit=bytes_max,
+                value=size,
+            )
+        self.head = head
+        self.sequences: list[tuple[int, int]] = []
+        self._data = bytearray()
+        self._hold = hold
+        self._idle_seconds = idle_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits = self._has_ended = False
+
+    def add(self, head: Proto, payload: memoryview, sequences: tuple[int, int]) -> None:
+        """Add the next chunk. Raises InvalidMessage: it is not the next one."""
+        if self._has_ended or self.head.uuid != head.uuid or head.chunk_id != len(self.sequences):
+            raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
+        if not payload:
+            raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} has no bytes")
+        if len(self._data) + len(payload) > self.head.total_chunk_msg_size:
+            raise InvalidMessage(f"chunks of {head.uuid} are larger than it says")
+        self._data += payload
+        self.sequences.append(sequences)
+        self._watch()
+
+    def whole(self) -> memoryview:
+        """All bytes, once the last chunk has arrived; the memory counts until `end`."""
+        self._stop()
+        return memoryview(self._data)
+
+    async def room(self) -> None:
+        """Wait until there is room for the chunks; the connection reads nothing meanwhile."""
+        if self.has_ended():
+            return
+        size = len(self._data) + CHUNK_BYTES * len(self.sequences)
+        self._waits = True
+        try:
+            await self._hold.reserve(size - self._hold.held, size)
+        finally:
+            self._waits = False
+        if self.has_ended():
+            self._hold.close()
+
+    def has_ended(self) -> bool:
+        """Whether the message has ended, so that it takes no more chunks and no memory."""
+        return self._has_ended
+
+    def end(self) -> None:
+        """The message was stored or refused, or its producer has closed."""
+        self._has_ended = True
+        self._stop()
+        self._data = bytearray()
+        self._hold.close()
+
+    def _watch(self) -> None:
+        self._stop()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._idle_seconds, self._late)
+
+    def _late(self) -> None:
+        if self._waits:  # it waits for memory: that time does not count
+            self._watch()
+        else:
+            self.end()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 _SIZE = Struct(">I")
-VERSION: Final = Struct(">q")  # of a schema, as clients know it
+VERSION: Final = Struct(">q")  # a schema version, as clients write it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
-MESSAGES_MAX: Final = ids.UNCUT_MAX  # of a batch
+MESSAGES_MAX: Final = ids.UNCUT_MAX  # in a batch
 PAIRS_MAX: Final = 100_000  # properties of all messages of a batch
-ROW_BYTES: Final = 120  # of a message in memory, beside its value
+ROW_BYTES: Final = 120  # of a message in memory, besides its value
 PAIR_BYTES: Final = 200  # of a property
-# A SEND with more is read beside the event loop: others would wait for it.
+# A larger SEND is read in a thread: in the event loop it would block other clients.
 COUNT_SMALL, BYTES_SMALL = 1_000, 192 << 10
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 
 
 def is_large(head: Proto, payload: memoryview) -> bool:
-    """Whether the messages of a SEND are to be read beside the event loop.
+    """Whether a thread should read the messages of a SEND.
 
     raises: InvalidMessage: more messages in a batch than ids can name
     """
-    if head.encryption_keys:  # it is kept as it came
+    if head.encryption_keys:  # it is stored as it came
         return False
     size, count = len(payload), 0
     if head.compression != _NONE:
@@ -53,8 +145,8 @@ def is_large(head: Proto, payload: memoryview) -> bool:
     return count > COUNT_SMALL or (is_work and size > BYTES_SMALL)
 
 
-def price(head: Proto, payload: memoryview) -> int:
-    """How many bytes of memory the messages of a SEND take at most, once they are read."""
+def unpacked_size(head: Proto, payload: memoryview) -> int:
+    """The most memory that the messages of a SEND take once they are read, in bytes."""
     size: int = len(payload)
     if head.compression != _NONE:
         size += 2 * head.uncompressed_size
@@ -65,35 +157,36 @@ def price(head: Proto, payload: memoryview) -> int:
     return size + count * ROW_BYTES + min(PAIRS_MAX, size // 2) * PAIR_BYTES
 
 
-class Unpacked(NamedTuple):
+class UnpackedSend(NamedTuple):
     """The messages of a SEND.
 
-    size: bytes of memory that they take; payload_bytes: of what was sent, uncompressed
+    size:          the memory that they take, in bytes
+    payload_bytes: the size of the payload, uncompressed
     """
 
-    columns: Columns
+    columns: SendColumns
     size: int
     payload_bytes: int
 
 
-def unpacked(head: Proto, payload: memoryview, most: int) -> Unpacked:
+def unpack_send(head: Proto, payload: memoryview, most: int) -> UnpackedSend:
     """Decompress a SEND, and read its messages.
 
-    most: bytes that it may have uncompressed
+    most:   the largest allowed size when uncompressed, in bytes
     raises: InvalidMessage, LimitExceeded
     """
     data = payload
     if not head.encryption_keys:
-        data = decompressed(head.compression, head.uncompressed_size, payload, most)
+        data = decompress(head.compression, head.uncompressed_size, payload, most)
     columns = rows_of(head, data)
-    beside = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
-    return Unpacked(columns, len(data) + beside, len(data))
+    overhead = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
+    return UnpackedSend(columns, len(data) + overhead, len(data))
 
 
-def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
-    """The payload as it was before it was compressed; never more than `most` bytes are made.
+def decompress(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
+    """The uncompressed payload; this never makes more than `most` bytes.
 
-    size: what the client says that it was
+    size:   the uncompressed size, as the client declares it
     raises: InvalidMessage
     """
     if kind == _NONE:
@@ -113,12 +206,12 @@ def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memory
     return memoryview(data)
 
 
-class Columns:
+class SendColumns:
     """Messages of one SEND, by column.
 
-    is_alone:  it is one message that came in no batch, to be delivered at once
-    is_single: it is one message that came in no batch
-    pairs:     properties of all of them
+    is_alone:  the SEND is one message without a batch, and without a delivery time
+    is_single: the SEND is one message without a batch
+    pairs:     the number of properties of all messages
     """
 
     __slots__ = (
@@ -144,7 +237,7 @@ class Columns:
         self.pairs = 0
 
     def add(self, head: Proto, value: bytes, sequence: int) -> None:
-        """A message by its metadata, of either kind."""
+        """Add a message by its metadata, of either kind."""
         self.values.append(None if head.null_value else value)
         self.keys.append(_key_of(head))
         pairs = [(pair.key, pair.value) for pair in head.properties]
@@ -158,11 +251,12 @@ class Columns:
         self.sequences.append(sequence)
 
 
-def rows_of_all(sent: list[Columns], partitions: list[int]) -> pa.RecordBatch:
-    """The rows of a SEND, or of many that are one message each; columns nobody gave are left out.
+def rows_of_all(sent: list[SendColumns], partitions: list[int]) -> pa.RecordBatch:
+    """The rows of a SEND, or of many SENDs of one message each; columns without values are left
+    out.
 
-    Of many all but the first have no properties. An empty map of properties, instead of none, says
-    that a message came in no batch (`ids`).
+    Of many SENDs only the first may have properties. An empty map of properties, instead of none,
+    marks a message that came without a batch (`ids`).
     """
     first = sent[0]
     properties = first.properties
@@ -175,16 +269,19 @@ def rows_of_all(sent: list[Columns], partitions: list[int]) -> pa.RecordBatch:
         partitions = partitions * count
     else:
         count = len(sent)
-        values, keys = [one.values[0] for one in sent], [one.keys[0] for one in sent]
+        values, keys = (
+            [columns_of.values[0] for columns_of in sent],
+            [columns_of.keys[0] for columns_of in sent],
+        )
         properties = [properties[0], *([] for _ in range(count - 1))]
         times, sequences = (
-            [one.event_times[0] for one in sent],
-            [one.sequences[0] for one in sent],
+            [columns_of.event_times[0] for columns_of in sent],
+            [columns_of.sequences[0] for columns_of in sent],
         )
         deliver = None
     columns: dict[str, pa.Array] = {"value": pa.array(values, pa.binary())}
-    given = (("key", keys), ("properties", properties), ("event_time", times))
-    for name, column in given:
+    optional = (("key", keys), ("properties", properties), ("event_time", times))
+    for name, column in optional:
         if column.count(None) < count:
             columns[name] = pa.array(column, COLUMNS[name])
     if deliver is not None:
@@ -206,12 +303,12 @@ def _key_of(head: Proto) -> bytes | None:
         raise InvalidMessage("a key that is not base64") from error
 
 
-def rows_of(metadata: Proto, payload: memoryview) -> Columns:
+def rows_of(metadata: Proto, payload: memoryview) -> SendColumns:
     """The messages of a SEND; payload: uncompressed. Raises InvalidMessage."""
-    columns = Columns()
+    columns = SendColumns()
     if metadata.HasField("deliver_at_time") and metadata.deliver_at_time > 0:
         columns.deliver_at = metadata.deliver_at_time
-    if metadata.encryption_keys:  # a batch of them is one row, with its last number
+    if metadata.encryption_keys:  # an encrypted batch is one row, with its last sequence
         last = max(metadata.sequence_id, metadata.highest_sequence_id)
         columns.add(metadata, bytes(payload), last)
         columns.properties[0] = [*(columns.properties[0] or ()), property_of(metadata)]
@@ -220,12 +317,12 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
         columns.is_alone, columns.is_single = columns.deliver_at is None, True
     else:
         _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
-    if max(columns.sequences) > INT64_MAX:  # numbered on from that of the SEND
+    if max(columns.sequences) > INT64_MAX:  # sequences of a batch count up from the SEND's
         raise InvalidMessage("a sequence id does not fit into 63 bits")
     return columns
 
 
-def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -> None:
+def _read_batch(columns: SendColumns, first: int, count: int, payload: memoryview) -> None:
     data = bytes(payload)
     end, at = len(data), 0
     if not 1 <= count <= end // 5:
@@ -240,8 +337,8 @@ def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -
         at = start + size
         if at > end:
             raise InvalidMessage(f"metadata of {size} bytes at the end of a batch")
-        found = _plain(data, start, at)
-        if found is None:
+        plain = _plain(data, start, at)
+        if plain is None:
             head = SingleMessageMetadata()
             try:
                 head.ParseFromString(data[start:at])
@@ -258,25 +355,25 @@ def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -
             columns.add(head, data[at : at + length], sequence)
             at += length
             continue
-        length, sequence = found
+        length, sequence = plain
         if at + length > end:
             raise InvalidMessage(f"a value of {length} bytes at the end of a batch")
         values.append(data[at : at + length])
         sequences.append(first + number if sequence < 0 else sequence)
         at += length
     if at != end:
-        raise InvalidMessage(f"{end - at} bytes behind a batch")
+        raise InvalidMessage(f"{end - at} bytes after a batch")
     _fill(columns, count)
 
 
-def _fill(columns: Columns, count: int) -> None:
-    """Messages without a key, properties and time were not noted there."""
+def _fill(columns: SendColumns, count: int) -> None:
+    """Append None for messages without a key, properties and time."""
     for column in (columns.keys, columns.properties, columns.event_times):
         column.extend([None] * (count - len(column)))
 
 
 def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """Size and sequence (-1: none) of metadata that has nothing else; None: it has."""
+    """Size and sequence (-1: none) of metadata without other fields; None: it has others."""
     length, sequence = -1, -1
     while at < end:
         tag = data[at]
@@ -308,10 +405,10 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
 # --- rows as what a consumer is sent -------------------------------------------------------------
 
 
-class Rows:
+class ReceivedRows:
     """Received rows of one partition, by column, as lists.
 
-    version: of the schema that clients have declared, which no row names; None: there is none
+    version: of the client-declared schema, which rows do not name; None: there is no such schema
     """
 
     def __init__(self, table: pa.Table, version: int | None = None) -> None:
@@ -333,15 +430,15 @@ class Rows:
         self.versions = _listed(table, "schema_version")
 
     def is_batch_of_one(self, at: int) -> bool:
-        """Whether a row that shares its batch with no other came in one all the same.
+        """Whether a row that is alone in its batch nevertheless came in a batch.
 
-        One with properties does not show it, and counts as one that came without a batch.
+        A message with properties does not show it, and counts as one without a batch.
         """
         has_none = self.properties is None or self.properties[at] is None
         return has_none and self.producers[at] is not None
 
     def metadata(self, at: int) -> Proto:
-        """The MessageMetadata that begins with one row."""
+        """The MessageMetadata of a frame that begins with this row."""
         head = MessageMetadata(
             producer_name=self.producers[at] or "",
             sequence_id=self.sequences[at] or 0,
@@ -354,24 +451,24 @@ class Rows:
         return head
 
     def alone(self, at: int) -> tuple[Proto, bytes]:
-        """One row as a message that is in no batch: its metadata and value."""
+        """A row as a message without a batch: its metadata and value."""
         head = self.metadata(at)
         value = self.values[at]
         if value is None:
             head.null_value = True
         self._describe(head, at)
-        kept = None if self.properties is None else kept_in(self.properties[at])
-        if kept is not None:
+        encrypted = None if self.properties is None else kept_in(self.properties[at])
+        if encrypted is not None:
             pairs = [pair for pair in head.properties if pair.key != ENCRYPTED]
             del head.properties[:]
             head.properties.extend(pairs)
-            head.MergeFrom(kept)
+            head.MergeFrom(encrypted)
         return head, value or b""
 
     def has_encrypted(self, at: int, count: int) -> bool:
-        """True if one of these rows goes out alone, since it is no message of a batch."""
+        """Whether one of these rows is encrypted, and so cannot be part of a batch."""
         listed = () if self.properties is None else self.properties[at : at + count]
-        return any(kept_in(one) is not None for one in listed)
+        return any(kept_in(pairs) is not None for pairs in listed)
 
     def batch(self, at: int, count: int) -> tuple[Proto, bytes]:
         """Rows as a batch: its metadata and payload."""
@@ -380,7 +477,7 @@ class Rows:
         stop = at + count
         pieces: list[bytes] = []
         is_plain = not any(
-            column is not None and any(one is not None for one in column[at:stop])
+            column is not None and any(encoded is not None for encoded in column[at:stop])
             for column in (self.keys, self.properties, self.event_times)
         )
         last = -1
@@ -388,25 +485,25 @@ class Rows:
             self.values[at:stop], self.sequences[at:stop], range(at, stop), strict=True
         ):
             if is_plain and value is not None:
-                one = b"\x18" + varint(len(value))
+                encoded = b"\x18" + varint(len(value))
                 if sequence is not None:
-                    one += b"\x40" + varint(sequence)
+                    encoded += b"\x40" + varint(sequence)
             else:
-                made = SingleMessageMetadata(payload_size=len(value or b""))
+                single = SingleMessageMetadata(payload_size=len(value or b""))
                 if value is None:
-                    made.null_value = True
+                    single.null_value = True
                 if sequence is not None:
-                    made.sequence_id = sequence
-                self._describe(made, row)
-                one = made.SerializeToString()
+                    single.sequence_id = sequence
+                self._describe(single, row)
+                encoded = single.SerializeToString()
             last = sequence if sequence is not None else last
-            pieces += (_SIZE.pack(len(one)), one, value or b"")
+            pieces += (_SIZE.pack(len(encoded)), encoded, value or b"")
         if last >= 0:
             head.highest_sequence_id = last
         return head, b"".join(pieces)
 
     def _describe(self, head: Proto, at: int) -> None:
-        """Give metadata what goes with a value."""
+        """Copy the key, properties and event time of a row into metadata."""
         if self.keys is not None and (key := self.keys[at]) is not None:
             try:
                 head.partition_key = key.decode()
@@ -425,7 +522,7 @@ class Rows:
 
 
 def _unsigned(numbers: list[int | None]) -> list[int | None]:
-    """Numbers of messages, without those that the protocol's unsigned field cannot hold.
+    """Sequences of messages, without those that the protocol's unsigned field cannot hold.
 
     Programs could store negative ones before the library refused them.
     """
@@ -433,7 +530,7 @@ def _unsigned(numbers: list[int | None]) -> list[int | None]:
 
 
 def _listed(table: pa.Table, name: str, kind: pa.DataType | None = None) -> list[Any] | None:
-    """A column as a list; None if all of it is null."""
+    """A column as a list; None if all of its values are null."""
     column = table.column(name)
     if column.null_count == table.num_rows:
         return None

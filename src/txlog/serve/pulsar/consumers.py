@@ -1,7 +1,8 @@
-"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and questions of theirs.
+"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and their questions.
 
-Durable subscriptions are those of the store. One that is not (a reader of a stock client) is one in
-the memory of this server, on a reader of the store: it leases nothing and acknowledges for itself.
+Durable subscriptions are subscriptions of the store. A subscription that is not durable (a stock
+client's reader) exists in the memory of this server, on a reader of the store: it leases nothing,
+and its acknowledgements stay in memory.
 """
 
 from __future__ import annotations
@@ -38,27 +39,26 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.serve.core.authority import CONSUME
-from txlog.serve.core.census import Census
-from txlog.serve.core.descriptors import check_room
+from txlog.serve.auth import CONSUME
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.core.id_table import IdTable
-from txlog.serve.core.limits import too_many
-from txlog.serve.core.service import Subscriber
+from txlog.serve.core.service import ConsumerStats
+from txlog.serve.limits.limits import check_free_descriptors, too_many_error
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.fields import INT64_MAX
-from txlog.serve.pulsar.ids import Span
+from txlog.serve.pulsar.ids import BatchSpan
 from txlog.serve.pulsar.members import (
-    Ack,
-    Member,
-    Wire,
+    AckRequest,
+    ClientConsumer,
+    StoreConsumer,
+    forget_up_to,
     last_id,
     mark_id,
     run,
-    taken,
-    taken_up_to,
+    take_acknowledged,
 )
 from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.wire import NO_REQUEST
@@ -68,197 +68,207 @@ if TYPE_CHECKING:
 
 
 ROOM: Final = "consumers"
-STICKY: Final = 1  # of KeySharedMode
-# As much work as a command: ids that are acknowledged, or that a cumulative one is compared with.
+STICKY: Final = 1  # a value of KeySharedMode
+# Ids that are as much work as a command: to acknowledge, or to compare with a cumulative one.
 IDS, IDS_LOOKED_AT = 3, 50
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
-class Members:
-    """Consumers of the store, by all that the consumers of one client have in common.
+class StoreConsumers:
+    """The consumers of the store, by the properties that all consumers of one client share.
 
-    joining: a lock for each key: partitions that come at once share a consumer of the store
+    joining: a lock for each key: partitions that subscribe together share a consumer of the store
     """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, list[Member]] = {}
+        self._known: dict[Hashable, list[StoreConsumer]] = {}
         self.joining: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
-    def add(self, member: Member) -> None:
-        """Consumers of other partitions may join this one from now on."""
-        self._known.setdefault(member.key, []).append(member)
+    def add(self, store_consumer: StoreConsumer) -> None:
+        """Allow consumers of other partitions to join this one."""
+        self._known.setdefault(store_consumer.key, []).append(store_consumer)
 
-    def forget(self, member: Member) -> None:
-        """No other consumer joins it."""
-        known = self._known.get(member.key, [])
-        if member in known:
-            known.remove(member)
-            if not known:
-                del self._known[member.key]
+    def forget(self, store_consumer: StoreConsumer) -> None:
+        """No further consumer may join this one."""
+        members = self._known.get(store_consumer.key, [])
+        if store_consumer in members:
+            members.remove(store_consumer)
+            if not members:
+                del self._known[store_consumer.key]
 
-    def free(self, key: Hashable, wire: Wire) -> Member | None:
-        """The one that a consumer may join, best one that has others of its connection."""
+    def free(self, key: Hashable, consumer: ClientConsumer) -> StoreConsumer | None:
+        """One that a consumer may join, preferably one that its connection uses already."""
         free = [
             each
             for each in self._known.get(key, [])
-            if not each.is_over and wire.partition not in each.wires
+            if not each.is_over and consumer.partition not in each.consumers
         ]
-        return max(free, key=lambda each: each.serves(wire.connection), default=None)
+        return max(free, key=lambda each: each.serves(consumer.connection), default=None)
 
-    def rest(self, member: Member) -> list[Wire]:
-        """The consumers of a member that another one has room for, all of them.
+    def rest(self, store_consumer: StoreConsumer) -> list[ClientConsumer]:
+        """The consumers of a store consumer that can all move to another store consumer; empty:
+        none can.
 
-        Clients of one name on one computer may have joined each other's member. When one of them
-        goes, the other has two, and each gets a share of the keys or partitions that it has not.
+        Clients with the same name on one computer may have joined each other's store consumer. When
+        one client closes, the other may have two store consumers, and each gets keys or partitions
+        that its consumers do not serve.
         """
-        mine = set(member.wires)
-        others = [each for each in self._known.get(member.key, []) if each is not member]
-        if any(not each.is_over and mine.isdisjoint(each.wires) for each in others):
-            return list(member.wires.values())
+        partitions = set(store_consumer.consumers)
+        others = [
+            each for each in self._known.get(store_consumer.key, []) if each is not store_consumer
+        ]
+        if any(not each.is_over and partitions.isdisjoint(each.consumers) for each in others):
+            return list(store_consumer.consumers.values())
         return []
 
 
-class Room:
+class ConnectionConsumers:
     """The consumers of one connection.
 
-    members: consumers of the store that those of any connection may join
-    sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
-             partition, and the place
-    splits:  by the number of a consumer, the batch in which it begins, at a message alone
+    store_consumers: consumers of the store that the consumers of any connection may join
+    sought: where SEEK moved a reader, until it subscribes again: its topic, subscription and
+          partition, and the position
+    splits: by the number of a consumer, the batch that it starts in, at a single message
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.consumers: IdTable[tuple[Wire, Member]] = IdTable("consumer", ConsumerBusy)
-        self.members: Members = connection.listener.halls.setdefault(ROOM, Members())
+        self.table: IdTable[tuple[ClientConsumer, StoreConsumer]] = IdTable(
+            "consumer", ConsumerBusy
+        )
+        self.store_consumers: StoreConsumers = connection.listener.shared_state.setdefault(
+            ROOM, StoreConsumers()
+        )
         self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
-        self.splits: dict[int, Span] = {}
-        connection.farewells.append(self.close)
-        connection.occupied.append(self)
+        self.splits: dict[int, BatchSpan] = {}
+        connection.on_close.append(self.close)
+        connection.open_handles.append(self)
 
     @classmethod
-    def of(cls, connection: Connection) -> Room:
-        """The room of a connection."""
-        found: Room | None = connection.rooms.get(ROOM)
-        if found is None:
-            found = connection.rooms[ROOM] = cls(connection)
-        return found
+    def of(cls, connection: Connection) -> ConnectionConsumers:
+        """The consumers of a connection."""
+        consumers: ConnectionConsumers | None = connection.state.get(ROOM)
+        if consumers is None:
+            consumers = connection.state[ROOM] = cls(connection)
+        return consumers
 
-    async def leave(self, consumer: tuple[Wire, Member]) -> None:
-        """Close a consumer; what it has goes back."""
-        wire, member = consumer
-        self.uncount(wire)
-        if set(member.wires) <= {wire.partition}:
-            self.members.forget(member)
-        await member.leave(wire)
-        for other in self.members.rest(member):
-            if not other.connection.is_over():  # it leaves by itself
+    async def leave(self, pair: tuple[ClientConsumer, StoreConsumer]) -> None:
+        """Close a consumer; its messages go back."""
+        consumer, store_consumer = pair
+        self.uncount(consumer)
+        if set(store_consumer.consumers) <= {consumer.partition}:
+            self.store_consumers.forget(store_consumer)
+        await store_consumer.leave(consumer)
+        for other in self.store_consumers.rest(store_consumer):
+            if not other.connection.is_over():  # it closes its consumers anyway
                 other.dismiss()
 
-    def uncount(self, wire: Wire) -> None:
-        """A consumer leaves; it may be told to again."""
-        if wire.is_counted:
-            wire.is_counted = False
+    def uncount(self, consumer: ClientConsumer) -> None:
+        """Give back the place of a consumer in the quota; may be called repeatedly."""
+        if consumer.is_counted:
+            consumer.is_counted = False
             self.connection.service.consumers.give(self.connection.holder)
 
-    async def dismiss(self, wire: Wire) -> None:
-        """Close a consumer whose client shall open it again, and tell it."""
-        consumer = self.consumers.get(wire.number)
-        if consumer is None or consumer[0] is not wire:
+    async def dismiss(self, consumer: ClientConsumer) -> None:
+        """Close a consumer on the server's side, and notify its client, which opens it again."""
+        pair = self.table.get(consumer.number)
+        if pair is None or pair[0] is not consumer:
             return
-        with suppress(TxlogError):  # what it has comes again when its leases end
-            await self.consumers.close(wire.number, self.leave, by_server=True)
-        self.connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
+        with suppress(TxlogError):  # its messages are delivered again when their leases end
+            await self.table.close(consumer.number, self.leave, by_server=True)
+        self.connection.send("close_consumer", consumer_id=consumer.number, request_id=NO_REQUEST)
 
-    async def follow(self, census: Census | None) -> None:
-        """Dismiss those whose topic or subscription is gone; None: all."""
-        if census is None:
-            self.consumers.refuse_opening(AlreadyClosed("the server stops"))
-        for wire, member in self.consumers.values():
-            if census is None or member.is_gone(census):
-                await self.dismiss(wire)
+    async def follow(self, snapshot: CatalogSnapshot | None) -> None:
+        """Dismiss consumers whose topic or subscription was deleted; None: all."""
+        if snapshot is None:
+            self.table.refuse_opening(AlreadyClosed("the server stops"))
+        for consumer, store_consumer in self.table.values():
+            if snapshot is None or store_consumer.is_gone(snapshot):
+                await self.dismiss(consumer)
 
     async def close(self) -> None:
-        """The connection ends: what its consumers have goes back."""
-        await self.consumers.close_all(self.leave, self.connection.service.failed)
+        """The connection ends: the messages of its consumers go back."""
+        await self.table.close_all(self.leave, self.connection.service.failed)
 
 
-def subscribers(connection: Connection) -> list[Subscriber]:
-    """The consumers of a client."""
-    room: Room | None = connection.rooms.get(ROOM)
-    return [] if room is None else [_subscriber(*one) for one in room.consumers.values()]
+def consumer_stats(connection: Connection) -> list[ConsumerStats]:
+    """The figures of a client's consumers."""
+    consumers: ConnectionConsumers | None = connection.state.get(ROOM)
+    return [] if consumers is None else [_stats_of(*pair) for pair in consumers.table.values()]
 
 
-def _subscriber(wire: Wire, member: Member) -> Subscriber:
-    durable = member.durable
-    return Subscriber(
-        member.topic.name,
-        wire.partition,
-        member.subscription,
+def _stats_of(consumer: ClientConsumer, store_consumer: StoreConsumer) -> ConsumerStats:
+    durable = store_consumer.durable
+    return ConsumerStats(
+        store_consumer.topic.name,
+        consumer.partition,
+        store_consumer.subscription,
         None if durable is None else durable.member.number,
-        wire.name,
-        wire.connection.peer,
-        wire.connection.version,
-        wire.since_ms,
-        max(0, wire.permits),
-        wire.unacked,
-        wire.metadata,
+        consumer.name,
+        consumer.connection.peer,
+        consumer.connection.version,
+        consumer.since_ms,
+        max(0, consumer.permits),
+        consumer.unacked,
+        consumer.metadata,
     )
 
 
 # --- subscribing ---------------------------------------------------------------------------------
 
 
-async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SUBSCRIBE: open a consumer; it gets nothing before its first FLOW."""
+async def subscribe(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """SUBSCRIBE: open a consumer; it gets no message before its first FLOW."""
     name = topics.name_of(body.topic)
     connection.may(CONSUME, name.topic)
     connection.listener.check_open()
-    room = Room.of(connection)
-    wanted = (str(name), body.subscription, body.subType, body.durable)
-    opening = partial(_opened, connection, room, name, body)
-    (_, member), _ = await room.consumers.open(body.consumer_id, wanted, opening)
+    consumers = ConnectionConsumers.of(connection)
+    request = (str(name), body.subscription, body.subType, body.durable)
+    opening = partial(_open_consumer, connection, consumers, name, body)
+    (_, store_consumer), _ = await consumers.table.open(body.consumer_id, request, opening)
     connection.send("success", request_id=body.request_id)
-    if member.kind in ("exclusive", "failover"):
-        await member.tell_active()
+    if store_consumer.kind in ("exclusive", "failover"):
+        await store_consumer.tell_active()
 
 
-async def _opened(
-    connection: Connection, room: Room, name: TopicName, body: Proto
-) -> tuple[Wire, Member]:
+async def _open_consumer(
+    connection: Connection, consumers: ConnectionConsumers, name: TopicName, body: Proto
+) -> tuple[ClientConsumer, StoreConsumer]:
     """A new consumer, which delivers as soon as it has permits."""
-    client, most = connection.client, connection.service.limits.consumers
-    if len(room.consumers) > most:
-        raise too_many("consumers on this connection", most)
+    client, limit = connection.client, connection.service.limits.consumers
+    if len(consumers.table) > limit:
+        raise too_many_error("consumers on this connection", limit)
     creates = connection.service.options.creates_topics and body.force_topic_creation
-    topic = await client.run(partial(topics.in_use, name=name, creates=creates))
+    topic = await client.run(partial(topics.get_or_create_topic, name=name, creates=creates))
     await client.run(partial(schemas.check_reader, name=name.topic, body=body))
     if name.partition is None and topic.partitions > 1:
-        raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
+        raise NotAllowed(f"{name} has {topic.partitions} partitions: name one")
     partition = topics.check_partition(topic, name)
-    shown = -1 if name.partition is None else partition
-    wire = Wire(connection, body.consumer_id, partition, shown, room.dismiss)
-    wire.name = body.consumer_name or f"c{body.consumer_id}"
-    wire.metadata = {pair.key: pair.value for pair in body.metadata}
-    wire.since_ms = connection.service.store.store.clock.now().wall_ms
-    wire.split = room.splits.get(wire.number)
+    shown_partition = -1 if name.partition is None else partition
+    consumer = ClientConsumer(
+        connection, body.consumer_id, partition, shown_partition, consumers.dismiss
+    )
+    consumer.name = body.consumer_name or f"c{body.consumer_id}"
+    consumer.metadata = {pair.key: pair.value for pair in body.metadata}
+    consumer.since_ms = connection.service.store.store.clock.now().wall_ms
+    consumer.split = consumers.splits.get(consumer.number)
     pool, caller = connection.service.consumers, connection.caller
     key = _key(connection, topic, body)
-    async with room.members.joining.setdefault(key, asyncio.Lock()):
-        check_room()
+    async with consumers.store_consumers.joining.setdefault(key, asyncio.Lock()):
+        check_free_descriptors()
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:
-            member = await _joined(room, topic, wire, body, key)
-        except BaseException:  # cancelled, too: nobody else gives it back
+            store_consumer = await _join_store_consumer(consumers, topic, consumer, body, key)
+        except BaseException:  # also if cancelled: no other code gives it back
             pool.give(connection.holder)
             raise
-        wire.is_counted = True
-        member.begin(wire)
-    return wire, member
+        consumer.is_counted = True
+        store_consumer.begin(consumer)
+    return consumer, store_consumer
 
 
 def _key(connection: Connection, topic: Topic, body: Proto) -> Hashable:
-    """What the consumers of one client for the partitions of a topic have in common."""
+    """The properties that the consumers of one client share for all partitions of a topic."""
     return (
         topic.name,
         body.subscription,
@@ -273,22 +283,28 @@ def _key(connection: Connection, topic: Topic, body: Proto) -> Hashable:
     )
 
 
-async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto, key: Hashable) -> Member:
-    """The member that a new consumer gets its messages from."""
+async def _join_store_consumer(
+    consumers: ConnectionConsumers,
+    topic: Topic,
+    consumer: ClientConsumer,
+    body: Proto,
+    key: Hashable,
+) -> StoreConsumer:
+    """The store consumer that a new consumer gets its messages from."""
     if body.read_compacted and KINDS[body.subType] not in ("exclusive", "failover"):
         raise NotAllowed("only exclusive and failover consumers read compacted messages")
     if not body.durable:
-        return await _in_memory(room.connection, topic, wire, body)
+        return await _in_memory(consumers.connection, topic, consumer, body)
     kind = KINDS[body.subType]
-    member = room.members.free(key, wire)
-    if member is None:
-        member = await _durable(room.connection, topic, body, kind)
-        member.key = key
-        room.members.add(member)
-    return member
+    store_consumer = consumers.store_consumers.free(key, consumer)
+    if store_consumer is None:
+        store_consumer = await _durable(consumers.connection, topic, body, kind)
+        store_consumer.key = key
+        consumers.store_consumers.add(store_consumer)
+    return store_consumer
 
 
-async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> Member:
+async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> StoreConsumer:
     if _ranges_of(body):
         raise NotAllowed(
             "durable subscriptions split the hashes of keys evenly: no consumer chooses ranges",
@@ -307,37 +323,46 @@ async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str)
         name=f"{connection.peer} {body.consumer_name}"[:128].strip().replace(" ", "@"),
         priority=body.priority_level,
     )
-    return Member(handle, topic, body.subscription, kind, reads_compacted=body.read_compacted)
+    return StoreConsumer(
+        handle, topic, body.subscription, kind, reads_compacted=body.read_compacted
+    )
 
 
-async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Proto) -> Member:
-    """A subscription that is not durable: it starts where the client says, or was sent to."""
-    place, room = (topic.name, body.subscription, wire.partition), Room.of(connection)
+async def _in_memory(
+    connection: Connection, topic: Topic, consumer: ClientConsumer, body: Proto
+) -> StoreConsumer:
+    """A subscription that is not durable: it starts where the client, or its last SEEK, says."""
+    subscribed, consumers = (
+        (topic.name, body.subscription, consumer.partition),
+        ConnectionConsumers.of(connection),
+    )
     is_compacted = body.read_compacted
-    before, sought = room.sought.get(wire.number, (None, None))
-    if before != place:
+    previous, sought = consumers.sought.get(consumer.number, (None, None))
+    if previous != subscribed:
         sought = None
 
     def start(client: Client) -> tuple[Bound, Proto]:
         def look(view: View) -> tuple[Bound, Proto]:
-            found = find_topic(view, TopicName.parse(topic.name))
+            current = find_topic(view, TopicName.parse(topic.name))
             if sought is not None:
                 bound = sought
             elif body.HasField("start_message_id"):
-                bound = start_of(view, found, wire, body.start_message_id)
+                bound = start_of(view, current, consumer, body.start_message_id)
             else:
                 bound = START if body.initialPosition == 1 else END
             try:
-                mark = place_in(view, found, wire.partition, bound, compacted=is_compacted)
-            except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
+                mark = position_before(
+                    view, current, consumer.partition, bound, compacted=is_compacted
+                )
+            except MessageNotFound:  # it was trimmed: start at the oldest message left
                 bound = START
-                mark = resolve_bound(view, found, wire.partition, bound)
-            return bound, mark_id(view, found, wire, mark)
+                mark = resolve_bound(view, current, consumer.partition, bound)
+            return bound, mark_id(view, current, consumer, mark)
 
         return client.store.read(look)
 
-    bound, wire.mark = await connection.client.run(start)
-    full = f"{topic.name}/{wire.partition}"
+    bound, consumer.mark = await connection.client.run(start)
+    full = f"{topic.name}/{consumer.partition}"
     begin = partial(
         connection.client.consumer,
         full,
@@ -349,14 +374,16 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
         handle = await begin(start=bound)
     except MessageNotFound:  # it was trimmed meanwhile
         handle = await begin(start=START)
-    room.sought.pop(wire.number, None)
+    consumers.sought.pop(consumer.number, None)
     ranges = _ranges_of(body)
-    return Member(
+    return StoreConsumer(
         handle, topic, body.subscription, "exclusive", ranges, reads_compacted=is_compacted
     )
 
 
-def place_in(view: View, topic: Topic, partition: int, bound: Bound, *, compacted: bool) -> Mark:
+def position_before(
+    view: View, topic: Topic, partition: int, bound: Bound, *, compacted: bool
+) -> Mark:
     """The position before a bound, for a reader of the log or of the compacted messages.
 
     raises: MessageNotFound
@@ -367,64 +394,66 @@ def place_in(view: View, topic: Topic, partition: int, bound: Bound, *, compacte
 
 
 def _ranges_of(body: Proto) -> list[range]:
-    """The slots of keys that a consumer wants for itself; none: it takes what it gets.
+    """The slots of keys that a consumer wants for itself; empty: it takes those that it gets.
 
     raises: InvalidArgument
     """
     if body.keySharedMeta.keySharedMode != STICKY:
         return []
-    found = [range(one.start, one.end + 1) for one in body.keySharedMeta.hashRanges]
-    if not all(0 <= one.start < one.stop <= SLOTS for one in found):
+    ranges = [
+        range(requested.start, requested.end + 1) for requested in body.keySharedMeta.hashRanges
+    ]
+    if not all(0 <= requested.start < requested.stop <= SLOTS for requested in ranges):
         raise InvalidArgument(f"a range of hashes is not within 0 to {SLOTS - 1}")
-    return found
+    return ranges
 
 
-def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
-    """Where a reader starts that names a message; clients may not want the message itself."""
-    if ids.is_start(given):
+def start_of(view: View, topic: Topic, consumer: ClientConsumer, message_id: Proto) -> Bound:
+    """Where a reader starts that names a message; clients may skip the message itself."""
+    if ids.is_start(message_id):
         return START
-    if ids.is_end(given):
+    if ids.is_end(message_id):
         return END
-    number = number_of(topic, wire.partition)
-    found = None
-    if ids.partition_of(view, given) == number:
-        found = ids.place_of(view, number, given)
-    if found is None:
-        entry, index = ids.parts_of(given)
-        return Bound("id", MessageId(given.ledgerId, entry, index))
-    if found.span.size > 1 and given.entryId != found.span.wire_entry:
-        _split(wire, found.span)
-    return Bound("id", found.span.id(found.start))
+    number = number_of(topic, consumer.partition)
+    target = None
+    if ids.partition_of(view, message_id) == number:
+        target = ids.target_of(view, number, message_id)
+    if target is None:
+        entry, index = ids.parts_of(message_id)
+        return Bound("id", MessageId(message_id.ledgerId, entry, index))
+    if target.span.size > 1 and message_id.entryId != target.span.wire_entry:
+        _split(consumer, target.span)
+    return Bound("id", target.span.id(target.start))
 
 
-def _split(wire: Wire, span: Span) -> None:
+def _split(consumer: ClientConsumer, span: BatchSpan) -> None:
     """Remember a batch that a consumer gets message by message, also after it subscribes again.
 
-    The client begins at a message of the batch, by the id that this message has alone. That id is
-    greater than the batch's, so the client would leave out the batch, and take it for read.
+    The client starts at a message of the batch, by the id of this message alone. That id is greater
+    than the batch's, so the client would skip the batch as already read.
     """
-    splits = Room.of(wire.connection).splits
-    while len(splits) >= wire.connection.service.limits.consumers:
+    splits = ConnectionConsumers.of(consumer.connection).splits
+    while len(splits) >= consumer.connection.service.limits.consumers:
         del splits[next(iter(splits))]
-    wire.split = splits[wire.number] = span
+    consumer.split = splits[consumer.number] = span
 
 
-def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """FLOW: the consumer takes more messages."""
-    found = Room.of(connection).consumers.get(body.consumer_id)
-    if found is not None:
-        found[1].flow(found[0], body.messagePermits)
+def flow(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """FLOW: the consumer accepts more messages."""
+    pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
+    if pair is not None:
+        pair[1].flow(pair[0], body.messagePermits)
 
 
 # --- what becomes of messages --------------------------------------------------------------------
 
 
 def acknowledge(
-    connection: Connection, body: Proto, rest: memoryview
+    connection: Connection, body: Proto, trailer: memoryview
 ) -> Coroutine[Any, Any, None] | None:
-    """ACK: queue it; it is answered, if the client wants that, when the store has it.
+    """ACK: queue it; the answer, if the client wants one, follows when the store has it.
 
-    Returns what is to be done before the next command, if it names many ids.
+    Returns the work to do before the next command, if it names many ids.
     """
     number = body.request_id if body.HasField("request_id") else None
     txn = None
@@ -444,185 +473,198 @@ def acknowledge(
             message=None if error is None else text_of(error),
         )
 
-    found = Room.of(connection).consumers.get(body.consumer_id)
-    if found is None:
-        answer(Room.of(connection).consumers.unknown(body.consumer_id))
+    pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
+    if pair is None:
+        answer(ConnectionConsumers.of(connection).table.unknown(body.consumer_id))
         return None
-    wire, member = found
-    ack = Ack(wire, [], [], body.ack_type == 1, txn, answer, [])
-    work = len(wire.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
+    consumer, store_consumer = pair
+    ack = AckRequest(consumer, [], [], body.ack_type == 1, txn, answer, [])
+    work = len(consumer.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
     if work > TURN:
-        return _acknowledge_many(connection, body, member, ack)
+        return _acknowledge_many(connection, body, store_consumer, ack)
     connection.spend(work)
-    _take(ack, body.message_id)
-    member.relieve(wire)
-    member.acknowledge(ack)
+    _resolve_held(ack, body.message_id)
+    store_consumer.relieve(consumer)
+    store_consumer.acknowledge(ack)
     return None
 
 
-async def _acknowledge_many(connection: Connection, body: Proto, member: Member, ack: Ack) -> None:
-    """Acknowledge many ids, a turn of the event loop for some of them each."""
-    number, ids_left, room = body.consumer_id, iter(body.message_id), Room.of(connection)
-    while some := list(islice(ids_left, 1 if ack.is_cumulative else TURN * IDS)):
+async def _acknowledge_many(
+    connection: Connection, body: Proto, store_consumer: StoreConsumer, ack: AckRequest
+) -> None:
+    """Acknowledge many ids, with other work of the event loop in between."""
+    number, ids_left, consumers = (
+        body.consumer_id,
+        iter(body.message_id),
+        ConnectionConsumers.of(connection),
+    )
+    while chunk := list(islice(ids_left, 1 if ack.is_cumulative else TURN * IDS)):
         await asyncio.sleep(0)
-        if room.consumers.get(number) != (ack.wire, member):
-            ack.end(room.consumers.unknown(number))
+        if consumers.table.get(number) != (ack.consumer, store_consumer):
+            ack.end(consumers.table.unknown(number))
             return
-        _take(ack, some)
-    member.relieve(ack.wire)
-    member.acknowledge(ack)
+        _resolve_held(ack, chunk)
+    store_consumer.relieve(ack.consumer)
+    store_consumer.acknowledge(ack)
 
 
-def _take(ack: Ack, given: Iterable[Proto]) -> None:
-    """Take what ids stand for from what the consumer has."""
-    for one in given:
+def _resolve_held(ack: AckRequest, message_ids: Iterable[Proto]) -> None:
+    """Remove the messages with these ids from the consumer's unacknowledged ones."""
+    for message_id in message_ids:
         if ack.is_cumulative:
-            taken_up_to(ack.wire, one)
-        mine = None if ack.is_cumulative else taken(ack, one)
-        if mine is None:
-            ack.unknown.append(one)
+            forget_up_to(ack.consumer, message_id)
+        runs = None if ack.is_cumulative else take_acknowledged(ack, message_id)
+        if runs is None:
+            ack.unknown.append(message_id)
         else:
-            ack.runs.extend(mine)
+            ack.runs.extend(runs)
 
 
-async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all that the consumer has, or what is named."""
-    found = Room.of(connection).consumers.get(body.consumer_id)
-    if found is None:
+async def redeliver(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all messages that the consumer has, or the named ones."""
+    pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
+    if pair is None:
         return
-    wire, member = found
+    consumer, store_consumer = pair
     if body.HasField("consumer_epoch"):
-        wire.epoch = max(wire.epoch, body.consumer_epoch)
-    await member.redeliver(wire, list(body.message_ids))
+        consumer.epoch = max(consumer.epoch, body.consumer_epoch)
+    await store_consumer.redeliver(consumer, list(body.message_ids))
 
 
-async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SEEK: move the subscription; as in Pulsar its consumer is closed then, and comes again.
+async def seek(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """SEEK: move the subscription. As in Pulsar the server then closes its consumer, which
+    subscribes again.
 
-    Clients send acknowledgements some time later, so one may come behind SEEK that is of before it:
-    it would move the subscription on again, and is not made.
+    Clients delay acknowledgements, so one may arrive after SEEK for a message before it. It would
+    move the subscription on again, so the server ignores it.
     """
-    room = Room.of(connection)
-    await room.consumers.try_close(body.consumer_id, partial(_sought, room, body))
-    # in this order clients know, when they come again, that it is because of the seek
+    consumers = ConnectionConsumers.of(connection)
+    await consumers.table.try_close(body.consumer_id, partial(_move_subscription, consumers, body))
+    # in this order clients that subscribe again know that the seek is the reason
     connection.send("close_consumer", consumer_id=body.consumer_id, request_id=NO_REQUEST)
     connection.send("success", request_id=body.request_id)
 
 
-async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> None:
+async def _move_subscription(
+    consumers: ConnectionConsumers, body: Proto, pair: tuple[ClientConsumer, StoreConsumer]
+) -> None:
     """Move the subscription of a consumer, and close the consumer."""
-    wire, member = consumer
+    consumer, store_consumer = pair
 
     def where(view: View) -> Bound:
         if body.HasField("message_publish_time"):
             time_ms = body.message_publish_time
             return Bound("time", time_ms) if time_ms <= INT64_MAX else START  # before 1970
-        return start_of(view, member.topic, wire, body.message_id)
+        return start_of(view, store_consumer.topic, consumer, body.message_id)
 
     def _act(session: Session) -> Bound:
         bound = session.store.read(where)
-        if member.durable is not None:
-            member.durable.seek_partition(bound, wire.partition)
+        if store_consumer.durable is not None:
+            store_consumer.durable.seek_partition(bound, consumer.partition)
         return bound
 
-    permits, wire.permits = wire.permits, 0  # it gets nothing, though others of it go on
-    await member.acknowledged()
-    await member.stop()
+    # this consumer gets nothing, while other partitions go on
+    permits, consumer.permits = consumer.permits, 0
+    await store_consumer.acknowledged()
+    await store_consumer.stop()
     try:
-        bound = await run(member, _act)
-    except Exception:  # refused, or a bug: the consumer is still open, and goes on
-        wire.permits = permits
-        member.begin(wire)
+        bound = await run(store_consumer, _act)
+    except Exception:  # refused, or a bug: the consumer is still open, and continues
+        consumer.permits = permits
+        store_consumer.begin(consumer)
         raise
-    if member.durable is None:
-        while len(room.sought) >= room.connection.service.limits.consumers:
-            del room.sought[next(iter(room.sought))]
-        place = (member.topic.name, member.subscription, wire.partition)
-        room.sought[wire.number] = (place, bound)
-    wire.forget()
-    with suppress(TxlogError):  # what it has comes again when its leases end
-        await room.leave((wire, member))
-    if member.wires:
-        member.begin(next(iter(member.wires.values())))
+    if store_consumer.durable is None:
+        while len(consumers.sought) >= consumers.connection.service.limits.consumers:
+            del consumers.sought[next(iter(consumers.sought))]
+        subscribed = (store_consumer.topic.name, store_consumer.subscription, consumer.partition)
+        consumers.sought[consumer.number] = (subscribed, bound)
+    consumer.forget()
+    with suppress(TxlogError):  # its messages are delivered again when their leases end
+        await consumers.leave((consumer, store_consumer))
+    if store_consumer.consumers:
+        store_consumer.begin(next(iter(store_consumer.consumers.values())))
 
 
-async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then.
+async def unsubscribe(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """UNSUBSCRIBE: delete the subscription, also for its other partitions.
 
-    A client unsubscribes from each partition. Once the first has deleted the subscription, the
-    server closes the consumers of the others, perhaps before their UNSUBSCRIBE comes: that is done.
+    A client unsubscribes from each partition. Once the first command has deleted the subscription,
+    the server closes the consumers of the others, perhaps before their UNSUBSCRIBE arrives; these
+    then succeed.
     """
-    room, number = Room.of(connection), body.consumer_id
+    consumers, number = ConnectionConsumers.of(connection), body.consumer_id
     try:
-        await room.consumers.try_close(number, partial(_unsubscribed, room))
+        await consumers.table.try_close(number, partial(_delete_subscription, consumers))
     except NotFound:
-        wanted = room.consumers.wanted_before(number)
-        if wanted is None or not await connection.client.run(partial(_is_deleted, wanted)):
+        request = consumers.table.wanted_by_client(number)
+        if request is None or not await connection.client.run(partial(_is_deleted, request)):
             raise
     connection.send("success", request_id=body.request_id)
 
 
-def _is_deleted(wanted: Any, client: Client) -> bool:
-    """Whether the subscription is gone that a consumer had; wanted: as in `subscribe`."""
-    name, subscription, *_ = wanted
+def _is_deleted(request: Any, client: Client) -> bool:
+    """Whether a consumer's subscription was deleted; request: as in `subscribe`."""
+    name, subscription, *_ = request
     try:
-        topic = topics.found(client, topics.name_of(name))
+        topic = topics.get_topic(client, topics.name_of(name))
         client.store.read(lambda view: find_subscription(view, topic, subscription))
     except NotFound:
         return True
     return False
 
 
-async def _unsubscribed(room: Room, consumer: tuple[Wire, Member]) -> None:
+async def _delete_subscription(
+    consumers: ConnectionConsumers, pair: tuple[ClientConsumer, StoreConsumer]
+) -> None:
     """Delete the subscription of a consumer."""
-    wire, member = consumer
-    await member.acknowledged()
-    await member.stop()
+    consumer, store_consumer = pair
+    await store_consumer.acknowledged()
+    await store_consumer.stop()
     try:
-        await run(member, lambda session: session.unsubscribe())
+        await run(store_consumer, lambda session: session.unsubscribe())
     except SubscriptionNotFound:
         pass
     except TxlogError as error:
-        if error.code != 402:  # another consumer of the same client did it
-            member.begin(wire)
+        if error.code != 402:  # another consumer of the same client has deleted it
+            store_consumer.begin(consumer)
             raise
-    room.uncount(wire)
-    member.wires.pop(wire.partition, None)
-    room.members.forget(member)
+    consumers.uncount(consumer)
+    store_consumer.consumers.pop(consumer.partition, None)
+    consumers.store_consumers.forget(store_consumer)
 
 
-async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CLOSE_CONSUMER: what it has goes back; one that was closed here is closed."""
-    room, number = Room.of(connection), body.consumer_id
-    room.sought.pop(number, None)
-    room.splits.pop(number, None)
-    is_closed = await room.consumers.close(number, room.leave)
-    if not is_closed and not room.consumers.dismissed(number):
-        raise room.consumers.unknown(number)
+async def close_consumer(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """CLOSE_CONSUMER: its messages go back; also succeeds if the server had closed it."""
+    consumers, number = ConnectionConsumers.of(connection), body.consumer_id
+    consumers.sought.pop(number, None)
+    consumers.splits.pop(number, None)
+    is_closed = await consumers.table.close(number, consumers.leave)
+    if not is_closed and not consumers.table.dismissed(number):
+        raise consumers.table.unknown(number)
     connection.send("success", request_id=body.request_id)
 
 
 # --- questions -----------------------------------------------------------------------------------
 
 
-async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none.
+async def last_id_of(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if it has none.
 
-    The position up to which all is done comes with it: after a seek to a time clients have nothing
-    else to know by whether there is more.
+    The answer includes the mark-delete position: after a seek to a time, clients cannot tell
+    otherwise whether there are more messages.
     """
-    wire, member = Room.of(connection).consumers.find(body.consumer_id)
+    consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 
     def _look(view: View) -> tuple[Proto, Proto | None]:
-        topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
-        number = number_of(topic, wire.partition)
-        if member.durable is not None:
-            cursor = view.cursor(member.durable.subscription_number, number)
-            mark = mark_id(view, topic, wire, cursor.mark_delete)
-        last = (last_compacted if member.reads_compacted else last_message)(view, number)
-        return last_id(view, topic, wire, last), mark
+        topic, mark = find_topic(view, TopicName.parse(store_consumer.topic.name)), consumer.mark
+        number = number_of(topic, consumer.partition)
+        if store_consumer.durable is not None:
+            cursor = view.cursor(store_consumer.durable.subscription_number, number)
+            mark = mark_id(view, topic, consumer, cursor.mark_delete)
+        last = (last_compacted if store_consumer.reads_compacted else last_message)(view, number)
+        return last_id(view, topic, consumer, last), mark
 
-    last, mark = await run(member, lambda session: session.store.read(_look))
+    last, mark = await run(store_consumer, lambda session: session.store.read(_look))
     connection.send(
         "getLastMessageIdResponse",
         request_id=body.request_id,
@@ -631,23 +673,25 @@ async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> N
     )
 
 
-async def stats(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CONSUMER_STATS: what is known of a consumer."""
-    wire, member = Room.of(connection).consumers.find(body.consumer_id)
+async def stats(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """CONSUMER_STATS: the figures of a consumer."""
+    consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 
     def backlog(client: Client) -> int:
-        rows = client.subscriptions(member.topic.name)
-        return sum(row["backlog"] for row in rows if row["subscription"] == member.subscription)
+        rows = client.subscriptions(store_consumer.topic.name)
+        return sum(
+            row["backlog"] for row in rows if row["subscription"] == store_consumer.subscription
+        )
 
     count = await connection.client.run(backlog)
     connection.send(
         "consumerStatsResponse",
         request_id=body.request_id,
-        consumerName=wire.name,
-        availablePermits=max(0, wire.permits),
-        unackedMessages=wire.unacked,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=consumer.unacked,
         address=connection.peer,
-        type=member.kind.replace("-", "_").title(),
+        type=store_consumer.kind.replace("-", "_").title(),
         msgBacklog=count,
     )
 

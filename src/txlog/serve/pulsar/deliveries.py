@@ -1,8 +1,8 @@
-"""Owns deliveries: received rows as messages to a consumer, batches as they were sent.
+"""Owns deliveries: received rows as messages to a consumer, in the batches that producers sent.
 
-A batch of which everything is there goes out as a batch, with the ids of its receipt. Of one that
-another consumer has a part of, or that was acknowledged in part, each message goes alone. So does
-each message to a client that acknowledges in transactions and cannot name a message in a batch.
+A complete batch goes out as a batch, with the ids of its receipt. If another consumer has a part of
+the batch, or a part was acknowledged, each message goes out alone. This also applies to every batch
+for a client that acknowledges in transactions and cannot name a message in a batch.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from txlog.engine.door.catalog import Topic, declared_of, number_of
 from txlog.engine.door.reading import find_marker
 from txlog.engine.door.sending import ORDERING_KEY, ordering_key_in
 from txlog.engine.door.store import View
-from txlog.serve.pulsar.batches import Rows
-from txlog.serve.pulsar.ids import Span, in_txn, spans
+from txlog.serve.pulsar.batches import ReceivedRows
+from txlog.serve.pulsar.ids import BatchSpan, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
 
-SLOTS: Final = 1 << 16  # of hashes of keys
+SLOTS: Final = 1 << 16  # number of hashes of keys
 _MASK: Final = (1 << 32) - 1
 _WORD: Final = Struct("<I")
-_NO_KEY: Final = b"NONE_KEY"  # as Pulsar hashes what has none
-CHUNK_ROOM_BYTES: Final = 64 << 10  # beside a chunk, for what goes with it
+_NO_KEY: Final = b"NONE_KEY"  # the key by which Pulsar hashes messages without one
+CHUNK_ROOM_BYTES: Final = 64 << 10  # besides a chunk, for its metadata
 
 
 class Delivery(NamedTuple):
-    """Messages that go out together: `size` of a batch from `at` on, or one alone.
+    """Messages that go out together: `size` messages of a batch from `at` on, or one alone.
 
-    heads: (metadata, payload) of each frame: one, or a chunk each of a large message
-    inner: messages of an encrypted batch, which is one row; 0: it is none
+    heads: (metadata, payload) of each frame: one, or one for each chunk of a large message
+    inner: messages of an encrypted batch, which is one row; 0: not an encrypted batch
     """
 
     partition: int
-    span: Span
+    span: BatchSpan
     at: int
     size: int
     is_alone: bool
@@ -51,10 +51,10 @@ class Delivery(NamedTuple):
         return self.span.wire_entry + (self.at + 1 if self.is_alone else 0)
 
 
-class Piece(NamedTuple):
-    """Rows of a table that are messages of one batch: row is that of the first."""
+class BatchPiece(NamedTuple):
+    """Rows of a table that are messages of one batch: `row` is the first."""
 
-    span: Span
+    span: BatchSpan
     at: int
     size: int
     row: int
@@ -62,10 +62,10 @@ class Piece(NamedTuple):
 
 
 def reads_empty(version: str) -> bool:
-    """Whether a client takes a message of no bytes, or of none, that is in no batch.
+    """Whether a client accepts an empty message without a batch.
 
-    Go's discards it as corrupted and acknowledges it, unless it has properties; of a client that is
-    not known to take it we expect the same. In a batch of one every client takes it.
+    Go's client discards it as corrupted and acknowledges it, unless it has properties. We assume
+    the same of unknown clients. Every client accepts an empty message in a batch of one.
 
     version: of the client, as it says
     """
@@ -75,20 +75,20 @@ def reads_empty(version: str) -> bool:
 def names_in_batch(version: str) -> bool:
     """Whether a client can acknowledge one message of a batch in a transaction.
 
-    Go's acknowledges a batch as a whole, in the transaction of the last message of it that its
-    application acknowledges. If an earlier transaction was aborted, the batch takes the messages of
-    that one with it. If an earlier one was committed and the client is killed before the last
-    message, its messages come again.
+    Go's client acknowledges a whole batch, in the transaction of the last message that its
+    application acknowledges. If an earlier transaction was aborted, the batch includes the messages
+    of that transaction. If an earlier one was committed and the client is killed before the last
+    message, its messages are delivered again.
 
     version: of the client, as it says
     """
     return not version.startswith("Pulsar-Go")
 
 
-class Gap(NamedTuple):
-    """What a batch lacks at its end: so many rows of a partition, from this entry on.
+class BatchGap(NamedTuple):
+    """The missing end of a batch: `rows` rows of a partition, from this entry on.
 
-    inner: of a batch of a transaction, the first index that is lacking; else None
+    inner: for a batch of a transaction, the first missing index; else None
     """
 
     partition: int
@@ -98,7 +98,7 @@ class Gap(NamedTuple):
     rows: int
 
     def mask(self, table: pa.Table) -> pa.Array:
-        """Which rows of a table belong to it."""
+        """For each row of a table whether it is in the gap."""
         name, first = ("entry", self.entry) if self.inner is None else ("index", self.inner)
         column = table.column(name)
         bounds = [
@@ -114,24 +114,27 @@ class Gap(NamedTuple):
         return pc.fill_null(mask, False)
 
 
-def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Gap]:
-    """What the last batch of each partition of a table lacks.
+def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[BatchGap]:
+    """The missing end of the last batch of each partition of a table.
 
-    by_key: other consumers may get the messages of other keys: no batch of several is completed
+    by_key: other consumers may get the messages of other keys: only batches of a single key have a
+            gap
     """
-    found = []
+    listed = []
     column = table.column("partition")
     for partition in pc.unique(column).to_pylist():
         rows = table.filter(pc.equal(column, partition))
         last = rows.slice(rows.num_rows - 1)
         gap = _gap(view, number_of(topic, partition), partition, last, by_key=by_key)
         if gap is not None:
-            found.append(gap)
-    return found
+            listed.append(gap)
+    return listed
 
 
-def _gap(view: View, number: int, partition: int, last: pa.Table, *, by_key: bool) -> Gap | None:
-    """What the batch of a row, the last one of its partition, lacks."""
+def _gap(
+    view: View, number: int, partition: int, last: pa.Table, *, by_key: bool
+) -> BatchGap | None:
+    """The missing end of the batch of a row, the last one of its partition."""
     [ledger], [entry], [index], [key] = (
         last.column(name).to_pylist() for name in ("ledger", "entry", "index", "key")
     )
@@ -143,12 +146,12 @@ def _gap(view: View, number: int, partition: int, last: pa.Table, *, by_key: boo
             return None
         piece = in_txn(ledger, entry, marker.count, index)
         rows = piece.inner + piece.size - 1 - index
-        return Gap(partition, ledger, entry, index + 1, rows) if rows > 0 else None
+        return BatchGap(partition, ledger, entry, index + 1, rows) if rows > 0 else None
     batches = spans(view, number, ledger, entry, entry)
     rows = batches[0].entry + batches[0].size - 1 - entry if batches else 0
     if rows <= 0 or (by_key and not _has_key(view, ledger, entry + 1, key)):
         return None
-    return Gap(partition, ledger, entry + 1, None, rows)
+    return BatchGap(partition, ledger, entry + 1, None, rows)
 
 
 def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
@@ -157,7 +160,7 @@ def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
     return any(table.column("key").to_pylist() == [key] for table in tables)
 
 
-def planned(
+def plan_deliveries(
     view: View,
     topic: Topic,
     table: pa.Table,
@@ -165,13 +168,13 @@ def planned(
     *,
     reads_empty: bool,
     is_split: bool = False,
-    splits: Set[Span | None] = frozenset(),
+    splits: Set[BatchSpan | None] = frozenset(),
 ) -> list[Delivery]:
-    """What goes out of received rows, in their order.
+    """The deliveries of received rows, in order.
 
-    reads_empty: as of `reads_empty`, of the client that gets them
-    is_split:    each message of a batch goes alone
-    splits:      batches of which that holds anyway
+    reads_empty: as of `reads_empty`, for the client that gets them
+    is_split:    each message of a batch goes out alone
+    splits:      batches whose messages go out alone in any case
     """
     out: list[Delivery] = []
     table = table.filter(table.column("ledger").is_valid())
@@ -185,7 +188,7 @@ def planned(
         rows = table
         if len(partitions) > 1:
             rows = table.filter(pc.equal(table.column("partition"), partition))
-        columns = Rows(rows, version)
+        columns = ReceivedRows(rows, version)
         for whole in _pieces(view, number_of(topic, partition), columns):
             pieces = _split(whole) if is_split or whole.span in splits else (whole,)
             for piece in pieces:
@@ -193,7 +196,7 @@ def planned(
     return out
 
 
-def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
+def _pieces(view: View, number: int, rows: ReceivedRows) -> Iterator[BatchPiece]:
     """Rows by their batches."""
     at = 0
     while at < rows.count:
@@ -205,7 +208,8 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
                 stop += 1
             marker = find_marker(view.buffer(number), ledger, entry)
             row = at
-            if marker is None:  # its ledger was trimmed: these are compacted, each alone
+            # its ledger was trimmed: only compacted messages are left, each alone
+            if marker is None:
                 yield from _compacted(ledger, entry, inner, at, stop)
                 row = stop
             while row < stop:
@@ -225,49 +229,49 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
         at = stop
 
 
-def _compacted(ledger: int, entry: int, inner: int, row: int, stop: int) -> Iterator[Piece]:
-    """Rows of a transaction of which nobody knows any more how many messages it had."""
+def _compacted(ledger: int, entry: int, inner: int, row: int, stop: int) -> Iterator[BatchPiece]:
+    """Rows of a transaction whose number of messages is no longer known."""
     for index in range(inner, inner + stop - row):
         span = in_txn(ledger, entry, index, index)
-        yield Piece(span, index - span.inner, 1, row + index - inner, True)
+        yield BatchPiece(span, index - span.inner, 1, row + index - inner, True)
 
 
-def _continues(rows: Rows, at: int, row: int) -> bool:
-    """True if a row is there, of the same ledger and kind, and follows the one before."""
+def _continues(rows: ReceivedRows, at: int, row: int) -> bool:
+    """Whether a row exists, has the same ledger and kind, and follows the one before."""
     if row >= rows.count or rows.ledgers[row] != rows.ledgers[at]:
         return False
     if rows.indexes is None:
         return True
-    before, here = rows.indexes[row - 1], rows.indexes[row]
-    if before is None or here is None:
-        return before is here
-    return bool(here == before + 1)
+    previous, here = rows.indexes[row - 1], rows.indexes[row]
+    if previous is None or here is None:
+        return previous is here
+    return bool(here == previous + 1)
 
 
-def _of_span(span: Span, at: int, row: int, size: int) -> Iterator[Piece]:
-    """Messages at..at+size-1 of a batch: as one piece if that is all of it."""
-    piece = Piece(span, at, size, row, False)
+def _of_span(span: BatchSpan, at: int, row: int, size: int) -> Iterator[BatchPiece]:
+    """Messages at..at+size-1 of a batch: as one piece if they are the whole batch."""
+    piece = BatchPiece(span, at, size, row, False)
     if size == span.size:
         yield piece
     else:
         yield from _split(piece)
 
 
-def _split(piece: Piece) -> Iterator[Piece]:
-    """The messages of a piece, each alone; what is all of its batch keeps the batch's id."""
+def _split(piece: BatchPiece) -> Iterator[BatchPiece]:
+    """The messages of a piece, each alone; a whole batch of one keeps the batch's id."""
     span, at, size, row, _ = piece
     if span.size == 1:
         yield piece
         return
     for step in range(size):
-        yield Piece(span, at + step, 1, row + step, True)
+        yield BatchPiece(span, at + step, 1, row + step, True)
 
 
 # --- ranges of hashes ----------------------------------------------------------------------------
 
 
 def hash_of_key(key: bytes) -> int:
-    """The slot of a key as Pulsar has it: MurmurHash3 of 32 bits without its sign, mod 65,536.
+    """The slot of a key as in Pulsar: MurmurHash3 of 32 bits without its sign, mod 65,536.
 
     Source: https://github.com/aappleby/smhasher/wiki/MurmurHash3
     """
@@ -289,30 +293,33 @@ def _rotated(word: int, count: int) -> int:
 
 
 def is_within(rows: pa.Table, ranges: Sequence[range]) -> pa.BooleanArray:
-    """For each row whether the slot of its key is in a range; no key is the key NONE_KEY."""
+    """For each row whether the slot of its key is in a range; no key counts as NONE_KEY."""
     keys = pc.fill_null(rows.column("key"), _NO_KEY)
     properties = rows.column("properties").combine_chunks()
     if properties.null_count < len(properties):
         ordering = pc.map_lookup(properties, ORDERING_KEY, "last").to_pylist()
-        given = [None if text is None else ordering_key_in(text) for text in ordering]
-        keys = pc.coalesce(pa.array(given, pa.binary()), keys)
+        ordering_keys = [None if text is None else ordering_key_in(text) for text in ordering]
+        keys = pc.coalesce(pa.array(ordering_keys, pa.binary()), keys)
     encoded = pc.dictionary_encode(keys)
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     slots = [hash_of_key(key) for key in encoded.dictionary.to_pylist()]
-    is_in = pa.array([any(slot in one for one in ranges) for slot in slots], pa.bool_())
+    is_in = pa.array(
+        [any(slot in slots_of_range for slots_of_range in ranges) for slot in slots], pa.bool_()
+    )
     return is_in.take(encoded.indices)
 
 
 def _delivered(
-    rows: Rows, partition: int, piece: Piece, bytes_max: int, *, reads_empty: bool
+    rows: ReceivedRows, partition: int, piece: BatchPiece, bytes_max: int, *, reads_empty: bool
 ) -> Iterator[Delivery]:
-    """A piece as what goes out; a batch that would be too large, message for message."""
+    """The deliveries of a piece; a batch that would be too large goes out message by message."""
     span, at, size, row, is_alone = piece
     counts = [0] * size
     if rows.redelivered is not None:
         counts = [count or 0 for count in rows.redelivered[row : row + size]]
     is_batch = not is_alone and (size > 1 or span.inner > 0)
-    # A frame has one count. With the count of another, a message became a dead letter too early.
+    # A frame has one redelivery count. If messages shared it, one could become a dead letter too
+    # early.
     is_even = min(counts) == max(counts)
     if is_batch and is_even and not (span.inner and rows.has_encrypted(row, size)):
         head, payload = rows.batch(row, size)
@@ -325,17 +332,17 @@ def _delivered(
         is_one = span.size == 1 and not is_batch and rows.is_batch_of_one(here)
         is_unread = not (reads_empty or rows.values[here] or rows.has_encrypted(here, 1))
         heads, inner = _heads(rows, here, bytes_max, in_batch=is_one or is_unread)
-        # one that is all of its span keeps the id of its receipt, as a message in chunks
+        # a message that is its whole span keeps the id of its receipt, as a chunked message does
         alone = is_alone or size > 1
         yield Delivery(partition, span, at + step, 1, alone, counts[step], heads, inner)
 
 
 def _heads(
-    rows: Rows, row: int, bytes_max: int, *, in_batch: bool
+    rows: ReceivedRows, row: int, bytes_max: int, *, in_batch: bool
 ) -> tuple[list[tuple[bytes, bytes]], int]:
-    """The frames of one row, and how many messages it has if only its client can tell them apart.
+    """The frames of one row, and its number of messages if it is an encrypted batch.
 
-    in_batch: as a batch of one, if it is not too large for that
+    in_batch: as a batch of one, unless it is too large for that
     """
     if in_batch:
         head, payload = rows.batch(row, 1)
@@ -347,7 +354,7 @@ def _heads(
 
 
 def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
-    """A message as a frame, or as chunks where it is too large for one."""
+    """A message as one frame, or as chunks if it is too large for one."""
     most = bytes_max - CHUNK_ROOM_BYTES
     if len(payload) <= bytes_max:
         yield head.SerializeToString(), payload
@@ -355,7 +362,7 @@ def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes
     head.uuid = f"{head.producer_name}-{head.sequence_id}"
     head.num_chunks_from_msg = -(-len(payload) // most)
     head.total_chunk_msg_size = len(payload)
-    head.uncompressed_size = len(payload)  # without it Go gives its user the last chunk alone
+    head.uncompressed_size = len(payload)  # without it Go's client returns the last chunk alone
     for number in range(head.num_chunks_from_msg):
         head.chunk_id = number
         yield head.SerializeToString(), payload[number * most : (number + 1) * most]

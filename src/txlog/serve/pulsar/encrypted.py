@@ -1,13 +1,13 @@
-"""Owns messages that a client has encrypted end to end: how a row keeps one, and gives it back.
+"""Owns messages that a client encrypted end to end: how a row stores one, and how the server sends
+it.
 
-The server cannot read such a SEND, so it stores the payload as it came, compressed or not, as one
-row. A batch is one row, too: only its client knows what is in it. What the receiver needs beside
-the payload (keys, algorithm, compression, how many messages) is the property ENCRYPTED, as the
-bytes of a MessageMetadata in base64. Whoever reads the row by another door finds a value that is
-not theirs to read, and this property.
+The server cannot read such a SEND. It stores the payload as it came, compressed or not, as one row.
+A batch is one row, too: only its client can split it. The receiver also needs the keys, algorithm,
+compression and the number of messages. They are the property ENCRYPTED: the bytes of a
+MessageMetadata in base64. Other readers of the row get an unreadable value, and this property.
 
-Acknowledgements of some messages of such a batch are kept in memory, and reach the store with the
-last one: after a restart the whole batch comes again, as its client sent it.
+Acknowledgements of single messages in such a batch are kept in memory. They reach the store with
+the last one: after a restart the consumer gets the whole batch again, as its client sent it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ENCRYPTED: Final = "pulsar.encrypted"
-COUNT_MAX: Final = 10_000  # messages of a batch
-# Of the metadata; key, properties and times are columns of the row.
+COUNT_MAX: Final = 10_000  # messages in a batch
+# Fields of the metadata to store; key, properties and times are columns of the row.
 _KEPT: Final = (
     "sequence_id",
     "compression",
@@ -40,7 +40,7 @@ _KEPT: Final = (
 
 
 def property_of(head: Proto) -> tuple[str, str]:
-    """The property that keeps what the metadata of an encrypted SEND says of its payload.
+    """The property that stores the metadata of an encrypted SEND.
 
     raises: InvalidMessage
     """
@@ -48,16 +48,16 @@ def property_of(head: Proto) -> tuple[str, str]:
         raise InvalidMessage(
             f"an encrypted batch of {head.num_messages_in_batch} messages, the most is {COUNT_MAX}"
         )
-    kept = MessageMetadata()
-    kept.encryption_keys.MergeFrom(head.encryption_keys)
+    stored = MessageMetadata()
+    stored.encryption_keys.MergeFrom(head.encryption_keys)
     for name in _KEPT:
         if head.HasField(name):
-            setattr(kept, name, getattr(head, name))
-    return ENCRYPTED, b64encode(kept.SerializePartialToString()).decode()
+            setattr(stored, name, getattr(head, name))
+    return ENCRYPTED, b64encode(stored.SerializePartialToString()).decode()
 
 
 def kept_in(properties: Iterable[tuple[str, str]] | None) -> Proto | None:
-    """The metadata that the properties of a row keep; None: it is not encrypted."""
+    """The metadata that the properties of a row store; None: it is not encrypted."""
     for name, text in properties or ():
         if name == ENCRYPTED:
             return _read(text)
@@ -65,17 +65,17 @@ def kept_in(properties: Iterable[tuple[str, str]] | None) -> Proto | None:
 
 
 def _read(text: str) -> Proto | None:
-    kept = MessageMetadata()
+    stored = MessageMetadata()
     try:
-        kept.MergeFromString(b64decode(text, validate=True))
-    except (NotBase64, ValueError, DecodeError):  # a property of this name that is not ours
+        stored.MergeFromString(b64decode(text, validate=True))
+    except (NotBase64, ValueError, DecodeError):  # another program's property of this name
         return None
-    if not kept.encryption_keys or not 1 <= kept.num_messages_in_batch <= COUNT_MAX:
+    if not stored.encryption_keys or not 1 <= stored.num_messages_in_batch <= COUNT_MAX:
         return None
-    return kept
+    return stored
 
 
 def message_count(properties: Iterable[tuple[str, str]] | None) -> int:
-    """How many messages a row stands for to clients: 1, but for an encrypted batch."""
-    kept = kept_in(properties)
-    return 1 if kept is None else int(kept.num_messages_in_batch)
+    """How many messages a row is to clients: 1, except for an encrypted batch."""
+    stored = kept_in(properties)
+    return 1 if stored is None else int(stored.num_messages_in_batch)

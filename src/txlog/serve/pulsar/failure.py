@@ -1,4 +1,5 @@
-"""Owns how errors of the store are told to clients: each class as one of Pulsar's ServerErrors.
+"""Owns the mapping of errors to the protocol: for each class of the store's errors one of Pulsar's
+ServerErrors.
 
 Source: spec/serve 5.
 """
@@ -11,7 +12,7 @@ from txlog import errors
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import ChecksumMismatch
 
-# The first that fits counts, so a class stands before the one it comes from.
+# The first match counts, so a class is listed before its parent.
 _NAMES: Final[list[tuple[type[errors.TxlogError], str]]] = [
     (errors.TopicNotFound, "TopicNotFound"),
     (errors.SubscriptionNotFound, "SubscriptionNotFound"),
@@ -42,7 +43,7 @@ _NAMES: Final[list[tuple[type[errors.TxlogError], str]]] = [
 
 
 def error_of(error: Exception) -> int:
-    """The number of the ServerError that tells of an error."""
+    """The number of the ServerError for an error."""
     if isinstance(error, errors.InvalidArgument) and error.code == 202:
         return ERRORS["InvalidTopicName"]
     if isinstance(error, errors.TryAgain) and error.code == 509:
@@ -54,10 +55,10 @@ def error_of(error: Exception) -> int:
 
 
 def lookup_error_of(error: Exception, version: str) -> int:
-    """The same for a look-up, which Java repeats until its time-out after an error unknown to it.
+    """The same for a lookup. After an error that Java does not know, it retries until its time-out.
 
-    It checks names itself and so has no InvalidTopicName, but lets names pass that the store has
-    not, such as `non-persistent://`.
+    Java checks names itself and so has no InvalidTopicName. But it accepts names that the store
+    does not, such as `non-persistent://`.
 
     version: of the client, as it says
     """
@@ -67,7 +68,8 @@ def lookup_error_of(error: Exception, version: str) -> int:
     return number
 
 
-# What a client may send again as it is, and have it stored; a topic that is gone it makes again.
+# Errors after which a client may send the same message again, and have it stored; it creates a
+# deleted topic again.
 _PASSING: Final = (
     errors.TopicNotFound,
     errors.ProducerFenced,
@@ -83,11 +85,11 @@ _PASSING: Final = (
 
 
 def refusal_of(error: errors.TxlogError, version: str) -> int | None:
-    """The number of the ServerError in a SEND_ERROR, which a client takes as about one message.
+    """The number of the ServerError in a SEND_ERROR that a client applies to one message only.
 
-    For any other, stock clients begin the whole connection again, and know of no error that is
-    final but these: Java's NotAllowedError, and ChecksumError of the library of C++, Python and
-    Node. None: they only see their producer closed, and repeat until their time-out for sends.
+    For any other error, stock clients reset the whole connection. They know these errors as final:
+    Java NotAllowedError, and the library of C++, Python and Node ChecksumError. None: the client
+    only sees its producer closed, and retries until its time-out for sends.
 
     version: of the client, as it says
     """
@@ -101,12 +103,13 @@ def refusal_of(error: errors.TxlogError, version: str) -> int | None:
     return ERRORS["NotAllowedError"] if version.startswith("Pulsar-Java") else error_of(error)
 
 
-FILE_ERRORS: Final = (errors.IntegrityError, errors.DiskFailed)  # which name files of the machine
+# these name files of the server's machine
+FILE_ERRORS: Final = (errors.IntegrityError, errors.DiskFailed)
 OF_FILES: Final = "the server cannot use a file of its store; txlog verify says more on its machine"
 
 
 def text_of(error: Exception) -> str:
-    """What to say of it: its message and code, nothing of a bug and no name of a file."""
+    """The text for a client: message and code; without details of a bug or names of files."""
     if isinstance(error, FILE_ERRORS):
         return f"{OF_FILES} (TXL-{error.code})"
     if isinstance(error, errors.TxlogError):

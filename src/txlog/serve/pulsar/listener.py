@@ -1,4 +1,6 @@
-"""Owns PulsarListener: an address for Pulsar's binary protocol, and the connections there."""
+"""Owns PulsarListener: an address of Pulsar's binary protocol, its connections, the table of
+commands; and the commands CONNECT, AUTH_RESPONSE, PING and PONG.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +8,140 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from txlog.errors import AlreadyClosed
+from txlog import __version__
+from txlog.errors import AlreadyClosed, NotAllowed, TryAgain
+from txlog.serve.auth import Caller
+from txlog.serve.auth.access import Credentials
 from txlog.serve.core.acceptor import Acceptor
-from txlog.serve.core.address import Address
-from txlog.serve.core.census import Census, follow
-from txlog.serve.core.limits import Seat
-from txlog.serve.core.service import Publisher, Service, Subscriber
-from txlog.serve.pulsar import watches
-from txlog.serve.pulsar.commands import handlers
-from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.consumers import subscribers
-from txlog.serve.pulsar.groups import Groups
-from txlog.serve.pulsar.producers import publishers
+from txlog.serve.core.catalog import CatalogSnapshot, watch_catalog
+from txlog.serve.core.service import BrokerService, ConsumerStats, ProducerStats
+from txlog.serve.core.sockets import Address
+from txlog.serve.limits.limits import ConnectionSlot
+from txlog.serve.pulsar import consumers, producers, schemas, topics, transactions
+from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
+from txlog.serve.pulsar.consumers import consumer_stats
+from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.group_commit import GroupCommit
+from txlog.serve.pulsar.messages import COMMANDS, ERRORS, FeatureFlags, Proto
+from txlog.serve.pulsar.producers import producer_stats
 
-BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def connect(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """CONNECT: authenticate the client; every other command comes after it."""
+    login = connection.login(body.auth_method_name, body.auth_data)
+    caller = _caller(connection, login)
+    if caller is None or not _take_slot(connection, caller):
+        return
+    connection.refreshes = body.feature_flags.supports_auth_refresh
+    connection.connected(login, caller, body.client_version, body.protocol_version)
+    connection.send(
+        "connected",
+        server_version=f"txlog-{__version__}",
+        protocol_version=min(PROTOCOL_VERSION, body.protocol_version),
+        max_message_size=connection.message_bytes_max,
+        feature_flags=FeatureFlags(
+            supports_topic_watchers=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        ),
+    )
+
+
+def auth_response(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """AUTH_RESPONSE: a new token, because the old one expires."""
+    auth_data = body.response
+    login = connection.login(auth_data.auth_method_name, auth_data.auth_data)
+    caller = _caller(connection, login)
+    if caller is not None:
+        connection.renewed(login, caller)
+
+
+def _caller(connection: Connection, login: Credentials) -> Caller | None:
+    """The identity of the client; None: it is refused, and the connection ends."""
+    service = connection.service
+    try:
+        return service.log_in(login)
+    except NotAllowed as error:
+        wrong = ERRORS["AuthenticationError"]
+        connection.send("error", request_id=0, error=wrong, message=text_of(error))
+        service.tell("refused", {"peer": connection.peer, "reason": error.message})
+        connection.close()
+        return None
+
+
+def _take_slot(connection: Connection, caller: Caller) -> bool:
+    """Count the connection as authenticated; False: the limit is reached, and it ends."""
+    try:
+        connection.slot.take(caller.role, is_superuser=caller.is_superuser)
+    except TryAgain as error:
+        wrong, message = error_of(error), text_of(error)
+        connection.send("error", request_id=0, error=wrong, message=message)
+        facts = {"peer": connection.peer, "role": caller.role, "reason": error.message}
+        connection.service.tell("refused", facts)
+        connection.close()
+        return False
+    return True
+
+
+def ping(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """PING: answer that the server is alive."""
+    connection.send("pong")
+
+
+def pong(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """PONG: do nothing, because any bytes show that the client is alive."""
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "CONNECT": connect,
+    "AUTH_RESPONSE": auth_response,
+    "PING": ping,
+    "PONG": pong,
+}
+ROOMS: Final = (
+    HANDLERS,
+    topics.HANDLERS,
+    producers.HANDLERS,
+    consumers.HANDLERS,
+    schemas.HANDLERS,
+    transactions.HANDLERS,
+)
+
+
+def handlers() -> dict[int, Handler]:
+    """The handler of each command, by its number."""
+    return {COMMANDS[name]: handler for room in ROOMS for name, handler in room.items()}
+
+
+# asyncio reads twice as much from a socket before the connection asks for it
+BUFFER_BYTES: Final = 1 << 13
 FENCED_MAX: Final = 1_000
-JUDGED_TOGETHER: Final = 50
+RECHECKED_TOGETHER: Final = 50
 
 
 class PulsarListener:
     """The protocol at one address.
 
-    url:         where clients are sent by a lookup
-    connections: those that are open
-    wanted:      what they want of the store in the moment; sends: what they send
-    halls:       what the rooms of all connections have in common, by the name of the room
-    fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
+    url:          the address of the broker in lookup answers
+    connections:  the open connections
+    group_commit: the group commit of all clients
+    sends:        its queues of SENDs
+    shared_state: the state that a module shares between all connections, by its name
+    fenced:       (topic, name, partition) of producers that must not reopen; see producers.APART
     """
 
-    def __init__(self, service: Service, address: Address) -> None:
+    def __init__(self, service: BrokerService, address: Address) -> None:
         self.service = service
         self.url = ""
         self.connections: set[Connection] = set()
         self._address = address
-        self.wanted = Groups(service)
-        self.sends = self.wanted.sends
-        self.halls: dict[str, Any] = {}
+        self.group_commit = GroupCommit(service)
+        self.sends = self.group_commit.sends
+        self.shared_state: dict[str, Any] = {}
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self._stem = service.store.store.disk.random_bytes(6).hex()
         self._named = count()
@@ -51,15 +149,15 @@ class PulsarListener:
         self._acceptor: Acceptor | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
-        self._judging: asyncio.Task[None] | None = None
+        self._rechecking: asyncio.Task[None] | None = None
         self._is_stopping = False
         service.publishers, service.subscribers = self._publishers, self._subscribers
 
-    def _publishers(self) -> list[Publisher]:
-        return [one for each in self.connections for one in publishers(each)]
+    def _publishers(self) -> list[ProducerStats]:
+        return [stats for each in self.connections for stats in producer_stats(each)]
 
-    def _subscribers(self) -> list[Subscriber]:
-        return [one for each in self.connections for one in subscribers(each)]
+    def _subscribers(self) -> list[ConsumerStats]:
+        return [stats for each in self.connections for stats in consumer_stats(each)]
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
@@ -72,37 +170,37 @@ class PulsarListener:
         self.service.urls["pulsar"] = self.url
         return self.url
 
-    def _protocol(self, seat: Seat) -> asyncio.StreamReaderProtocol:
+    def _protocol(self, slot: ConnectionSlot) -> asyncio.StreamReaderProtocol:
         """The protocol of one connection, as asyncio's own servers make it."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(BUFFER_BYTES, loop)
-        return asyncio.StreamReaderProtocol(reader, partial(self._accepted, seat), loop)
+        return asyncio.StreamReaderProtocol(reader, partial(self._accepted, slot), loop)
 
     def _accepted(
-        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Somebody connects; asyncio's own task for it would be nobody's."""
-        task = self.service.tasks.begin(self._served(seat, reader, writer), writer.transport.abort)
+        """Serve a new connection in a supervised task; asyncio's own task would be unsupervised."""
+        task = self.service.tasks.begin(self._served(slot, reader, writer), writer.transport.abort)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def _served(
-        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self._following is None:  # from the first client on
+        if self._following is None:  # started by the first client
             self._following = self.service.tasks.begin(
-                follow(self.service, self._changed), self._is_blind
+                watch_catalog(self.service, self._changed), self._watch_failed
             )
-        connection = Connection(self, seat, reader, writer)
+        connection = Connection(self, slot, reader, writer)
         self.connections.add(connection)
         try:
             await connection.run(self._handlers)
         finally:
-            seat.leave()
+            slot.leave()
             self.connections.discard(connection)
 
-    def _is_blind(self) -> None:
-        """It does not see changes any more: clients come again, and the first begins a new look."""
+    def _watch_failed(self) -> None:
+        """The watch has failed: close the connections; the first client starts a new watch."""
         self._following = None
         self._close_all()
 
@@ -110,62 +208,65 @@ class PulsarListener:
         for connection in list(self.connections):
             connection.close()
 
-    async def _changed(self, census: Census) -> None:
-        """There are other topics or subscriptions: tell clients whom that concerns."""
+    async def _changed(self, snapshot: CatalogSnapshot) -> None:
+        """Topics or subscriptions have changed: notify the clients concerned."""
         for connection in list(self.connections):
-            connection.begin(_told(connection, census))
+            connection.begin(_notify(connection, snapshot))
 
     def check_open(self) -> None:
-        """Raises AlreadyClosed once it is to stop."""
+        """Raises AlreadyClosed once the server is stopping."""
         if self._is_stopping:
             raise AlreadyClosed("the server stops")
 
-    def judge_again(self) -> None:
-        """End the connections that rules, keys and authorities of the moment do not allow.
+    def recheck_access(self) -> None:
+        """End the connections that the current rules, keys and authorities no longer allow.
 
-        A signature takes 0.1 ms to check, so other work goes on between some of them.
+        Checking a signature takes 0.1 ms, so other work runs between some of the checks.
         """
-        if self._judging is not None:
-            self._judging.cancel()
-        self._judging = self.service.tasks.begin(self._judge_all(), self._close_all)
+        if self._rechecking is not None:
+            self._rechecking.cancel()
+        self._rechecking = self.service.tasks.begin(self._recheck_all(), self._close_all)
 
-    async def _judge_all(self) -> None:
+    async def _recheck_all(self) -> None:
         for number, connection in enumerate(list(self.connections), 1):
-            connection.judge_again()
-            if number % JUDGED_TOGETHER == 0:
+            connection.recheck_access()
+            if number % RECHECKED_TOGETHER == 0:
                 await asyncio.sleep(0)
 
     def broker(self) -> dict[str, str]:
-        """Where topics are served, in the fields of a lookup."""
+        """The address of the broker, in the fields of a lookup."""
         is_plain = self.service.options.tls is None
         return {"brokerServiceUrl" if is_plain else "brokerServiceUrlTls": self.url}
 
     async def room(self) -> None:
-        """Wait until there is room for more of what clients send."""
+        """Wait until the queues have room for more SENDs."""
         await self.sends.room()
 
     def new_name(self) -> str:
-        """A name for a producer that has none; nobody has it."""
+        """A unique name for a producer without one."""
         return f"txlog-{self._stem}-{next(self._named)}"
 
     async def drain(self) -> None:
-        """Take nothing new, close what clients have open, wait until what they sent is answered.
+        """Accept nothing new, close the clients' producers and consumers, wait until their SENDs
+        are answered.
 
-        Clients that are told go elsewhere, or come again, at once.
+        Notified clients go to another server, or reconnect, at once.
         """
         self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
-        open_ones = [room for one in list(self.connections) for room in one.occupied]
+        open_ones = [
+            room for connection in list(self.connections) for room in connection.open_handles
+        ]
         await asyncio.gather(*(room.follow(None) for room in open_ones))
-        await asyncio.gather(*(one.idle() for one in list(self.connections)))
-        await self.wanted.settled()
+        await asyncio.gather(*(connection.idle() for connection in list(self.connections)))
+        await self.group_commit.settled()
 
     async def close(self) -> None:
-        """End all connections; returns once all they had is given back."""
+        """End all connections; returns once all their resources are freed."""
         if self._acceptor is not None:
             self._acceptor.close()
-        for task in (self._following, self._judging):
+        for task in (self._following, self._rechecking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -175,8 +276,8 @@ class PulsarListener:
             await asyncio.wait(self._running)
 
 
-async def _told(connection: Connection, census: Census) -> None:
-    """Tell one client; of topics first, so that it does not open again what is gone."""
-    await watches.tell(connection, census)
-    for room in connection.occupied:
-        await room.follow(census)
+async def _notify(connection: Connection, snapshot: CatalogSnapshot) -> None:
+    """Notify one client; of topics first, so that it does not reopen deleted ones."""
+    await topics.notify_watchers(connection, snapshot)
+    for room in connection.open_handles:
+        await room.follow(snapshot)

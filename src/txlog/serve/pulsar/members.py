@@ -1,14 +1,15 @@
-"""Owns Member: one consumer of the store, and the consumers of a client that it is.
+"""Owns StoreConsumer: a consumer of the store, and the consumers of a client that share it.
 
-A client has a consumer for each partition of a topic, over one or more connections; to the store
-these are one, which leases and acknowledges for all of them. So an exclusive subscription has one
-consumer, as the client meant it, and of a key-shared or failover one each partition gets its share.
+A client has a consumer for each partition of a topic, over one or more connections. To the store
+they are one consumer, which leases and acknowledges for each of its partitions. So an exclusive
+subscription has one consumer, as the client meant it, and in a key-shared or failover subscription
+each partition gets its share.
 
     FLOW ─► permits ─► pump: lease, rows to frames ─► MESSAGE         in the thread of the store
-    ACK  ─► queue ─► flusher: all that is queued, in one call ─► ACK_RESPONSE
+    ACK  ─► queue ─► flusher: all queued ones, in one call ─► ACK_RESPONSE
 
-What was delivered and not acknowledged is leased in the store. `held` says only which messages an
-id of the wire stood for, so that a client may acknowledge a batch as a whole or in part.
+Delivered and unacknowledged messages are leased in the store. `held` only records the messages
+behind each id of the wire, so that a client may acknowledge a batch as a whole or in part.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from txlog.engine.door.reading import is_newest
 from txlog.engine.door.store import Decision, View
 from txlog.engine.door.topics import SPLIT_BATCHES, set_policies
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
-from txlog.serve.core.census import Census
+from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import (
@@ -41,54 +42,58 @@ from txlog.serve.pulsar.deliveries import (
     gaps,
     is_within,
     names_in_batch,
-    planned,
+    plan_deliveries,
     reads_empty,
 )
 from txlog.serve.pulsar.encrypted import ENCRYPTED, message_count
-from txlog.serve.pulsar.ids import STEP, Span, wire_id
+from txlog.serve.pulsar.ids import STEP, BatchSpan, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
-from txlog.serve.pulsar.wire import made, message_frame
+from txlog.serve.pulsar.wire import make_command, message_frame
 
 T = TypeVar("T")
-TAKE_MAX: Final = 5_000  # messages that one turn leases, and about so many bytes
+TAKE_MAX: Final = 5_000  # messages that one turn leases; their size is below
 TAKE_BYTES: Final = 1 << 20
 TAKE_BYTES_MIN: Final = 64 << 10  # while many clients do not read
-MESSAGE_BYTES: Final = 16 << 10  # what a message is taken to have before one was seen
-# Ids of a consumer that are not acknowledged: with more one of a shared type gets nothing (Pulsar's
-# maxUnackedMessagesPerConsumer), of others only the messages are known, not their ids.
-CLAIMED_MAX: Final = 10_000  # batches; of more than these an abort gives back the part alone
+MESSAGE_BYTES: Final = 16 << 10  # the assumed size of a message before the first one was seen
+# Unacknowledged ids of a consumer. Beyond the limit a consumer of a shared type gets nothing more
+# (Pulsar's maxUnackedMessagesPerConsumer). For other types the server then remembers only the
+# messages, not their ids.
+# batches; beyond them an abort redelivers only the aborted part of a batch
+CLAIMED_MAX: Final = 10_000
 HELD_MAX: Final = 50_000
-ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
+ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer checks whether it is active
 BACK_STEPS_MAX: Final = 1_000
-_WHOLE: Final = 1 << 62  # an index behind all messages of a transaction
-LOOKUPS_MAX: Final = 200  # ids that one act of the store's thread looks for: some 20 ms
-REPEATED_MAX: Final = 10_000  # ids that it goes through, most of which came before
-RETURNED_MAX: Final = 5_000  # messages that one act gives back
+_WHOLE: Final = 1 << 62  # an index after all messages of a transaction
+LOOKUPS_MAX: Final = 200  # ids that the store's thread looks up in one call: some 20 ms
+REPEATED_MAX: Final = 10_000  # ids that such a call reads at most, with repeated ones
+RETURNED_MAX: Final = 5_000  # messages to give back in one call
 
 
-class Held(NamedTuple):
-    """What an id stood for; left: a bit for each message that is not acknowledged.
+class PendingAck(NamedTuple):
+    """The unacknowledged messages of an id.
 
-    inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: of none
+    left:  a bit for each message that is not acknowledged
+    inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: not
+           encrypted
     """
 
-    span: Span
+    span: BatchSpan
     at: int
     left: int
     inner: int = 0
 
     @property
     def messages(self) -> int:
-        """How many messages the batch has to its client."""
+        """How many messages the batch has for its client."""
         return self.inner or self.span.size
 
 
-class Wire:
+class ClientConsumer:
     """One consumer of a client.
 
     shown:   the partition in ids; -1: the topic is not partitioned
-    permits: messages that it takes; may be negative after a batch that was larger
-    mark:    of a reader, the id up to which all was done when it began
+    permits: messages that it accepts; may be negative after a batch that was larger
+    mark:    of a reader, its mark-delete position when it began
     split:   a batch that it gets message by message
     """
 
@@ -97,66 +102,70 @@ class Wire:
         connection: Connection,
         number: int,
         partition: int,
-        shown: int,
-        dismiss: Callable[[Wire], Coroutine[Any, Any, None]],
+        shown_partition: int,
+        dismiss: Callable[[ClientConsumer], Coroutine[Any, Any, None]],
     ) -> None:
-        """dismiss: closes it, and tells its client"""
+        """dismiss: closes it, and notifies its client"""
         self.connection, self.number, self._dismiss = connection, number, dismiss
-        self.partition, self.shown = partition, shown
+        self.partition, self.shown = partition, shown_partition
         self.permits = 0
         self.epoch = 0
         self.mark: Proto | None = None
-        self.split: Span | None = None
-        self.held: dict[tuple[int, int], Held] = {}  # the oldest first
-        self.older = IdSet()  # messages before those, by which ids they came is not known
-        # Of batches that it has a part of: what it acknowledged in transactions, a bit a message.
+        self.split: BatchSpan | None = None
+        self.held: dict[tuple[int, int], PendingAck] = {}  # oldest first
+        self.older = IdSet()  # messages before those, whose ids are no longer known
+        # Messages of its batches that it acknowledged in transactions, a bit for each.
         self.claimed: dict[tuple[int, int], int] = {}
         self.active: bool | None = None
-        self.is_counted = False  # it has its place among the consumers of all clients
+        self.is_counted = False  # it counts in the quota of consumers
         self.name = ""
-        self.metadata: dict[str, str] = {}  # that its client gave it
+        self.metadata: dict[str, str] = {}  # from its client
         self.since_ms = 0
 
     @property
     def unacked(self) -> int:
-        """Messages that it has and has not acknowledged."""
-        return sum(one.left.bit_count() for one in self.held.values())
+        """How many messages it has not acknowledged."""
+        return sum(pending.left.bit_count() for pending in self.held.values())
 
     def dismiss(self) -> None:
-        """Close it, and tell its client, which opens it again if it can."""
+        """Close it, and notify its client, which opens it again if it can."""
         self.connection.begin(self._dismiss(self))
 
     def forget(self) -> list[Run]:
-        """Have nothing any more; what was not acknowledged."""
-        runs = self.older.runs() + [run for one in self.held.values() for run in _left(one)]
+        """Drop all messages that it has; returns them."""
+        runs = self.older.runs() + [
+            run for pending in self.held.values() for run in _unacked_runs(pending)
+        ]
         self.held.clear()
         self.claimed.clear()
         self.older = IdSet()
         return runs
 
-    def claim(self, entry: int, held: Held, bits: int) -> None:
-        """It acknowledges messages of a batch in a transaction, which may be aborted.
+    def claim(self, entry: int, pending: PendingAck, bits: int) -> None:
+        """Record messages of a batch that it acknowledges in a transaction, which may be aborted.
 
         entry: of the id under which it has them
         """
-        key = held.span.ledger, held.span.wire_entry
-        if held.left == bits and entry == held.span.wire_entry:  # it has no more of the batch
+        key = pending.span.ledger, pending.span.wire_entry
+        # it has no other message of the batch
+        if pending.left == bits and entry == pending.span.wire_entry:
             self.claimed.pop(key, None)
             return
-        self.claimed[key] = self.claimed.get(key, 0) | bits << held.at
+        self.claimed[key] = self.claimed.get(key, 0) | bits << pending.at
         if len(self.claimed) > CLAIMED_MAX:
-            spans = [one.span for one in self.held.values()]
+            spans = [other.span for other in self.held.values()]
             parts = {(span.ledger, span.wire_entry) for span in spans} & self.claimed.keys()
             self.claimed = {key: self.claimed[key] for key in islice(parts, CLAIMED_MAX // 2)}
 
-    def unclaim(self, claim: Held) -> None:
-        """The store refused to acknowledge these: no abort gives them back."""
+    def unclaim(self, claim: PendingAck) -> None:
+        """The store refused to acknowledge these: no abort will give them back."""
         key = claim.span.ledger, claim.span.wire_entry
         if key in self.claimed:
             self.claimed[key] &= ~(claim.left << claim.at)
 
     def rest_of(self, delivery: Delivery) -> list[Run]:
-        """Take from what it has the rest of a batch of which an aborted transaction had a part.
+        """Take the other messages of a batch from it, if an aborted transaction had acknowledged a
+        part.
 
         Empty for any other delivery, and for a client that gets each message of a batch alone.
         """
@@ -169,23 +178,23 @@ class Wire:
         del self.claimed[(span.ledger, span.wire_entry)]
         entries = range(span.wire_entry, span.wire_entry + span.size + 1)
         parts = [self.held.pop((span.ledger, entry), None) for entry in entries]
-        return [run for part in parts if part is not None for run in _left(part)]
+        return [run for part in parts if part is not None for run in _unacked_runs(part)]
 
     def _pack(self) -> None:
-        """Of the older half of what it has keep only which messages these are."""
+        """For the older half of its ids, remember only the messages."""
         for key in list(islice(self.held, HELD_MAX // 2)):
-            for run in _left(self.held.pop(key)):
+            for run in _unacked_runs(self.held.pop(key)):
                 self.older.add(run)
 
     def send(self, delivery: Delivery) -> None:
-        """Send messages, and remember what their id stands for."""
+        """Send messages, and remember them under their id."""
         if len(self.held) > HELD_MAX:
             self._pack()
         span, at, size = delivery.span, delivery.at, delivery.size
         whole = wire_id(span, at, self.shown, is_alone=delivery.is_alone)
         whole.ClearField("batch_index")
         whole.ClearField("batch_size")
-        command = made(
+        command = make_command(
             "message",
             consumer_id=self.number,
             message_id=whole,
@@ -193,44 +202,44 @@ class Wire:
             consumer_epoch=self.epoch or None,
         ).SerializeToString()
         count = delivery.inner or size
-        held = Held(span, at, (1 << count) - 1, delivery.inner)
-        self.held[(span.ledger, delivery.entry_id)] = held
+        pending = PendingAck(span, at, (1 << count) - 1, delivery.inner)
+        self.held[(span.ledger, delivery.entry_id)] = pending
         self.permits -= max(count, len(delivery.heads))  # clients count each chunk, too
         for head, payload in delivery.heads:
             self.connection.write(message_frame(command, head, payload))
 
 
-class Ack(NamedTuple):
-    """An acknowledgement to be made. Runs are known, or to be found by the ids.
+class AckRequest(NamedTuple):
+    """An acknowledgement to make. Its runs are known, or the ids have to be looked up.
 
-    claims: by id, what the consumer had of it that is to be acknowledged
-    error:  what is wrong with an id that was looked for
+    claims: by id, the messages that the consumer had of it and that are to be acknowledged
+    error:  the error of an id that was looked up
     """
 
-    wire: Wire
+    consumer: ClientConsumer
     runs: list[Run]
     unknown: list[Proto]
     is_cumulative: bool
     txn: TxnId | None
     answer: Callable[[Exception | None], None]
-    claims: list[tuple[tuple[int, int], Held]]
+    claims: list[tuple[tuple[int, int], PendingAck]]
     error: TxlogError | None = None
 
     def end(self, error: Exception | None) -> None:
-        """Tell the client. What was refused its consumer has as before, and may give back."""
+        """Answer the client. If it was refused, the consumer has its messages as before."""
         if error is not None:
-            held = self.wire.held
+            pending = self.consumer.held
             for key, claim in self.claims:
-                left = held[key].left if key in held else 0
-                held[key] = claim._replace(left=claim.left | left)
-                self.wire.unclaim(claim)
+                unacked = pending[key].left if key in pending else 0
+                pending[key] = claim._replace(left=claim.left | unacked)
+                self.consumer.unclaim(claim)
         self.answer(error)
 
 
-class Member:
-    """A consumer of the store for consumers of one client, by partition.
+class StoreConsumer:
+    """A consumer of the store that serves the consumers of one client, by partition.
 
-    is_over: its delivery has failed; nobody joins it any more
+    is_over: its delivery has failed; no other consumer joins it
     """
 
     def __init__(
@@ -243,15 +252,15 @@ class Member:
         *,
         reads_compacted: bool = False,
     ) -> None:
-        """ranges: of slots of keys that a reader wants; none: all
+        """ranges: the slots of keys that a reader wants; empty: all
 
-        reads_compacted: of what was compacted it gets the newest message of each key
+        reads_compacted: from the compacted part it gets the newest message of each key
         """
         self.reads_compacted = reads_compacted
-        self.key: Hashable = None  # what others that join it have in common
+        self.key: Hashable = None  # the properties that its consumers share
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
-        self.wires: dict[int, Wire] = {}
+        self.consumers: dict[int, ClientConsumer] = {}
         self.is_over = False
         self.is_shared = kind in ("shared", "key-shared")
         session = handle.sync.session
@@ -259,104 +268,117 @@ class Member:
         self.durable = session if isinstance(session, ConsumerSession) else None
         self._changed = asyncio.Event()
         self._ready: list[int] = []
-        self._acks: deque[Ack] = deque()
+        self._acks: deque[AckRequest] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
+        self._message_bytes = MESSAGE_BYTES  # the average size of a message in the last turn
 
-    def is_gone(self, census: Census) -> bool:
-        """True if its topic or subscription is not there any more."""
-        if census.lacks_topic(self.topic.number):
+    def is_gone(self, snapshot: CatalogSnapshot) -> bool:
+        """Whether its topic or subscription was deleted."""
+        if snapshot.lacks_topic(self.topic.number):
             return True
         durable = self.durable
-        return durable is not None and census.lacks_subscription(durable.subscription_number)
+        return durable is not None and snapshot.lacks_subscription(durable.subscription_number)
 
     def serves(self, connection: Connection) -> bool:
         """Whether it has consumers of a connection."""
-        return any(one.connection is connection for one in self.wires.values())
+        return any(consumer.connection is connection for consumer in self.consumers.values())
 
     # --- delivering --------------------------------------------------------------------------
 
-    def begin(self, wire: Wire) -> None:
+    def begin(self, consumer: ClientConsumer) -> None:
         """Deliver to one more consumer."""
-        self.wires[wire.partition] = wire
+        self.consumers[consumer.partition] = consumer
         if not self._tasks:
-            tasks = wire.connection.service.tasks
+            tasks = consumer.connection.service.tasks
             self._tasks.append(tasks.begin(self._pump(), self._dismiss))
             if self.kind == "failover":
                 self._tasks.append(tasks.begin(self._watch(), self._dismiss))
         self._changed.set()
 
-    def flow(self, wire: Wire, permits: int) -> None:
-        """A consumer takes more."""
-        wire.permits += permits
-        if wire.permits > 0 and wire.partition not in self._ready:
+    def flow(self, consumer: ClientConsumer, permits: int) -> None:
+        """A consumer accepts more messages."""
+        consumer.permits += permits
+        if consumer.permits > 0 and consumer.partition not in self._ready:
             self._changed.set()
 
     def _dismiss(self) -> None:
         """A task has failed: the clients subscribe again."""
-        for wire in list(self.wires.values()):
-            wire.dismiss()
+        for consumer in list(self.consumers.values()):
+            consumer.dismiss()
 
     async def _pump(self) -> None:
         while True:
             self._changed.clear()
             takers = [
-                one for one in self.wires.values() if one.permits > 0 and not self._is_laden(one)
+                consumer
+                for consumer in self.consumers.values()
+                if consumer.permits > 0 and not self._is_over_limit(consumer)
             ]
-            full = {one.connection for one in takers if one.connection.is_full}
-            self._ready = [one.partition for one in takers if one.connection not in full]
+            full = {consumer.connection for consumer in takers if consumer.connection.is_full}
+            self._ready = [
+                consumer.partition for consumer in takers if consumer.connection not in full
+            ]
             if not self._ready:
                 await self._news(full)
                 continue
             try:
-                found = await self._taken(full)
-            except TxlogError as error:  # its clients subscribe again, and are told why
+                deliveries = await self._taken(full)
+            except TxlogError as error:  # its clients subscribe again, and get the reason
                 self.is_over = True
-                for one in list(self.wires.values()):
+                for consumer in list(self.consumers.values()):
                     if not isinstance(error, NotFound):
-                        one.connection.service.failed(error)
-                    one.dismiss()
+                        consumer.connection.service.failed(error)
+                    consumer.dismiss()
                 return
-            found = await self._without_parts(found or [])
-            for delivery in found:
-                wire = self.wires.get(delivery.partition)
-                if wire is not None:
-                    wire.send(delivery)
-            gone = [one for one in found if one.partition not in self.wires]
-            if gone:
-                runs = [one.span.run(one.at, one.at + one.size - 1) for one in gone]
+            deliveries = await self._without_parts(deliveries or [])
+            for delivery in deliveries:
+                receiver = self.consumers.get(delivery.partition)
+                if receiver is not None:
+                    receiver.send(delivery)
+            orphans = [
+                consumer for consumer in deliveries if consumer.partition not in self.consumers
+            ]
+            if orphans:
+                runs = [
+                    consumer.span.run(consumer.at, consumer.at + consumer.size - 1)
+                    for consumer in orphans
+                ]
                 await self.give_back(runs)
 
     async def _news(self, full: set[Connection]) -> None:
-        """Wait until who may take has changed: a consumer, or a connection that was full."""
+        """Wait until a consumer accepts more, or a full connection has room."""
         if not full:
             await self._changed.wait()
             return
-        events = [self._changed, *(one.has_room for one in full)]
-        waits = [asyncio.ensure_future(one.wait()) for one in events]
+        events = [self._changed, *(event.has_room for event in full)]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    async def _without_parts(self, found: list[Delivery]) -> list[Delivery]:
-        """What goes out now; the server gives batches back that an abort gave back in part.
+    async def _without_parts(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """The deliveries to send now; batches whose part was aborted go back to the store as a
+        whole.
 
-        As in Pulsar, a message that an aborted transaction had acknowledged comes again together
-        with what its consumer still has of the batch, and all of it counts as redelivered.
+        As in Pulsar, a message that an aborted transaction had acknowledged is delivered again
+        together with the rest of the batch that its consumer has. Each counts as redelivered.
         """
-        if not self.is_shared:  # there an abort rewinds
-            return found
+        if not self.is_shared:  # in other types an abort rewinds the cursor
+            return deliveries
         now, parts, rests = list[Delivery](), list[Delivery](), list[Run]()
-        split = set[tuple[int, Span]]()
-        for delivery in found:
-            wire, batch = self.wires.get(delivery.partition), (delivery.partition, delivery.span)
-            rest = [] if wire is None or batch in split else wire.rest_of(delivery)
-            if rest:
+        split = set[tuple[int, BatchSpan]]()
+        for delivery in deliveries:
+            consumer, batch = (
+                self.consumers.get(delivery.partition),
+                (delivery.partition, delivery.span),
+            )
+            runs = [] if consumer is None or batch in split else consumer.rest_of(delivery)
+            if runs:
                 split.add(batch)
-                rests += rest
+                rests += runs
             (parts if batch in split else now).append(delivery)
         if parts:
             await self.acknowledged()
@@ -365,20 +387,20 @@ class Member:
         return now
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
-        """In the thread of the store: return what was leased and did not go out, uncounted."""
+        """In the store's thread: return leased messages that were not sent, uncounted."""
         by_partition: dict[int, list[Run]] = {}
-        for one in deliveries:
-            run = one.span.run(one.at, one.at + one.size - 1)
-            by_partition.setdefault(number_of(self.topic, one.partition), []).append(run)
+        for delivery in deliveries:
+            run = delivery.span.run(delivery.at, delivery.at + delivery.size - 1)
+            by_partition.setdefault(number_of(self.topic, delivery.partition), []).append(run)
         if self.durable is not None:
             self.durable.give_back_runs(list(by_partition.items()))
 
     async def _taken(self, full: set[Connection]) -> list[Delivery] | None:
-        """The next deliveries; None: who may take has changed."""
-        permits = {at: self.wires[at].permits for at in self._ready}
-        connections = {self.wires[at].connection for at in self._ready}
+        """The next deliveries; None: other consumers accept messages now."""
+        permits = {at: self.consumers[at].permits for at in self._ready}
+        connections = {self.consumers[at].connection for at in self._ready}
         look = partial(self._look, permits, connections)
-        waiting = self.handle.waits.until(look, None, self.session.rest, lambda found: found[0]())
+        waiting = self.handle.waits.until(look, None, self.session.rest, lambda result: result[0]())
         take = asyncio.ensure_future(waiting)
         change = asyncio.ensure_future(self._news(full))
         try:
@@ -388,22 +410,24 @@ class Member:
             if not take.done():
                 take.cancel()
         try:
-            found = await take
+            result = await take
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
             return None
-        return None if found is None else found[1]
+        return None if result is None else result[1]
 
     def _look(
         self, permits: dict[int, int], connections: set[Connection], is_thorough: bool
     ) -> tuple[Callable[[], None], list[Delivery]] | None:
-        """In the thread of the store: lease rows, and make what goes out of them.
+        """In the store's thread: lease rows, and plan their deliveries.
 
-        permits:     the messages that the consumer of each partition takes
-        connections: those of these consumers, all of one client
+        permits:     the messages that the consumer of each partition accepts
+        connections: the connections of these consumers; they belong to one client
         """
-        if any(one.is_full for one in connections):  # by what others of its client got meanwhile
+        if any(
+            connection_of_consumer.is_full for connection_of_consumer in connections
+        ):  # messages to other consumers of the client have filled it meanwhile
             return _nothing, []
         session = self.session
         connection = next(iter(connections))
@@ -413,27 +437,27 @@ class Member:
         table = self._leased(permits, limit, is_thorough)
         if table is None or not table.num_rows:
             return None
-        if table.nbytes > 2 * most and (kept := _rows_within(table, most)) < table.num_rows:
-            session.give_back(table.slice(kept))
-            table = table.slice(0, kept)
+        if table.nbytes > 2 * most and (row_count := _rows_within(table, most)) < table.num_rows:
+            session.give_back(table.slice(row_count))
+            table = table.slice(0, row_count)
         if (mask := _within_permits(table, permits)) is not None:
             session.give_back(table.filter(pc.invert(mask)))
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = session.store, self.topic
         is_split = self._is_split(connection.version)
-        splits = {wire.split for wire in tuple(self.wires.values())} - {None}
-        if not (is_split or splits):  # else it would get more messages than it has permits
+        splits = {consumer.split for consumer in tuple(self.consumers.values())} - {None}
+        if not (is_split or splits):  # otherwise it would get more messages than it has permits
             table = self._completed(table)
         if self.reads_compacted and self.durable is not None:
-            table = self._kept(table, store.read(partial(newest, topic, table), fresh=False))
+            table = self._kept(table, store.read(partial(newest_by_key, topic, table), fresh=False))
         if self.ranges:
             table = self._kept(table, is_within(table, self.ranges))
         if not table.num_rows:
             return _nothing, []
         bytes_max = store.settings.max_message_bytes
         plan = partial(
-            planned,
+            plan_deliveries,
             topic=topic,
             table=table,
             bytes_max=bytes_max,
@@ -441,29 +465,29 @@ class Member:
             is_split=is_split,
             splits=splits,
         )
-        found = store.read(plan, fresh=False)
-        return partial(session.give_back, table), found
+        deliveries = store.read(plan, fresh=False)
+        return partial(session.give_back, table), deliveries
 
     def _is_split(self, version: str) -> bool:
-        """In the thread of the store: whether each message of a batch goes out alone.
+        """In the store's thread: whether each message of a batch goes out alone. Raises TxlogError.
 
-        A client that cannot name a message in a batch needs that if it acknowledges in
+        A client that cannot name a message in a batch needs this if it acknowledges in
         transactions. It asks for the coordinator before it makes its first consumer, and then the
-        subscription gets a policy. After a restart of the server the consumer may come back before
-        its client asks again, and the policy is there. Raises TxlogError.
+        subscription gets a policy. After a restart of the server the consumer may return before its
+        client asks again, and the policy still applies.
         """
         if names_in_batch(version) or self.durable is None:
             return False
         store, number = self.session.store, self.durable.subscription_number
         if store.read(lambda view: _splits(view, number), fresh=False):
             return True
-        connections = [wire.connection for wire in tuple(self.wires.values())]
+        connections = [consumer.connection for consumer in tuple(self.consumers.values())]
         if not any(connection.has_coordinator for connection in connections):
             return False
 
         def decide(view: View, now: Instant) -> Decision[dict[str, int | str]]:
             subscription = view.catalog.subscriptions.get(number)
-            if subscription is None:  # deleted since it was looked at
+            if subscription is None:  # deleted since the last read
                 raise SubscriptionNotFound(f"subscription {self.subscription} was deleted")
             topic = view.catalog.topics[subscription.topic]
             return set_policies(view, topic, subscription, {SPLIT_BATCHES: 1})
@@ -472,104 +496,105 @@ class Member:
         return True
 
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
-        """The rows that the client gets; the others are acknowledged for it."""
+        """The rows that the client gets; the others are acknowledged on its behalf."""
         if not pc.all(mask).as_py():
             self.session.acknowledge(table.filter(pc.invert(mask)), None)
         return table.filter(mask)
 
     def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
-        """Rows that are leased now: of each partition, and of all, at most so many."""
+        """Newly leased rows, at most the limit of each partition, and `most` in all."""
         if self.durable is not None:
             self.durable.limit_to(limits)
         limit = max(1, min(sum(limits.values()), most))
         return self.session.take(limit, is_thorough)
 
     def _completed(self, table: pa.Table) -> pa.Table:
-        """Leased rows with what the last batch of each partition lacks, if that can be had."""
+        """Leased rows, with the missing end of each partition's last batch if it can be leased."""
         store, topic, by_key = self.session.store, self.topic, self.kind == "key-shared"
-        found = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
-        if not found:
+        missing = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
+        if not missing:
             return table
-        limits = {gap.partition: gap.rows for gap in found}
+        limits = {gap.partition: gap.rows for gap in missing}
         more = self._leased(limits, sum(limits.values()), True)
         if more is None or not more.num_rows:
             return table
-        mask = found[0].mask(more)
-        for gap in found[1:]:
+        mask = missing[0].mask(more)
+        for gap in missing[1:]:
             mask = pc.or_(mask, gap.mask(more))
         others = more.filter(pc.invert(mask))
-        if others.num_rows:  # nobody asked for these
+        if others.num_rows:  # rows that no gap needs
             self.session.give_back(others)
         return pa.concat_tables([table, more.filter(mask)])
 
-    def _is_laden(self, wire: Wire) -> bool:
-        """True of a consumer that gets nothing more before it acknowledges."""
-        return self.is_shared and len(wire.held) >= HELD_MAX
+    def _is_over_limit(self, consumer: ClientConsumer) -> bool:
+        """Whether a consumer must acknowledge before it gets more."""
+        return self.is_shared and len(consumer.held) >= HELD_MAX
 
-    def relieve(self, wire: Wire) -> None:
-        """A consumer has less than it had: one that had too much may get more."""
-        is_waiting = wire.permits > 0 and wire.partition not in self._ready
-        if self.is_shared and is_waiting and not self._is_laden(wire):
+    def relieve(self, consumer: ClientConsumer) -> None:
+        """A consumer has fewer messages: if it had too many, it may get more."""
+        is_waiting = consumer.permits > 0 and consumer.partition not in self._ready
+        if self.is_shared and is_waiting and not self._is_over_limit(consumer):
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Tell failover consumers whether it is their turn."""
+        """Notify failover consumers whether they are active."""
         while True:
             try:
                 await self.tell_active()
             except TxlogError as error:
-                if not error.retryable:  # the same ends the delivery, which tells its clients
+                # the delivery fails with the same error, and notifies its clients
+                if not error.retryable:
                     return
             await asyncio.sleep(ACTIVE_SECONDS)
 
     async def tell_active(self) -> None:
-        """Tell each consumer whether it is its turn, if that has changed."""
-        wires = dict(self.wires)
-        active = dict.fromkeys(wires, True)
+        """Notify each consumer whether it is active, if that has changed."""
+        consumers = dict(self.consumers)
+        active = dict.fromkeys(consumers, True)
         if self.kind == "failover" and self.durable is not None:
             store, me = self.session.store, self.durable.member.number
             number = self.durable.subscription_number
 
             def look(view: View) -> dict[int, bool]:
-                return {at: active_consumer(view, number, at) == me for at in wires}
+                return {at: active_consumer(view, number, at) == me for at in consumers}
 
             active = await self.handle.worker.run(lambda: store.read(look))
-        for at, wire in wires.items():
-            if wire.active is not active[at]:
-                wire.active = active[at]
-                wire.connection.send(
-                    "active_consumer_change", consumer_id=wire.number, is_active=active[at]
+        for at, consumer in consumers.items():
+            if consumer.active is not active[at]:
+                consumer.active = active[at]
+                consumer.connection.send(
+                    "active_consumer_change", consumer_id=consumer.number, is_active=active[at]
                 )
 
     # --- giving back -------------------------------------------------------------------------
 
     async def give_back(self, runs: list[Run]) -> None:
-        """Return leased messages, to come again at once, each counted as a redelivery."""
-        ids_left = (MessageId(*one) for run in merged(runs) for one in each(run))
-        while again := list(islice(ids_left, RETURNED_MAX)):
-            await self.handle.worker.run(partial(self.session.negative_acknowledge, again, 0))
-        if self.durable is None:  # the store has no news of it that wakes the pump
+        """Return leased messages for immediate redelivery; each counts as redelivered."""
+        ids_left = (MessageId(*message_id) for run in merge_runs(runs) for message_id in each(run))
+        while message_ids := list(islice(ids_left, RETURNED_MAX)):
+            await self.handle.worker.run(partial(self.session.negative_acknowledge, message_ids, 0))
+        if self.durable is None:  # a reader gets no event that wakes the pump
             self._changed.set()
 
-    async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
-        """Deliver again what a consumer has not acknowledged; named: only these."""
+    async def redeliver(self, consumer: ClientConsumer, message_ids: list[Proto]) -> None:
+        """Redeliver messages of a consumer; message_ids: only these, empty: all it has."""
         await self.acknowledged()
-        if not named:
-            await self.give_back(wire.forget())
-            self.relieve(wire)
+        if not message_ids:
+            await self.give_back(consumer.forget())
+            self.relieve(consumer)
             return
-        keys = [(one.ledgerId, one.entryId) for one in named]
-        found = [wire.held.pop(key) for key in keys if key in wire.held]
-        await self.give_back([run for one in found for run in _left(one)])
-        self.relieve(wire)
+        keys = [(pending.ledgerId, pending.entryId) for pending in message_ids]
+        returned = [consumer.held.pop(key) for key in keys if key in consumer.held]
+        await self.give_back([run for pending in returned for run in _unacked_runs(pending)])
+        self.relieve(consumer)
 
-    async def leave(self, wire: Wire) -> None:
-        """A consumer closes; what it has goes back. The last one closes the store's."""
-        self.wires.pop(wire.partition, None)
+    async def leave(self, consumer: ClientConsumer) -> None:
+        """A consumer closes; its messages go back. The last one closes the store's consumer."""
+        self.consumers.pop(consumer.partition, None)
         self._changed.set()
         await self.acknowledged()
-        if self.wires:
-            await self.give_back(wire.forget())
+        if self.consumers:
+            await self.give_back(consumer.forget())
             return
         await self.stop()
         await self.handle.close()
@@ -583,15 +608,15 @@ class Member:
 
     # --- acknowledging -----------------------------------------------------------------------
 
-    def acknowledge(self, ack: Ack) -> None:
-        """Queue an acknowledgement; those that are queued are made together."""
+    def acknowledge(self, ack: AckRequest) -> None:
+        """Queue an acknowledgement; all queued ones are made together."""
         self._acks.append(ack)
         if self._flushing is None:
-            tasks = ack.wire.connection.service.tasks
+            tasks = ack.consumer.connection.service.tasks
             self._flushing = tasks.begin(self._flush(), self._dismiss)
 
     async def acknowledged(self) -> None:
-        """Wait until what was queued is made."""
+        """Wait until the queued acknowledgements are made."""
         while self._flushing is not None:
             await asyncio.shield(self._flushing)
 
@@ -603,15 +628,15 @@ class Member:
                     if len(acks[0].unknown) > LOOKUPS_MAX:
                         acks = [await self._looked_up(acks[0])]
                     await self.handle.worker.run(partial(self._make, acks))
-                except Exception as error:  # refused, or a bug: those behind are made all the same
-                    call = acks[0].wire.connection.service.tasks.call
+                except Exception as error:  # refused, or a bug: the next ones are made all the same
+                    call = acks[0].consumer.connection.service.tasks.call
                     for ack in acks:
                         call(partial(ack.end, error))
         finally:
             self._flushing = None
 
-    def _next_acks(self) -> list[Ack]:
-        """Take from the queue what one act of the store's thread makes; at least one."""
+    def _next_acks(self) -> list[AckRequest]:
+        """Take as many from the queue as one call in the store's thread makes; at least one."""
         acks = [self._acks.popleft()]
         lookups = len(acks[0].unknown) + 1
         while self._acks and lookups + len(self._acks[0].unknown) < LOOKUPS_MAX:
@@ -619,30 +644,30 @@ class Member:
             lookups += len(acks[-1].unknown) + 1
         return acks
 
-    async def _looked_up(self, ack: Ack) -> Ack:
-        """An acknowledgement of which the store was asked for all ids, some at a time."""
-        lookup, store = Lookup(ack, self.topic), self.session.store
+    async def _looked_up(self, ack: AckRequest) -> AckRequest:
+        """An acknowledgement whose ids were all looked up in the store, some in each call."""
+        lookup, store = AckLookup(ack, self.topic), self.session.store
         while not lookup.is_done:
-            act = partial(resolved, lookup=lookup)
+            act = partial(resolve_ids, lookup=lookup)
             await self.handle.worker.run(partial(store.read, act))
         return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
 
-    def _make(self, acks: list[Ack]) -> None:
-        """In the thread of the store: acknowledge, neighbours of one kind together."""
-        loop: list[Ack] = []
+    def _make(self, acks: list[AckRequest]) -> None:
+        """In the store's thread: acknowledge, neighbours of one kind together."""
+        batch: list[AckRequest] = []
         for ack in acks:
-            if loop and (ack.is_cumulative or ack.txn is not None or loop[0].is_cumulative):
-                self._make_together(loop)
-                loop = []
-            loop.append(ack)
+            if batch and (ack.is_cumulative or ack.txn is not None or batch[0].is_cumulative):
+                self._make_together(batch)
+                batch = []
+            batch.append(ack)
             if ack.txn is not None:
-                self._make_together(loop)
-                loop = []
-        if loop:
-            self._make_together(loop)
+                self._make_together(batch)
+                batch = []
+        if batch:
+            self._make_together(batch)
 
-    def _make_together(self, acks: list[Ack]) -> None:
-        """Make acknowledgements in one call; if that is refused, each for itself."""
+    def _make_together(self, acks: list[AckRequest]) -> None:
+        """Make acknowledgements in one call; if that is refused, each alone."""
         try:
             errors = self._made(acks)
         except TxlogError as failure:
@@ -652,39 +677,39 @@ class Member:
                 return
             errors = [failure]
         for ack, error in zip(acks, errors, strict=True):
-            ack.wire.connection.service.in_loop(partial(ack.end, error))
+            ack.consumer.connection.service.in_loop(partial(ack.end, error))
 
-    def _made(self, acks: list[Ack]) -> list[TxlogError | None]:
-        """Make what can be made of acknowledgements; what is wrong with each. Raises TxlogError."""
+    def _made(self, acks: list[AckRequest]) -> list[TxlogError | None]:
+        """Make acknowledgements; returns the error of each, if any. Raises TxlogError."""
         runs: list[Run] = []
         errors: list[TxlogError | None] = []
         for ack in acks:
             more, error = list[Run](), ack.error
             if ack.unknown:
-                lookup = Lookup(ack, self.topic)
-                self.session.store.read(partial(resolved, lookup=lookup))
+                lookup = AckLookup(ack, self.topic)
+                self.session.store.read(partial(resolve_ids, lookup=lookup))
                 more, error = lookup.runs, lookup.error
             if error is not None and ack.txn is not None:
                 raise error  # in a transaction it is all or nothing
             runs += ack.runs + more
             errors.append(error)
         if runs:
-            self._acknowledge(merged(runs), acks[0])
+            self._acknowledge(merge_runs(runs), acks[0])
         return errors
 
-    def _acknowledge(self, runs: list[Run], ack: Ack) -> None:
+    def _acknowledge(self, runs: list[Run], ack: AckRequest) -> None:
         if self.durable is not None:
             self.durable.acknowledge_runs(runs, ack.txn, cumulative=ack.is_cumulative)
             return
-        named = [MessageId(*one) for run in runs for one in each(run)]
+        message_ids = [MessageId(*message_id) for run in runs for message_id in each(run)]
         if ack.is_cumulative:
-            self.session.acknowledge_cumulative(named[-1], ack.txn)
+            self.session.acknowledge_cumulative(message_ids[-1], ack.txn)
         else:
-            self.session.acknowledge(named, ack.txn)
+            self.session.acknowledge(message_ids, ack.txn)
 
 
-def newest(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
-    """For each leased row whether a consumer that reads compacted messages gets it."""
+def newest_by_key(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
+    """For each leased row whether a consumer of compacted messages gets it."""
     column = table.column("partition")
     mask = pa.repeat(pa.scalar(True), table.num_rows)
     for partition in pc.unique(column).to_pylist():
@@ -700,7 +725,7 @@ def newest(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
 
 
 def _splits(view: View, number: int) -> bool:
-    """Whether a subscription splits batches for clients that acknowledge them as a whole."""
+    """Whether a subscription splits batches for clients that acknowledge whole batches."""
     subscription = view.catalog.subscriptions.get(number)
     return subscription is not None and bool(subscription.policies.get(SPLIT_BATCHES))
 
@@ -710,7 +735,7 @@ def _nothing() -> None:
 
 
 def _rows_within(table: pa.Table, bytes_max: int) -> int:
-    """How many rows from the first on have so many bytes, at least one."""
+    """How many of the first rows fit into `bytes_max`, at least one."""
     sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
     ends = pc.cumulative_sum(pc.cast(sizes, pa.int64()))
     within: int = pc.sum(pc.less_equal(ends, bytes_max)).as_py()
@@ -718,121 +743,122 @@ def _rows_within(table: pa.Table, bytes_max: int) -> int:
 
 
 def _within_permits(table: pa.Table, permits: Mapping[int, int]) -> pa.BooleanArray | None:
-    """For each row whether its consumer takes it; None: all of them.
+    """For each row whether its consumer has permits for it; None: for all of them.
 
-    A lease counts rows, and clients count messages. So an encrypted batch, which is one row, may be
-    more than is left: it goes out, as a broker sends it, and permits become negative. The rows
-    behind it wait. A broker of Pulsar keeps to this only in shared subscriptions, about, by the
-    average of batches; in others it reads as many entries as there are permits.
+    A lease counts rows, and clients count messages. An encrypted batch is one row, so it may have
+    more messages than permits are left. It goes out, as a broker sends it, and the permits become
+    negative; the rows after it wait. Pulsar's brokers do so only in shared subscriptions, by the
+    average size of batches; in others they read as many entries as there are permits.
     """
     properties = table.column("properties").combine_chunks()
     if properties.null_count == len(properties):
         return None
-    kept = pc.map_lookup(properties, ENCRYPTED, "last")
-    if kept.null_count == len(kept):
+    encrypted = pc.map_lookup(properties, ENCRYPTED, "last")
+    if encrypted.null_count == len(encrypted):
         return None
-    left = dict(permits)
+    remaining = dict(permits)
     flags = []
     for partition, text in zip(
-        table.column("partition").to_pylist(), kept.to_pylist(), strict=True
+        table.column("partition").to_pylist(), encrypted.to_pylist(), strict=True
     ):
-        flags.append(left[partition] > 0)
-        left[partition] -= 1 if text is None else message_count([(ENCRYPTED, text)])
+        flags.append(remaining[partition] > 0)
+        remaining[partition] -= 1 if text is None else message_count([(ENCRYPTED, text)])
     return None if all(flags) else pa.array(flags, pa.bool_())
 
 
-def merged(runs: list[Run]) -> list[Run]:
+def merge_runs(runs: list[Run]) -> list[Run]:
     """Runs in order, each message once."""
     if len(runs) == 1:
         return runs
-    known = IdSet()
+    messages = IdSet()
     for run in runs:
-        known.add(run)
-    return known.runs()
+        messages.add(run)
+    return messages.runs()
 
 
-def _left(held: Held) -> list[Run]:
-    """What of it is not acknowledged."""
-    if held.inner:
-        return [held.span.run(held.at, held.at)]
-    return runs_of(held.span, held.at, held.left)
+def _unacked_runs(pending: PendingAck) -> list[Run]:
+    """The messages of an id that are not acknowledged."""
+    if pending.inner:
+        return [pending.span.run(pending.at, pending.at)]
+    return runs_of(pending.span, pending.at, pending.left)
 
 
-def runs_of(span: Span, at: int, bits: int) -> list[Run]:
-    """The messages of a batch whose bits are set, the first of which is `at`."""
-    out = []
-    place = 0
+def runs_of(span: BatchSpan, at: int, bits: int) -> list[Run]:
+    """The messages of a batch whose bits are set; bit 0 is message `at`."""
+    runs = []
+    offset = 0
     while bits:
         skip = (bits & -bits).bit_length() - 1
         bits >>= skip
-        place += skip
+        offset += skip
         size = (~bits & (bits + 1)).bit_length() - 1
-        out.append(span.run(at + place, at + place + size - 1))
+        runs.append(span.run(at + offset, at + offset + size - 1))
         bits >>= size
-        place += size
-    return out
+        offset += size
+    return runs
 
 
-def taken(ack: Ack, given: Proto) -> list[Run] | None:
-    """The messages of an id that the consumer has, claimed; None: it has no such id."""
-    wire, key = ack.wire, (given.ledgerId, given.entryId)
-    held = wire.held.get(key)
-    if held is None or ids.reach(given) > held.messages:
+def take_acknowledged(ack: AckRequest, message_id: Proto) -> list[Run] | None:
+    """The messages that an id acknowledges, claimed; None: the consumer has no such id."""
+    consumer, key = ack.consumer, (message_id.ledgerId, message_id.entryId)
+    pending = consumer.held.get(key)
+    if pending is None or ids.reach(message_id) > pending.messages:
         return None
-    done = held.left
-    if given.ack_set:
-        done &= ~ids.unacked(list(given.ack_set), held.messages)
-    elif given.batch_index >= 0 and (held.at == 0 or held.inner):
-        done &= 1 << given.batch_index
-    if ack.txn is not None and not _is_certain(held, given, done):
+    done = pending.left
+    if message_id.ack_set:
+        done &= ~ids.unacked(list(message_id.ack_set), pending.messages)
+    elif message_id.batch_index >= 0 and (pending.at == 0 or pending.inner):
+        done &= 1 << message_id.batch_index
+    if ack.txn is not None and not _is_certain(pending, message_id, done):
         return None
-    if ack.txn is not None and held.span.size > 1:
-        wire.claim(given.entryId, held, done)
-    left = held.left & ~done
-    if left:
-        wire.held[key] = held._replace(left=left)
+    if ack.txn is not None and pending.span.size > 1:
+        consumer.claim(message_id.entryId, pending, done)
+    remaining = pending.left & ~done
+    if remaining:
+        consumer.held[key] = pending._replace(left=remaining)
     else:
-        del wire.held[key]
-    ack.claims.append((key, held._replace(left=done)))
-    if held.inner:
-        return [] if left else [held.span.run(held.at, held.at)]
-    return runs_of(held.span, held.at, done)
+        del consumer.held[key]
+    ack.claims.append((key, pending._replace(left=done)))
+    if pending.inner:
+        return [] if remaining else [pending.span.run(pending.at, pending.at)]
+    return runs_of(pending.span, pending.at, done)
 
 
-def _is_certain(held: Held, given: Proto, done: int) -> bool:
-    """Whether an id in a transaction can only stand for these messages.
+def _is_certain(pending: PendingAck, message_id: Proto, done: int) -> bool:
+    """Whether an id in a transaction can stand only for these messages.
 
-    With each message Go names all that it ever acknowledged of the batch: also what another
-    transaction acknowledged and then aborted, and what was refused. Were that taken, it would be
-    acknowledged by a transaction that has no copy of it. So of a part one message is taken.
+    With each message Go's client names all messages of the batch that it ever acknowledged,
+    including aborted and refused ones. If the server accepted the whole list, a transaction would
+    acknowledge messages that it has no copy of. So of a part of a batch it accepts one message.
     """
-    is_whole = not given.ack_set and done == (1 << held.messages) - 1
-    return is_whole or done.bit_count() == 1 or held.inner > 0
+    is_whole = not message_id.ack_set and done == (1 << pending.messages) - 1
+    return is_whole or done.bit_count() == 1 or pending.inner > 0
 
 
-def taken_up_to(wire: Wire, given: Proto) -> None:
-    """Forget what a cumulative acknowledgement covers."""
-    key = (given.ledgerId, given.entryId)
-    if wire.older and wire.held and key >= next(iter(wire.held)):
-        wire.older = IdSet()
-    for one in [one for one in wire.held if one <= key]:
-        if one == key and given.ack_set:
-            held = wire.held[one]
-            left = held.left & ids.unacked(list(given.ack_set), held.messages)
-            if left:
-                wire.held[one] = held._replace(left=left)
+def forget_up_to(consumer: ClientConsumer, message_id: Proto) -> None:
+    """Drop the messages that a cumulative acknowledgement covers."""
+    key = (message_id.ledgerId, message_id.entryId)
+    if consumer.older and consumer.held and key >= next(iter(consumer.held)):
+        consumer.older = IdSet()
+    for held_key in [held_key for held_key in consumer.held if held_key <= key]:
+        if held_key == key and message_id.ack_set:
+            pending = consumer.held[held_key]
+            remaining = pending.left & ids.unacked(list(message_id.ack_set), pending.messages)
+            if remaining:
+                consumer.held[held_key] = pending._replace(left=remaining)
                 continue
-        del wire.held[one]
+        del consumer.held[held_key]
 
 
-class Lookup:
-    """Ids of an acknowledgement that the consumer does not have, and what the store knows of them.
+class AckLookup:
+    """The ids of an acknowledgement that the consumer does not have, and their messages in the
+    store.
 
     runs:  the messages so far
-    error: set once an id is of another topic
+    error: set once an id belongs to another topic
     """
 
-    def __init__(self, ack: Ack, topic: Topic) -> None:
+    def __init__(self, ack: AckRequest, topic: Topic) -> None:
         self.topic, self.is_cumulative = topic, ack.is_cumulative
         self.is_in_txn = ack.txn is not None
         self.error: TxlogError | None = None
@@ -842,118 +868,119 @@ class Lookup:
 
     @property
     def is_done(self) -> bool:
-        """True once all ids were looked for."""
+        """Whether all ids were looked up."""
         return self.at == len(self.ids)
 
 
-def resolved(view: View, lookup: Lookup) -> None:
-    """Look for the next LOOKUPS_MAX ids; one that came before is not looked for again."""
-    last = len(lookup.seen) + LOOKUPS_MAX
+def resolve_ids(view: View, lookup: AckLookup) -> None:
+    """Look up the next LOOKUPS_MAX ids; each only once."""
+    seen_max = len(lookup.seen) + LOOKUPS_MAX
     stop = min(lookup.at + REPEATED_MAX, len(lookup.ids))
-    while lookup.at < stop and len(lookup.seen) < last:
-        given = lookup.ids[lookup.at]
+    while lookup.at < stop and len(lookup.seen) < seen_max:
+        message_id = lookup.ids[lookup.at]
         lookup.at += 1
-        key = (given.ledgerId, given.entryId, given.batch_index, *given.ack_set)
+        key = (message_id.ledgerId, message_id.entryId, message_id.batch_index, *message_id.ack_set)
         if key not in lookup.seen:
             lookup.seen.add(key)
-            lookup.runs += _runs_of_id(view, lookup, given)
+            lookup.runs += _runs_of_id(view, lookup, message_id)
 
 
-def _runs_of_id(view: View, lookup: Lookup, given: Proto) -> list[Run]:
-    """The messages that an id names, by what the store knows; none of what is gone."""
-    number = ids.partition_of(view, given)
+def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
+    """The messages in the store that an id names; empty if they were deleted."""
+    number = ids.partition_of(view, message_id)
     if number is None:
         return []
     topic = lookup.topic
     if index_of(view.catalog.topics.get(topic.number, topic), number) < 0:
-        name = f"{given.ledgerId}:{given.entryId}"
+        name = f"{message_id.ledgerId}:{message_id.entryId}"
         lookup.error = MessageNotFound(f"message {name} does not exist in this topic")
         return []
     if lookup.is_cumulative:
-        return _last_of(view, number, given)
-    place = ids.place_of(view, number, given)
-    if place is None:
+        return _last_of(view, number, message_id)
+    target = ids.target_of(view, number, message_id)
+    if target is None:
         return []
-    span, at, is_one, _ = place
-    if ids.is_part(view, span, given):
+    span, at, is_one, _ = target
+    if ids.is_part(view, span, message_id):
         return []
-    if given.ack_set:
-        every = (1 << span.size) - 1
-        done = every & ~ids.unacked(list(given.ack_set), span.size)
+    if message_id.ack_set:
+        whole = (1 << span.size) - 1
+        done = whole & ~ids.unacked(list(message_id.ack_set), span.size)
     else:
         done = 1 << at if is_one else (1 << span.size) - 1
     if lookup.is_in_txn and done.bit_count() > 1:
-        name = f"{given.ledgerId}:{given.entryId}"
+        name = f"{message_id.ledgerId}:{message_id.entryId}"
         text = f"the consumer does not have all that {name} stands for: it comes again"
         lookup.error = NotAllowed(text)
         return []
     return runs_of(span, 0, done)
 
 
-def _last_of(view: View, number: int, given: Proto) -> list[Run]:
-    """The last message that a cumulative acknowledgement covers; clients also name the one before.
+def _last_of(view: View, number: int, message_id: Proto) -> list[Run]:
+    """The last message that a cumulative acknowledgement covers.
 
-    A client that acknowledged a batch in part names the entry before it, by subtracting one.
+    A client that acknowledged a batch in part names the entry before the batch, by subtracting one.
     """
-    entry = given.entryId // STEP
-    found = ids.place_of(view, number, given)
-    if found is not None:
-        span, at, is_one, _ = found
-        if ids.is_part(view, span, given):
+    entry = message_id.entryId // STEP
+    target = ids.target_of(view, number, message_id)
+    if target is not None:
+        span, at, is_one, _ = target
+        if ids.is_part(view, span, message_id):
             at = -1
-        elif given.ack_set and not is_one:
-            left = ids.unacked(list(given.ack_set), span.size)
-            at = (left & -left).bit_length() - 2 if left else span.size - 1
+        elif message_id.ack_set and not is_one:
+            unacked = ids.unacked(list(message_id.ack_set), span.size)
+            at = (unacked & -unacked).bit_length() - 2 if unacked else span.size - 1
         if at >= 0 or span.inner > 1:
             return [span.run(at, at)]
         entry = span.entry
-    return ids.last_before(view, number, given.ledgerId, entry, BACK_STEPS_MAX)
+    return ids.last_before(view, number, message_id.ledgerId, entry, BACK_STEPS_MAX)
 
 
-def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Proto:
+def last_id(view: View, topic: Topic, consumer: ClientConsumer, newest: MessageId | None) -> Proto:
     """The id of the last message of a partition, as consumers get it."""
-    if found is None:
-        return MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE, partition=wire.shown)
-    number = number_of(topic, wire.partition)
-    span = ids.span_at(view, number, found.ledger, found.entry, found.index)
+    if newest is None:
+        return MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE, partition=consumer.shown)
+    number = number_of(topic, consumer.partition)
+    span = ids.span_at(view, number, newest.ledger, newest.entry, newest.index)
     if span is None:  # a compacted message whose ledger was trimmed
-        span = Span(found.ledger, found.entry, 1)
-        if found.index:
-            span = ids.in_txn(found.ledger, found.entry, found.index, found.index)
-        return wire_id(span, span.at(found), wire.shown, is_alone=span.inner > 0)
-    is_alone = span == wire.split
-    last = wire_id(span, span.at(found), wire.shown, is_alone=is_alone)
+        span = BatchSpan(newest.ledger, newest.entry, 1)
+        if newest.index:
+            span = ids.in_txn(newest.ledger, newest.entry, newest.index, newest.index)
+        return wire_id(span, span.at(newest), consumer.shown, is_alone=span.inner > 0)
+    is_alone = span == consumer.split
+    wire_message_id = wire_id(span, span.at(newest), consumer.shown, is_alone=is_alone)
     if is_alone:
-        return last
+        return wire_message_id
     inner = ids.inner_count(view, span)
     if inner > 1:
-        last.batch_index, last.batch_size = inner - 1, inner
+        wire_message_id.batch_index, wire_message_id.batch_size = inner - 1, inner
     elif ids.is_batch_of_one(view, span):
-        last.batch_index, last.batch_size = 0, 1
-    return last
+        wire_message_id.batch_index, wire_message_id.batch_size = 0, 1
+    return wire_message_id
 
 
-def mark_id(view: View, topic: Topic, wire: Wire, mark: Mark) -> Proto:
-    """A position as clients get it that ask whether there is more: all up to this id is done.
+def mark_id(view: View, topic: Topic, consumer: ClientConsumer, mark: Mark) -> Proto:
+    """A mark-delete position for clients that ask whether there is more: everything up to this id
+    is done.
 
-    They compare ledger and entry with those of the last message, so a batch of which a part is left
-    counts as left, by an entry between its own and the one before.
+    They compare its ledger and entry with the last message's. A batch that is acknowledged in part
+    must count as not done, so it gets an entry between its own and the one before.
     """
     ledger, entry, index = mark
-    found = MessageIdData(ledgerId=ledger, entryId=ids.NOWHERE, partition=wire.shown)
+    position = MessageIdData(ledgerId=ledger, entryId=ids.NOWHERE, partition=consumer.shown)
     if entry < 0:
-        return found
-    span = ids.span_at(view, number_of(topic, wire.partition), ledger, entry, index or _WHOLE)
-    if span is None:  # no message is there, or it is gone
-        found.entryId = entry * STEP
-        return found
+        return position
+    span = ids.span_at(view, number_of(topic, consumer.partition), ledger, entry, index or _WHOLE)
+    if span is None:  # the position has no message, or it was trimmed
+        position.entryId = entry * STEP
+        return position
     last = span.inner + span.size - 1 if span.inner else span.entry + span.size - 1
     is_done = (index in (0, last)) if span.inner else entry == last
     if span.wire_entry or is_done:
-        found.entryId = span.wire_entry - (not is_done)
-    return found
+        position.entryId = span.wire_entry - (not is_done)
+    return position
 
 
-async def run(member: Member, act: Callable[[Session], T]) -> T:
-    """Run a call on its consumer of the store, in the thread of that."""
-    return await member.handle.worker.run(partial(act, member.session))
+async def run(store_consumer: StoreConsumer, call: Callable[[Session], T]) -> T:
+    """Call a function with the consumer of the store, in the store's thread."""
+    return await store_consumer.handle.worker.run(partial(call, store_consumer.session))

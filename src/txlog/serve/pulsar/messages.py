@@ -1,9 +1,9 @@
 """Owns the messages of Pulsar's binary protocol: their fields and numbers, and their classes.
 
-One line a message: `name number type`, then `!` where the protocol requires the field and `*` where
-it repeats; `= x` is a default. Names and numbers are those that the protocol documents; a number
-outside them is an extension of ours. The classes are made by the official runtime when this module
-runs, so that no generated code has to agree with the version of that runtime.
+Each line is a message: `name number type`, then `!` if the protocol requires the field and `*` if
+it repeats; `= x` is a default. Names and numbers are those in the protocol's documentation; other
+numbers are our own extensions. The official runtime creates the classes when this module is loaded,
+so no generated code has to match the runtime's version.
 
     command = BaseCommand()                     command.type = PING
     command.ParseFromString(frame)              command.ping.SetInParent()
@@ -256,20 +256,16 @@ _SCALARS: Final = {
     "uint32": _FIELD.TYPE_UINT32,
     "uint64": _FIELD.TYPE_UINT64,
 }
-_LABELS: Final = {
-    "": _FIELD.LABEL_OPTIONAL,
-    "!": _FIELD.LABEL_REQUIRED,
-    "*": _FIELD.LABEL_REPEATED,
-}
+_LABELS: Final = {"": _FIELD.LABEL_OPTIONAL, "!": _FIELD.LABEL_REQUIRED, "*": _FIELD.LABEL_REPEATED}
 
 
 def _lines(table: str) -> dict[str, list[str]]:
     """The items behind each name of a table."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for line in table.replace("\n    ", " ").strip().splitlines():
         name, _, items = line.partition(":")
-        found[name] = [one.strip() for one in items.split(",") if one.strip()]
-    return found
+        lines[name] = [item.strip() for item in items.split(",") if item.strip()]
+    return lines
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -278,23 +274,23 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
         name="txlog/pulsar.proto", package=PACKAGE, syntax="proto2"
     )
-    made = {name: file.message_type.add(name=name) for name in messages}
+    by_name = {name: file.message_type.add(name=name) for name in messages}
     for name, values in enums.items():
         home, _, short = name.rpartition(".")
-        kind = (made[home] if home else file).enum_type.add(name=short)
+        kind = (by_name[home] if home else file).enum_type.add(name=short)
         for value in values:
             text, number = value.split()
             kind.value.add(name=text, number=int(number))
     for name, fields in messages.items():
         for field in fields:
-            _add(made[name], field, enums)
+            _add(by_name[name], field, enums)
     return file
 
 
 def _add(message: descriptor_pb2.DescriptorProto, text: str, enums: dict[str, list[str]]) -> None:
     """Give a message one field of the table."""
-    words, _, default = text.partition(" = ")
-    name, number, kind = words.split()
+    field_text, _, default = text.partition(" = ")
+    name, number, kind = field_text.split()
     mark = kind[-1] if kind[-1] in _LABELS else ""
     field = message.field.add(name=name, number=int(number), label=_LABELS[mark])
     kind = kind.removesuffix(mark)
@@ -321,8 +317,8 @@ def message_class(name: str) -> Proto:
 
 
 def _values(name: str) -> dict[str, int]:
-    words = (one.split() for one in _lines(ENUMS)[name])
-    return {text: int(number) for text, number in words}
+    pairs = (item.split() for item in _lines(ENUMS)[name])
+    return {text: int(number) for text, number in pairs}
 
 
 COMMANDS: Final = _values("BaseCommand.Type")

@@ -1,15 +1,15 @@
-"""Owns schemas of clients: those of a topic, by their versions, and new ones.
+"""Owns schemas of clients: the schemas of a topic by their versions, and new ones.
 
-type        Avro and Json that are records are schemas of the store (spec/schemas). All others
+type        Avro and Json that are records are schemas of the store (spec/schemas). All other types
             (String, Int64, KeyValue, Avro and Json of anything else) are declared: the store keeps
-            type, bytes and properties, gives them back, and looks into no value. A schema of type
-            None is none: the client sends bytes
+            type, bytes and properties, returns them, and does not check values. The type None means
+            no schema: the client sends bytes
 values      a topic whose first schema comes from a client stores values that do not fit, and counts
-            them, unless a policy or setting says otherwise: brokers of Pulsar look at no value, and
-            clients of Python and Go write JSON that is no record of their own schema
-version     the number of the store, in 8 bytes, big-endian, as Pulsar has it
+            them, unless a policy or setting differs. Pulsar's brokers check no value either, and
+            clients of Python and Go write JSON that does not fit their own schema
+version     the number of the store, in 8 bytes, big-endian, as in Pulsar
 compatible  by the policy schema_compatibility of the topic; a refusal is IncompatibleSchema. So no
-            producer of another type changes what an open one may send
+            producer of another type changes which values an open producer may send
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from txlog.base.suggest import suggestion
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.topics import schema_in
 from txlog.errors import InvalidArgument, NotFound, TopicNotFound, TxlogError
-from txlog.serve.core.authority import PRODUCE
+from txlog.serve.auth import PRODUCE
 from txlog.serve.pulsar.batches import VERSION
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto, message_class
-from txlog.serve.pulsar.topics import in_use, may_any, name_of
+from txlog.serve.pulsar.topics import check_any_action, get_or_create_topic, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from txlog.client.client import Client
 
-# Schema.Type. None is bytes; Auto are those of clients that take what the topic has.
+# Schema.Type. None is bytes; clients with Auto take the topic's schema.
 _TYPES: Final = {
     **{1: "string", 2: "json", 3: "protobuf", 4: "avro", 5: "boolean", 6: "int8", 7: "int16"},
     **{8: "int32", 9: "int64", 10: "float", 11: "double", 12: "date", 13: "time"},
@@ -53,12 +53,12 @@ _Proto: Final = message_class("Schema")
 
 
 def version_bytes(version: int | None) -> bytes:
-    """A version as clients know it; None: of none."""
+    """A version as clients know it; empty for None."""
     return b"" if version is None else VERSION.pack(version)
 
 
 def version_of(data: bytes) -> int | None:
-    """The reverse; None: nothing was named. Raises InvalidArgument."""
+    """The version in a client's bytes; None: empty. Raises InvalidArgument."""
     if not data:
         return None
     if len(data) != VERSION.size:
@@ -71,15 +71,15 @@ def schema_of(body: Proto) -> Schema | None:
     """The schema of a command; None: it has none. Raises InvalidArgument."""
     if not body.HasField("schema") or body.schema.type not in _TYPES:
         return None
-    given = body.schema
-    properties = {pair.key: pair.value for pair in given.properties}
+    schema = body.schema
+    properties = {pair.key: pair.value for pair in schema.properties}
     if not all(isinstance(text, str) for text in chain(*properties.items())):
         raise InvalidArgument("a property of the schema is not UTF-8")
-    return named_schema(_TYPES[given.type], given.schema_data, properties)
+    return named_schema(_TYPES[schema.type], schema.schema_data, properties)
 
 
 def named_schema(kind: str, data: bytes, properties: Mapping[str, str]) -> Schema | None:
-    """A schema by its type in lower case; None: Avro or Json without a definition is bytes.
+    """A schema by its type in lower case; None: Avro or Json without a definition means bytes.
 
     raises: InvalidArgument
     """
@@ -103,9 +103,9 @@ def named_schema(kind: str, data: bytes, properties: Mapping[str, str]) -> Schem
 
 
 def key_value_as_text(data: bytes) -> str:
-    """The definition of a KeyValue as JSON {key, value}, as Pulsar's REST has it.
+    """The definition of a KeyValue as JSON {key, value}, as in Pulsar's REST API.
 
-    data: of each part its size in 4 bytes (-1: none) and its definition
+    data: for each part its size in 4 bytes (-1: none) and its definition
     """
     parts, at = [], 0
     for _ in range(2):
@@ -118,7 +118,7 @@ def key_value_as_text(data: bytes) -> str:
 
 
 def key_value_of(text: str) -> bytes:
-    """The reverse. Raises InvalidArgument."""
+    """The bytes of such JSON. Raises InvalidArgument."""
     try:
         node = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -132,7 +132,7 @@ def key_value_of(text: str) -> bytes:
 
 
 def _json(text: str) -> object:
-    """What a text of JSON holds; any other stays as it is."""
+    """The value of a text of JSON; other text unchanged."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -140,12 +140,12 @@ def _json(text: str) -> object:
 
 
 def proto_of(schema: Schema, name: str) -> Proto:
-    """A schema as clients get it back."""
+    """A schema as clients receive it."""
     kind, data, properties = schema.declaration
-    found = _Proto(name=name, schema_data=data, type=_NUMBERS[kind])
+    proto = _Proto(name=name, schema_data=data, type=_NUMBERS[kind])
     for key, value in properties.items():
-        found.properties.add(key=key, value=value)
-    return found
+        proto.properties.add(key=key, value=value)
+    return proto
 
 
 def add(client: Client, topic: str, schema: Schema) -> int:
@@ -154,35 +154,35 @@ def add(client: Client, topic: str, schema: Schema) -> int:
 
 
 def check_reader(client: Client, name: TopicName, body: Proto) -> None:
-    """Raises IncompatibleSchema unless the schema of a consumer fits those that its topic has.
+    """Raises IncompatibleSchema unless the schema of a consumer fits the topic's schemas.
 
-    It is not added: what reads a topic does not say what others write.
+    The schema is not added: a reader does not decide what others write.
     """
     schema = schema_of(body)
     if schema is None:
         return
-    known = client.topic(name.full).schemas
-    if known.list():
-        known.test(schema)
+    schemas_of_topic = client.topic(name.full).schemas
+    if schemas_of_topic.list():
+        schemas_of_topic.test(schema)
 
 
-async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_SCHEMA: one version, or the newest; TopicNotFound says that there is none."""
+async def get(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """GET_SCHEMA: one version, or the newest; TopicNotFound means that there is none."""
 
     def act(client: Client) -> tuple[Schema, int]:
         version = version_of(body.schema_version)
-        known = client.store.ask(lambda view: find_topic(view, name.topic).schemas)
-        for one in reversed(known):
-            if one.version == version or (version is None and not one.deleted):
-                return schema_in(one), one.version
+        records = client.store.ask(lambda view: find_topic(view, name.topic).schemas)
+        for record in reversed(records):
+            if record.version == version or (version is None and not record.deleted):
+                return schema_in(record), record.version
         raise NotFound(f"topic {name.topic.short} has no such schema")
 
     fields: dict[str, Any] = {}
     try:
         name = name_of(body.topic)
-        may_any(connection, name.topic)
+        check_any_action(connection, name.topic)
         schema, version = await connection.client.run(act)
-    except (NotFound, TopicNotFound) as error:  # clients know no other word for it
+    except (NotFound, TopicNotFound) as error:  # clients know no other error for it
         fields = {"error_code": ERRORS["TopicNotFound"], "error_message": text_of(error)}
     except TxlogError as error:
         fields = {"error_code": error_of(error), "error_message": text_of(error)}
@@ -194,11 +194,11 @@ async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
     connection.send("getSchemaResponse", request_id=body.request_id, **fields)
 
 
-async def get_or_create(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def get_or_create(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """GET_OR_CREATE_SCHEMA: the version of a schema, added if it is new."""
 
     def act(client: Client) -> bytes:
-        in_use(client, name, creates=connection.service.options.creates_topics)
+        get_or_create_topic(client, name, creates=connection.service.options.creates_topics)
         schema = schema_of(body)
         if schema is None:
             return b""
@@ -214,7 +214,4 @@ async def get_or_create(connection: Connection, body: Proto, rest: memoryview) -
     connection.send("getOrCreateSchemaResponse", request_id=body.request_id, **fields)
 
 
-HANDLERS: Final[Mapping[str, Handler]] = {
-    "GET_SCHEMA": get,
-    "GET_OR_CREATE_SCHEMA": get_or_create,
-}
+HANDLERS: Final[Mapping[str, Handler]] = {"GET_SCHEMA": get, "GET_OR_CREATE_SCHEMA": get_or_create}

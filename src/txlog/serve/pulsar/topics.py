@@ -1,4 +1,5 @@
-"""Owns topics: how Pulsar's names are those of the store, where topics are served, which there are.
+"""Owns topics: Pulsar's names for the store's topics, lookup, topics by namespace or pattern,
+watchers.
 
     persistent://tenant/namespace/name               the topic tenant/namespace/name
     persistent://tenant/namespace/name-partition-2   its partition 2
@@ -9,40 +10,104 @@ The last is a name of Pulsar 1: topics that differ to their clients stay differe
 
     pulsar/system/transaction_coordinator_assign     no topic: where clients look for coordinators
 
-A topic with one partition is one that is not partitioned, to clients: they ask for it by its plain
-name. One that is missing is made at its first use, by whoever produces or subscribes, unless the
-server was told not to; the setting default_num_partitions says with how many partitions.
+To clients, a topic with one partition is not partitioned: they ask for it by its plain name. The
+first producer or consumer creates a missing topic, unless the server was started with
+--no-topic-creation. The setting default_num_partitions is its number of partitions.
+
+RE2 matches patterns, as in Pulsar: its time grows with the number of names, for any pattern. The
+factor is the pattern's size with its repetitions written out, up to 1 ms for each name, so a match
+also ends after a time limit.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from txlog.base.ids import TopicName
+from txlog.base.startup import compute as pc
+from txlog.base.startup.crc32c import crc32c
 from txlog.engine.door.catalog import Topic
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.store import View
-from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
-from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
-from txlog.serve.core.shares import check_topic
-from txlog.serve.core.topic_patterns import TopicPattern, hash_of
+from txlog.errors import InvalidArgument, NotAllowed, NotFound, TopicNotFound, TxlogError
+from txlog.serve.auth import ADMIN, CONSUME, PRODUCE
+from txlog.serve.core.catalog import CatalogSnapshot
+from txlog.serve.limits.limits import too_many_error
+from txlog.serve.limits.shares import check_topic_share
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import lookup_error_of, text_of
 from txlog.serve.pulsar.messages import Proto
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from txlog.client.client import Client
 
+PATTERN_MAX: Final = 1_000  # characters
+MATCH_SECONDS: Final = 0.1  # in the store's thread, for one command
+# names matched between two reads of the clock; 0.1 s with the worst pattern
+SLICE_NAMES: Final = 128
+_SCHEME = re.compile(r"(?:non-)?persistent://")
+
+
+class TopicPattern:
+    """A regular expression that the whole of `tenant/namespace/name` has to match."""
+
+    def __init__(self, text: str) -> None:
+        """Raises InvalidArgument: RE2 cannot read the pattern; NotAllowed: it is too long."""
+        if not isinstance(text, str):  # protobuf returns bytes if a text is not UTF-8
+            raise InvalidArgument("the pattern of topics is not UTF-8")
+        if len(text) > PATTERN_MAX:
+            raise NotAllowed(f"a pattern of {len(text)} characters, the most is {PATTERN_MAX}")
+        bare = _SCHEME.sub("", text, count=1)
+        _matches([""], bare)  # `a)|(b` is not a pattern, although it is one within brackets
+        self._whole = f"^(?:{bare})$"
+        _matches([""], self._whole)
+
+    def matching(
+        self, names: Sequence[str], limit_s: float = MATCH_SECONDS
+    ) -> tuple[list[str], int]:
+        """The names that match, and how many were tried; fewer than all if the time ran out."""
+        ends_at = time.monotonic() + limit_s
+        matches: list[str] = []
+        tried = 0
+        while tried < len(names):
+            piece = names[tried : tried + SLICE_NAMES]
+            flags = _matches(piece, self._whole)
+            matches += [name for name, fits in zip(piece, flags, strict=True) if fits]
+            tried += len(piece)
+            if time.monotonic() > ends_at:
+                break
+        return matches, tried
+
+
+def _matches(names: Sequence[str], pattern: str) -> list[bool]:
+    try:
+        fits = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument("the pattern of topics cannot be read") from error
+    flags: list[bool] = fits.to_pylist()
+    return flags
+
+
+def hash_of(topics: Iterable[str]) -> str:
+    """A hash of topics, as in Pulsar."""
+    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
+
+
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 SCHEME: Final = "persistent://"
-COORDINATORS: Final = 1  # that clients are told of; see transactions
-_PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
-_NON_PERSISTENT: Final = 1  # of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
-_CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
+COORDINATORS: Final = 1  # the number that clients see; see transactions
+_PATTERN: Final = frozenset("*?[(|^$\\")  # characters of regular expressions that no name has
+# a value of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
+_NON_PERSISTENT: Final = 1
+_CONNECT, _FAILED = 1, 2  # values of CommandLookupTopicResponse.LookupType
 
 
 def name_of(text: str) -> TopicName:
@@ -55,41 +120,41 @@ def name_of(text: str) -> TopicName:
 
 
 def namespace_in(cluster: str, namespace: str) -> str:
-    """The namespace of the store for one of a cluster."""
+    """The namespace in the store for a namespace of a cluster."""
     return f"{cluster}~{namespace}"
 
 
 def url_of(full: str, partition: int | None = None) -> str:
-    """How clients name a topic, or a partition of it."""
+    """A topic, or a partition of it, as clients name it."""
     suffix = "" if partition is None else f"-partition-{partition}"
     return f"persistent://{full}{suffix}"
 
 
 def urls_of(full: str, count: int) -> list[str]:
-    """How clients name a topic: those with several partitions as these."""
+    """A topic as clients name it: if it has several partitions, as these."""
     return [url_of(full, at if count > 1 else None) for at in range(count)]
 
 
-def found(client: Client, name: TopicName) -> Topic:
+def get_topic(client: Client, name: TopicName) -> Topic:
     """A topic of the store. Raises TopicNotFound."""
     return client.store.read(lambda view: find_topic(view, name.topic))
 
 
-def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
-    """A topic that is used, made if it is missing and may be. Raises TopicNotFound."""
+def get_or_create_topic(client: Client, name: TopicName, creates: bool) -> Topic:
+    """A topic, created if it is missing and may be created. Raises TopicNotFound."""
     try:
-        return found(client, name)
+        return get_topic(client, name)
     except TopicNotFound:
         if not creates or name.partition is not None:
             raise
-    check_topic(client)
+    check_topic_share(client)
     count = client.settings.default_num_partitions
     client.create_topic(name.full, count, if_not_exists=True)
-    return found(client, name)
+    return get_topic(client, name)
 
 
 def check_partition(topic: Topic, name: TopicName) -> int:
-    """The partition that a name means, 0 for the whole of a topic with one.
+    """The partition of a name; 0 for the whole of a topic with one.
 
     raises: TopicNotFound
     """
@@ -99,9 +164,9 @@ def check_partition(topic: Topic, name: TopicName) -> int:
     return index
 
 
-def may_any(connection: Connection, name: TopicName) -> None:
-    """Raises NotAllowed unless the client may do something with a topic."""
-    if name == COORDINATOR_TOPIC:  # what a transaction may do is asked for each of its topics
+def check_any_action(connection: Connection, name: TopicName) -> None:
+    """Raises NotAllowed unless the client may do anything with a topic."""
+    if name == COORDINATOR_TOPIC:  # rights are checked for each topic of a transaction
         return
     last: TxlogError | None = None
     for action in (PRODUCE, CONSUME, ADMIN):
@@ -116,32 +181,33 @@ def may_any(connection: Connection, name: TopicName) -> None:
 
 
 def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bool) -> int:
-    """How many partitions clients see: 0 for a topic that is not partitioned, or for one of them.
+    """How many partitions clients see: 0 for a topic that is not partitioned, or for a single
+    partition.
 
-    creates: a missing topic with several partitions is made; one with a single partition is made
-             by the PRODUCER or SUBSCRIBE that follows
-    asks:    the client asks whether the topic exists, and nothing is made (PIP-344). Java 4 asks
+    creates: create a missing topic if it gets several partitions; PRODUCER or SUBSCRIBE creates one
+             with a single partition
+    asks:    the client only asks whether the topic exists, so create nothing (PIP-344). Java 4 asks
              so for SUBSCRIPTION-RETRY and -DLQ, the names of old clients: without TopicNotFound it
-             takes these, and topics with the same subscription name share retries
-    raises:  TopicNotFound, if it asks
+             uses these names, and topics with the same subscription name share retries
+    raises:  TopicNotFound, if `asks`
     """
     if name.topic == COORDINATOR_TOPIC:
         return COORDINATORS if name.partition is None else 0
     try:
-        topic = found(client, name)
+        topic = get_topic(client, name)
     except TopicNotFound:
         default = client.settings.default_num_partitions
         if asks:
             raise
         if not creates or name.partition is not None or default == 1:
             return 0
-        topic = in_use(client, name, creates=True)
+        topic = get_or_create_topic(client, name, creates=True)
     if asks:
         check_partition(topic, name)
     return 0 if topic.partitions == 1 or name.partition is not None else topic.partitions
 
 
-async def partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def partitions(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """PARTITIONED_METADATA: how many partitions a topic has; 0: it is not partitioned."""
     creates, asks = (
         connection.service.options.creates_topics,
@@ -150,7 +216,7 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
 
     try:
         name = name_of(body.topic)
-        may_any(connection, name.topic)
+        check_any_action(connection, name.topic)
         look = partial(count_partitions, name=name, creates=creates, asks=asks)
         count = await connection.client.run(look)
     except TxlogError as error:
@@ -167,15 +233,15 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
     )
 
 
-def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """LOOKUP: everything is served here, through the address that the client already has.
+def lookup(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """LOOKUP: this server serves every topic, at the address that the client already uses.
 
-    Java looks up a pattern, too, for a connection to ask for topics.
+    Java also looks up a pattern, to get a connection on which it asks for topics.
     """
     is_pattern = body.topic.startswith("persistent://") and not _PATTERN.isdisjoint(body.topic)
     try:
         if not is_pattern:
-            may_any(connection, name_of(body.topic).topic)
+            check_any_action(connection, name_of(body.topic).topic)
     except TxlogError as error:
         connection.send(
             "lookupTopicResponse",
@@ -195,13 +261,13 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
     )
 
 
-async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these.
+async def of_namespace(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """GET_TOPICS_OF_NAMESPACE: its topics by name, partitioned ones as their partitions.
 
-    filtered: only those that match the client's pattern. Without it the client matches itself, as
-              a broker of Pulsar lets it for a long pattern. So here for one that RE2 does not read
-              (Java's `(?!...)`) or that takes too long
-    changed:  false, without topics, if the client named the hash of this answer
+    filtered: the topics match the client's pattern. If it is false the client matches them itself,
+              as with a broker of Pulsar and a long pattern. This server does so for a pattern that
+              RE2 cannot read (Java's `(?!...)`) or that takes too long
+    changed:  false, without topics, if the client sent the hash of this answer
     """
     start, pattern = f"{body.namespace}/", None
     if body.HasField("topics_pattern"):
@@ -209,8 +275,10 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
             pattern = TopicPattern(body.topics_pattern)
 
     def look(view: View) -> dict[str, int]:
-        every = view.catalog.topics.values()
-        return {topic.name: topic.partitions for topic in every if topic.name.startswith(start)}
+        all_topics = view.catalog.topics.values()
+        return {
+            topic.name: topic.partitions for topic in all_topics if topic.name.startswith(start)
+        }
 
     def act(client: Client) -> tuple[list[str], bool]:
         partitions = client.store.read(look)
@@ -223,7 +291,7 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
         urls = []
         for name in names:
             try:
-                may_any(connection, TopicName.parse(name))
+                check_any_action(connection, TopicName.parse(name))
             except TxlogError:
                 continue
             urls += urls_of(name, partitions[name])
@@ -244,8 +312,116 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
     )
 
 
+WATCHERS: Final = "watches"
+
+
+class TopicListWatcher:
+    """A client's watch for topics that match a pattern.
+
+    known:   the topics that the client knows
+    numbers: the matching topics, by their numbers in the store
+    next:    the first number that was not tried; numbers are never reused, so a topic is tried
+             once, however often other topics change
+    """
+
+    def __init__(self, namespace: str, pattern: str) -> None:
+        """Raises InvalidArgument, NotAllowed: from TopicPattern."""
+        self.pattern = TopicPattern(pattern)
+        self.start = f"{namespace}/"
+        self.known = set[str]()
+        self.numbers = set[int]()
+        self.next = 0
+
+    def look(self, connection: Connection, snapshot: CatalogSnapshot) -> set[str] | None:
+        """The matching topics that the client may see, partitioned ones as their partitions.
+
+        None: the time limit of a match was reached; the next call continues there.
+        """
+        topics = snapshot.topics
+        new = sorted(number for number in topics if number >= self.next)
+        names = {topics[at][0]: at for at in new if topics[at][0].startswith(self.start)}
+        matching, tried = self.pattern.matching(list(names))
+        self.numbers.update(names[name] for name in matching)
+        if tried < len(names):
+            self.next = [*names.values()][tried]
+            return None
+        self.next = max(self.next, snapshot.stamp[0])
+        self.numbers = {number for number in self.numbers if not snapshot.lacks_topic(number)}
+        urls = set[str]()
+        for name, partitions in (topics[number] for number in self.numbers & topics.keys()):
+            try:
+                check_any_action(connection, TopicName.parse(name))
+            except TxlogError:
+                continue
+            urls.update(urls_of(name, partitions))
+        return urls
+
+
+async def watch_topics(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """WATCH_TOPIC_LIST: send the topics that match a pattern, and from now on the changes.
+
+    raises: NotAllowed for a pattern that would take too long: a client then polls for topics, and
+            matches them itself
+    """
+    watches: dict[int, TopicListWatcher] = connection.state.setdefault(WATCHERS, {})
+    most = connection.service.limits.consumers
+    if len(watches) >= most:
+        raise too_many_error("watches on this connection", most)
+    watcher = watches[body.watcher_id] = TopicListWatcher(body.namespace, body.topics_pattern)
+
+    def look(client: Client) -> set[str] | None:
+        return watcher.look(connection, client.store.read(CatalogSnapshot.of))
+
+    topics = await connection.client.run(look)
+    if topics is None:
+        if watches.get(body.watcher_id) is watcher:
+            del watches[body.watcher_id]
+        raise NotAllowed("the pattern of topics takes too long to match")
+    watcher.known = topics
+    connection.send(
+        "watchTopicListSuccess",
+        request_id=body.request_id,
+        watcher_id=body.watcher_id,
+        topic=sorted(topics),
+        topics_hash=hash_of(topics),
+    )
+
+
+async def notify_watchers(connection: Connection, snapshot: CatalogSnapshot) -> None:
+    """Send a client the changes of the topics that it watches."""
+    for number, watcher in list(connection.state.get(WATCHERS, {}).items()):
+        topics = None
+        while topics is None:  # other calls of the store run in between
+            topics = await connection.client.run(partial(_look, watcher, connection, snapshot))
+        came, went = topics - watcher.known, watcher.known - topics
+        watcher.known = topics
+        if came or went:
+            connection.send(
+                "watchTopicUpdate",
+                watcher_id=number,
+                new_topics=sorted(came),
+                deleted_topics=sorted(went),
+                topics_hash=hash_of(topics),
+            )
+
+
+def _look(
+    watcher: TopicListWatcher, connection: Connection, snapshot: CatalogSnapshot, _: object
+) -> set[str] | None:
+    return watcher.look(connection, snapshot)
+
+
+def close_watcher(connection: Connection, body: Proto, trailer: memoryview) -> None:
+    """WATCH_TOPIC_LIST_CLOSE: send no more changes."""
+    if connection.state.get(WATCHERS, {}).pop(body.watcher_id, None) is None:
+        raise NotFound(f"there is no watch {body.watcher_id} on this connection")
+    connection.send("success", request_id=body.request_id)
+
+
 HANDLERS: Final[Mapping[str, Handler]] = {
     "PARTITIONED_METADATA": partitions,
     "LOOKUP": lookup,
     "GET_TOPICS_OF_NAMESPACE": of_namespace,
+    "WATCH_TOPIC_LIST": watch_topics,
+    "WATCH_TOPIC_LIST_CLOSE": close_watcher,
 }

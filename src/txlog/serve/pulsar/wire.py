@@ -3,8 +3,10 @@
     command    total size (4)  command size (4)  BaseCommand
     message    the same, then  0x0e01  CRC32C (4)  metadata size (4)  MessageMetadata  payload
 
-The checksum covers everything behind it. Sizes are big-endian and do not count themselves. What a
-client sends is trusted in nothing: every size is checked against what is there before it is used.
+The checksum covers all bytes after it. Sizes are big-endian and do not count themselves. The server
+trusts no byte of a client: it checks every size against the available bytes before it uses the
+size.
+
 Source: https://pulsar.apache.org/docs/next/developing-binary-protocol, "Framing".
 """
 
@@ -23,48 +25,50 @@ from txlog.serve.pulsar.fields import IDS_MAX, check
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
 
 MAGIC: Final = b"\x0e\x01"
-# Beside the largest message a frame has room for its command and metadata, as Pulsar's has.
+# Besides the largest message a frame has room for its command and metadata, as in Pulsar.
 ROOM_BYTES: Final = 10 * 1024
-# An acknowledgement may be larger: in a transaction each message names what is left of its batch.
+# An acknowledgement may be larger: in a transaction each message names the unacknowledged rest of
+# its batch.
 ACK_BYTES_MAX: Final = 16 << 20
-# Of a command without ids, beside its payload: schemas are the largest that clients send.
+# Of a command without ids, besides its payload: schemas are the largest ones of clients.
 COMMAND_BYTES_MAX: Final = 320 << 10
-_SMALL: Final = 64 << 10  # a command of so many bytes is decoded without a look at what it becomes
-_ID_BYTES: Final = 200  # of an id in memory
-_WORD_BYTES: Final = 8  # of what a byte of an ack_set may become
+_SMALL: Final = 64 << 10  # a command up to this size is decoded without estimating its memory
+_ID_BYTES: Final = 200  # the memory of an id
+_WORD_BYTES: Final = 8  # the memory that a byte of an ack_set may need
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
-NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
+NO_REQUEST: Final = (1 << 64) - 1  # in a command that the server starts
 _KINDS: Final = frozenset(COMMANDS.values())
-_ACK: Final = b"\x08%c" % COMMANDS["ACK"]  # with which its BaseCommand begins
+_ACK: Final = b"\x08%c" % COMMANDS["ACK"]  # the beginning of its BaseCommand
 # The commands that name ids, and the tag of an id in them.
 _ID_TAGS: Final = {COMMANDS["ACK"]: 0x1A, COMMANDS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]: 0x12}
 
 
 class Frame(NamedTuple):
-    """A command, and what follows it: checksum, metadata and payload of a message.
+    """A command, and the bytes after it: checksum, metadata and payload of a message.
 
-    kind: as of BaseCommand.Type; body: the field of that kind
+    kind: as of BaseCommand.Type
+    body: the field of that kind
     """
 
     kind: int
     body: Proto
-    rest: memoryview
+    trailer: memoryview
 
 
-class Checked(NamedTuple):
-    """What a message consists of, after its checksum was found right."""
+class MessageParts(NamedTuple):
+    """The parts of a message whose checksum was correct."""
 
     metadata: Proto
     payload: memoryview
 
 
 class ChecksumMismatch(InvalidMessage):
-    """The bytes are not those that were sent."""
+    """The bytes differ from those that the client sent."""
 
 
-class Frames:
-    """The frames in the bytes of one connection; feed it what comes.
+class FrameDecoder:
+    """Splits the bytes of one connection into frames.
 
     >>> frames, ping = Frames(100), encoded("ping")
     >>> list(frames.feed(ping[:5])), [one.kind for one in frames.feed(ping[5:])]
@@ -74,34 +78,34 @@ class Frames:
     __slots__ = ("_ack_bytes_max", "_bytes_max", "_have")
 
     def __init__(self, bytes_max: int) -> None:
-        """bytes_max: of a frame, without its first size"""
+        """bytes_max: the largest size of a frame, without its first size"""
         self._bytes_max = self._ack_bytes_max = bytes_max
         self._have = bytearray()
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """The number of bytes of an incomplete frame."""
         return len(self._have)
 
     @property
     def wanted(self) -> int:
-        """How many bytes that frame will have; 0 without one."""
+        """The size of the incomplete frame in bytes; 0 without one."""
         if len(self._have) < 4:
             return 4 if self._have else 0
-        wanted: int = _SIZE.unpack_from(self._have)[0]
-        return min(wanted, self._ack_bytes_max) + 4
+        size: int = _SIZE.unpack_from(self._have)[0]
+        return min(size, self._ack_bytes_max) + 4
 
     def allow(self, bytes_max: int) -> None:
-        """Take frames of another size from now on, and large acknowledgements."""
+        """Allow frames of another size from now on, and large acknowledgements."""
         self._bytes_max = bytes_max
         self._ack_bytes_max = max(bytes_max, ACK_BYTES_MAX)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
-        return map(parsed, self.whole(data))
+        """The frames that are now complete. Raises InvalidMessage: the rest cannot be read."""
+        return map(decode_frame, self.whole(data))
 
     def whole(self, data: bytes) -> Iterator[memoryview]:
-        """The same as bytes, without their sizes: `price` says what decoding one would take."""
+        """The same as bytes, without sizes: `decoded_size` estimates the memory of one."""
         have = self._have
         if have:
             have += data
@@ -121,22 +125,25 @@ class Frames:
             have += view[at:]
 
     def _checked(self, data: bytes | bytearray, at: int) -> int:
-        """The size of the frame that begins there; raises InvalidMessage."""
+        """The size of the frame at a position; raises InvalidMessage."""
         size: int = _SIZE.unpack_from(data, at)[0]
-        is_ack = _ACK.startswith(data[at + 8 : at + 8 + len(_ACK)])  # or may become one
+        # or may become an acknowledgement
+        is_ack = _ACK.startswith(data[at + 8 : at + 8 + len(_ACK)])
         if not 4 <= size <= (self._ack_bytes_max if is_ack else self._bytes_max):
             raise InvalidMessage(f"a frame of {size} bytes, 4 to {self._bytes_max} are allowed")
         return size
 
 
-def price(frame: memoryview) -> int:
-    """How many bytes of memory the command of a frame takes once it is decoded; 0: a few.
+def decoded_size(frame: memoryview) -> int:
+    """The memory of a frame's command once it is decoded, in bytes; 0: little.
 
-    A short command may become much: two bytes are a text, six an id.
-    raises: InvalidMessage, for what no client sends
+    A short command may need much memory: two bytes can be a text, six an id.
+
+    raises: InvalidMessage, for a command that no client sends
     """
     size: int = _SIZE.unpack_from(frame)[0]
-    if not _SMALL < size <= len(frame) - 4:  # `parsed` refuses what is larger than its frame
+    # `decode_frame` refuses a command larger than its frame
+    if not _SMALL < size <= len(frame) - 4:
         return 0
     kind = frame[5] if frame[4] == _ACK[0] else 0
     tag = _ID_TAGS.get(kind)
@@ -150,13 +157,13 @@ def price(frame: memoryview) -> int:
 def _count(data: bytes, kind: int, tag: int) -> int:
     """How many ids a command names; data: its BaseCommand without the type.
 
-    raises: InvalidMessage if there are too many, or the command is written as no client does
+    raises: InvalidMessage if there are too many, or no client would write the command so
     """
     at, length = _varint_at(data, _varint_at(data, 0)[0])
     is_usual = _varint_at(data, 0)[1] == kind << 3 | 2 and at + length == len(data)
     count = 0
     while is_usual and at < len(data) and count <= IDS_MAX:
-        if data[at] == tag and at + 1 < len(data) and data[at + 1] < 128:  # as most are
+        if data[at] == tag and at + 1 < len(data) and data[at + 1] < 128:  # the usual case
             at += 2 + data[at + 1]
             count += 1
             continue
@@ -174,18 +181,18 @@ def _count(data: bytes, kind: int, tag: int) -> int:
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
-    """Where a number ends, and the number. Raises InvalidMessage."""
+    """The position after a number, and the number. Raises InvalidMessage."""
     number = shift = 0
-    for place in range(at, min(at + 10, len(data))):
-        number |= (data[place] & 127) << shift
-        if data[place] < 128:
-            return place + 1, number
+    for position in range(at, min(at + 10, len(data))):
+        number |= (data[position] & 127) << shift
+        if data[position] < 128:
+            return position + 1, number
         shift += 7
     raise InvalidMessage("a command that cannot be read")
 
 
-def parsed(frame: memoryview) -> Frame:
-    """A frame without its first size. Raises InvalidMessage."""
+def decode_frame(frame: memoryview) -> Frame:
+    """Decode a frame without its first size. Raises InvalidMessage."""
     (size,) = _SIZE.unpack_from(frame)
     if size > len(frame) - 4:
         raise InvalidMessage(f"a command of {size} bytes in a frame of {len(frame)}")
@@ -200,41 +207,41 @@ def parsed(frame: memoryview) -> Frame:
     return Frame(kind, getattr(command, name), frame[4 + size :])
 
 
-def checked(rest: memoryview) -> Checked:
+def split_message(trailer: memoryview) -> MessageParts:
     """The metadata and payload of a message.
 
-    raises: ChecksumMismatch, InvalidMessage, LimitExceeded; the connection can go on
+    raises: ChecksumMismatch, InvalidMessage, LimitExceeded; the connection can continue
     """
-    if bytes(rest[:2]) == MAGIC:
-        if len(rest) < 6:
+    if bytes(trailer[:2]) == MAGIC:
+        if len(trailer) < 6:
             raise InvalidMessage("a message without its checksum")
-        (told,) = _SIZE.unpack_from(rest, 2)
-        rest = rest[6:]
-        if crc32c(rest) != told:
+        (checksum,) = _SIZE.unpack_from(trailer, 2)
+        trailer = trailer[6:]
+        if crc32c(trailer) != checksum:
             raise ChecksumMismatch("the checksum of a message is wrong")
-    if len(rest) < 4:
+    if len(trailer) < 4:
         raise InvalidMessage("a message without metadata")
-    (size,) = _SIZE.unpack_from(rest)
-    if size > len(rest) - 4:
-        raise InvalidMessage(f"metadata of {size} bytes in {len(rest)}")
+    (size,) = _SIZE.unpack_from(trailer)
+    if size > len(trailer) - 4:
+        raise InvalidMessage(f"metadata of {size} bytes in {len(trailer)}")
     try:
-        metadata = MessageMetadata.FromString(rest[4 : 4 + size])
+        metadata = MessageMetadata.FromString(trailer[4 : 4 + size])
     except DecodeError as error:
         raise InvalidMessage("metadata that cannot be read") from error
     check(metadata)
-    return Checked(metadata, rest[4 + size :])
+    return MessageParts(metadata, trailer[4 + size :])
 
 
-def encoded(name: str, /, **fields: object) -> bytes:
+def encode_command(name: str, /, **fields: object) -> bytes:
     """The frame of a command: the name of its field in BaseCommand, and its fields.
 
     A field that is None is left out.
     """
-    return framed(made(name, **fields))
+    return frame_command(make_command(name, **fields))
 
 
-def made(name: str, /, **fields: object) -> Proto:
-    """A command; as `encoded`."""
+def make_command(name: str, /, **fields: object) -> Proto:
+    """A command; arguments as in `encode_command`."""
     command = BaseCommand()
     command.type = BY_FIELD[name]
     body = getattr(command, name)
@@ -254,7 +261,7 @@ def made(name: str, /, **fields: object) -> Proto:
 BY_FIELD: Final = {name: number for number, name in FIELDS.items()}
 
 
-def framed(command: Proto) -> bytes:
+def frame_command(command: Proto) -> bytes:
     """The frame of a command without payload."""
     data: bytes = command.SerializeToString()
     return _SIZES.pack(len(data) + 4, len(data)) + data
@@ -263,11 +270,12 @@ def framed(command: Proto) -> bytes:
 def receipt_frame(
     producer: int, sequence: int, highest: int, ledger: int, entry: int, partition: int
 ) -> bytes:
-    """The frame of a SEND_RECEIPT, as `encoded` makes it, which would take several times as long.
+    """The frame of a SEND_RECEIPT, as from `encode_command`, but several times as fast.
 
-    highest: 0 is left out; ledger, entry: -1 is written as the protocol's unsigned numbers have it
+    highest:       0 is left out
+    ledger, entry: -1 is written as the protocol's unsigned numbers write it
     """
-    place = b"\x08%b\x10%b\x18%b" % (
+    message_id = b"\x08%b\x10%b\x18%b" % (
         varint(ledger & NO_REQUEST),
         varint(entry & NO_REQUEST),
         varint(partition & NO_REQUEST),
@@ -275,8 +283,8 @@ def receipt_frame(
     body = b"\x08%b\x10%b\x1a%b%b" % (
         varint(producer),
         varint(sequence),
-        varint(len(place)),
-        place,
+        varint(len(message_id)),
+        message_id,
     )
     if highest:
         body += b"\x20" + varint(highest)
@@ -285,7 +293,7 @@ def receipt_frame(
 
 
 def txn_frame(name: str, request: int, txn_id: TxnId) -> bytes:
-    """The frame of an answer that names a transaction, as `encoded` makes it, but faster.
+    """The frame of an answer that names a transaction, as from `encode_command`, but faster.
 
     name: newTxnResponse, addPartitionToTxnResponse, addSubscriptionToTxnResponse or endTxnResponse
     """
@@ -323,4 +331,4 @@ def message_frame(command: bytes, metadata: bytes, payload: bytes | memoryview) 
     return [head, bytes(payload)]
 
 
-assert set(FIELDS) == _KINDS  # the number of a command is that of its field
+assert set(FIELDS) == _KINDS  # a command and its field have the same number

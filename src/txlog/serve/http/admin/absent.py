@@ -1,7 +1,8 @@
-"""Owns the endpoints of what Pulsar has and a store has not: rates, quotas, properties, roles.
+"""Owns the endpoints for features of Pulsar that a store does not have: rates, quotas, properties,
+roles.
 
-A look answers what holds here, mostly nothing; to take it away is done already; to set it is
-refused, as a success would promise what nobody keeps.
+A GET answers with the effective value, mostly none. A DELETE succeeds, because nothing is set. An
+attempt to set a value is refused: a success would promise a behaviour that the store does not have.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from txlog.errors import NotAllowed
 from txlog.serve.http.admin.store import CLUSTER, NAMESPACE, broker_of, full
 from txlog.serve.http.admin.subscriptions import SUBSCRIPTION
 from txlog.serve.http.admin.topics import TOPIC, TYPES
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList
 
 _ALL_TYPES: Final = list(TYPES.values())
-# What each answers; None is what Pulsar answers for a policy that is not set.
+# The answer of each; Pulsar answers None for a policy that is not set.
 OF_TOPIC: Final[dict[str, object]] = {
     **dict.fromkeys(
         (
@@ -64,7 +65,7 @@ OF_CLUSTER: Final[dict[str, object]] = {
     "/admin/v2/bookies/racks-info": {},
     "/admin/v2/bookies/all": {"bookies": []},
     f"/admin/v2/namespaces/{CLUSTER}/antiAffinity/{{group}}": [],
-    f"/admin/namespaces/{CLUSTER}/antiAffinity/{{group}}": [],  # so asks the client
+    f"/admin/namespaces/{CLUSTER}/antiAffinity/{{group}}": [],  # the path that the client uses
 }
 _ONE_CLUSTER: Final = f"the one cluster is {CLUSTER}"
 _ONE_BUNDLE: Final = "a namespace has one bundle"
@@ -73,7 +74,8 @@ _NO_GROUPS: Final = "a store has no resource groups"
 _NO_DOMAINS: Final = "a store has no failure domains"
 _NO_ISOLATION: Final = "there is one broker: no policies of isolation"
 _ALL: Final = "GET POST PUT DELETE"
-# What cannot be looked at either, or only be changed: by which methods, and the reason.
+# Requests that are refused altogether, or changes of something that is fixed: methods, path and
+# reason.
 REFUSED: Final = (
     ("PUT POST DELETE", "/admin/v2/clusters/{cluster}", _ONE_CLUSTER),
     ("POST", "/admin/v2/clusters/{cluster}/peers", _ONE_CLUSTER),
@@ -111,7 +113,7 @@ REFUSED: Final = (
     ),
 )
 ISOLATION: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 class _OfTopic(StringConvertor):
@@ -134,14 +136,14 @@ _NAMESPACE_SETTING: Final = f"{NAMESPACE}/{{setting:absent_namespace}}"
 def _refused(name: str) -> NotAllowed:
     if name == "permissions":
         return NotAllowed(
-            "roles are given in the file of rules", hint="--auth FILE, read again by SIGHUP"
+            "roles get their rights in the file of rules", hint="--auth FILE, read again by SIGHUP"
         )
     return NotAllowed(f"{name}: a store has no such setting", hint="see docs/http.md")
 
 
 @endpoint("GET", _TOPIC_SETTING, LOOK)
 def topic_setting(client: Client, topic: TopicName, setting: str) -> object:
-    """What holds for a setting that topics of a store do not have."""
+    """The value of a setting that topics of a store do not have."""
     client.describe_topic(topic.full)
     return OF_TOPIC[setting]
 
@@ -162,7 +164,7 @@ def remove_topic_setting(client: Client, topic: TopicName, setting: str) -> None
 
 @endpoint("GET", _NAMESPACE_SETTING, LOOK)
 def namespace_setting(client: Client, namespace: str, setting: str) -> object:
-    """What holds for a setting that namespaces of a store do not have."""
+    """The value of a setting that namespaces of a store do not have."""
     return OF_NAMESPACE[setting]
 
 
@@ -182,7 +184,7 @@ def remove_namespace_setting(client: Client, namespace: str, setting: str) -> No
 
 
 def cluster_setting(client: Client, route: str) -> object:
-    """What holds for a setting that the one cluster does not have."""
+    """The value of a setting that the only cluster does not have."""
     return OF_CLUSTER[route]
 
 
@@ -193,13 +195,13 @@ def refuse(client: Client, route: str) -> None:
 
 @endpoint("GET", f"{ISOLATION}/brokers", LOOK)
 def isolated_brokers(client: Client, addresses: dict[str, str]) -> list[dict[str, object]]:
-    """The brokers, and the policies that they are set apart by: one, by none."""
+    """The brokers and their isolation policies: one broker, without policies."""
     return [{"brokerName": broker_of(addresses), "namespaceRegex": [], "primary": False}]
 
 
 @endpoint("GET", f"{ISOLATION}/brokers/{{broker}}", LOOK)
 def isolated_broker(client: Client, broker: str) -> dict[str, object]:
-    """The policies that a broker is set apart by: none."""
+    """The isolation policies of a broker: none."""
     return {"brokerName": broker, "namespaceRegex": [], "primary": False}
 
 
@@ -234,14 +236,14 @@ def set_subscription_properties(
 @endpoint("POST", f"{NAMESPACE}/permissions/{{role}}", ADMIN)
 @endpoint("DELETE", f"{NAMESPACE}/permissions/{{role}}", ADMIN)
 def grant_in_namespace(client: Client, namespace: str, body: object = None) -> None:
-    """Refused: roles are given in the file of rules."""
+    """Refused: roles get their rights in the file of rules."""
     raise _refused("permissions")
 
 
 @endpoint("POST", f"{TOPIC}/permissions/{{role}}", ADMIN)
 @endpoint("DELETE", f"{TOPIC}/permissions/{{role}}", ADMIN)
 def grant_on_topic(client: Client, topic: TopicName, role: str, body: object = None) -> None:
-    """Refused: roles are given in the file of rules."""
+    """Refused: roles get their rights in the file of rules."""
     raise _refused("permissions")
 
 
@@ -315,5 +317,7 @@ def set_replicated(client: Client, topic: TopicName, subscription: str, body: ob
 
 @endpoint("PUT", f"{TOPIC}/backlogSize", LOOK)
 def backlog_size(client: Client, topic: TopicName, body: object = None) -> None:
-    """Refused: bytes behind a message are not counted."""
-    raise NotAllowed("bytes behind a message are not counted", hint="stats has backlogSize")
+    """Refused: a store does not count the bytes after a message."""
+    raise NotAllowed(
+        "a store does not count the bytes after a message", hint="stats has backlogSize"
+    )

@@ -1,8 +1,8 @@
 """Owns the endpoints of policies, of a namespace and of a topic, by Pulsar's names and units.
 
-A policy of Pulsar is one or several of ours; each has three endpoints for a namespace and three for
-a topic, all made from its line in `POLICIES`. A topic without its own answers nothing, unless it is
-asked for what applies.
+A policy of Pulsar is one or several policies of the store. Each has three endpoints for a namespace
+and three for a topic, all made from its line in `POLICIES`. A topic without a policy of its own
+answers with nothing, unless the client asks for the effective policy.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from txlog.client.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.serve.http.admin.store import BUNDLE, CLUSTER, NAMESPACE
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer, members
+from txlog.serve.http.core.declared import ADMIN, LOOK, EndpointList, integer, members
 
 MIB: Final = 1 << 20
 Values = dict[str, Any]
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 class Policy(NamedTuple):
-    """A policy as Pulsar has it, and ours behind it.
+    """A policy of Pulsar, and the policies of the store behind it.
 
-    family:   of ours, as in Admin.set_{family}_policies; names: which of them
-    read:     ours to Pulsar's; write: Pulsar's to ours
-    method:   by which it is set
-    is_flag:  a topic answers what applies to it in any case, as clients read true or false
+    family:  of the store's policies, as in Admin.set_{family}_policies
+    names:   the policies of that family
+    read:    converts the store's values to Pulsar's
+    write:   converts Pulsar's value to the store's
+    method:  the method that sets it
+    is_flag: a topic always answers with the effective value, as clients expect true or false
     """
 
     name: str
@@ -45,10 +47,10 @@ class Policy(NamedTuple):
 # --- each in Pulsar's words ------------------------------------------------------------------
 
 
-def _retention(found: Values) -> object:
-    if found["retention_acked"]:
+def _retention(values: Values) -> object:
+    if values["retention_acked"]:
         return {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-    ms, size = found["retention_ms"], found["retention_bytes"]
+    ms, size = values["retention_ms"], values["retention_bytes"]
     return {
         "retentionTimeInMinutes": -1 if ms is None else ms // MINUTE_MS,
         "retentionSizeInMB": -1 if size is None else size // MIB,
@@ -56,9 +58,9 @@ def _retention(found: Values) -> object:
 
 
 def _retained(body: object) -> Values:
-    given = members(body)
-    minutes = _at_least(-1, "retentionTimeInMinutes", given.get("retentionTimeInMinutes", -1))
-    size = _at_least(-1, "retentionSizeInMB", given.get("retentionSizeInMB", -1))
+    fields = members(body)
+    minutes = _at_least(-1, "retentionTimeInMinutes", fields.get("retentionTimeInMinutes", -1))
+    size = _at_least(-1, "retentionSizeInMB", fields.get("retentionSizeInMB", -1))
     if (minutes == 0) != (size == 0):
         raise InvalidArgument("time and size are both 0, or neither: 0 keeps nothing")
     if minutes == 0:
@@ -71,8 +73,8 @@ def _retained(body: object) -> Values:
     }
 
 
-def _ttl(found: Values) -> object:
-    return 0 if found["ttl_ms"] is None else found["ttl_ms"] // 1000
+def _ttl(values: Values) -> object:
+    return 0 if values["ttl_ms"] is None else values["ttl_ms"] // 1000
 
 
 def _of_ttl(body: object) -> Values:
@@ -80,25 +82,25 @@ def _of_ttl(body: object) -> Values:
     return {"ttl_ms": seconds * 1000 or UNLIMITED}
 
 
-def _delayed(found: Values) -> object:
+def _delayed(values: Values) -> object:
     return {
-        "tickTime": found["tick_time_ms"],
-        "active": bool(found["active"]),
-        "maxDeliveryDelayInMillis": found["max_delivery_delay_ms"],
+        "tickTime": values["tick_time_ms"],
+        "active": bool(values["active"]),
+        "maxDeliveryDelayInMillis": values["max_delivery_delay_ms"],
     }
 
 
 def _of_delayed(body: object) -> Values:
-    given = members(body)
+    fields = members(body)
     return {
-        "tick_time_ms": given.get("tickTime"),
-        "active": given.get("active"),
-        "max_delivery_delay_ms": given.get("maxDeliveryDelayInMillis"),
+        "tick_time_ms": fields.get("tickTime"),
+        "active": fields.get("active"),
+        "max_delivery_delay_ms": fields.get("maxDeliveryDelayInMillis"),
     }
 
 
-def _compaction(found: Values) -> object:
-    return found["compaction_threshold_bytes"] or 0
+def _compaction(values: Values) -> object:
+    return values["compaction_threshold_bytes"] or 0
 
 
 def _of_compaction(body: object) -> Values:
@@ -106,8 +108,8 @@ def _of_compaction(body: object) -> Values:
     return {"compaction_threshold_bytes": size or UNLIMITED}
 
 
-def _compatibility(found: Values) -> object:
-    word = str(found["compatibility"]).upper()
+def _compatibility(values: Values) -> object:
+    word = str(values["compatibility"]).upper()
     return "ALWAYS_COMPATIBLE" if word == "NONE" else word
 
 
@@ -116,17 +118,17 @@ def _of_compatibility(body: object) -> Values:
     return {"compatibility": "none" if word == "always_compatible" else word}
 
 
-def _validation(found: Values) -> object:
-    return found["validation"] == "enforce"
+def _validation(values: Values) -> object:
+    return values["validation"] == "enforce"
 
 
 def _of_validation(body: object) -> Values:
     return {"validation": "enforce" if _flag(body) else "record"}
 
 
-def _at_least(least: int, name: str, given: object) -> int:
+def _at_least(least: int, name: str, value: object) -> int:
     """A number of a policy. Raises InvalidArgument for a lower one: it would mean "for ever"."""
-    number = integer(given)
+    number = integer(value)
     if number < least:
         raise InvalidArgument(f"{name} is {number}, the least is {least}", code=203)
     return number
@@ -181,7 +183,7 @@ POLICIES: Final = (
 )
 
 
-# Pulsar's older names of what may follow a schema.
+# Pulsar's older names of the schema compatibility strategies.
 AUTO_UPDATES: Final = {
     "BACKWARD": "Backward",
     "FORWARD": "Forward",
@@ -197,12 +199,12 @@ AUTO_UPDATES: Final = {
 
 
 def _get(client: Client, policy: Policy, scope: Mapping[str, str]) -> Policies:
-    found: Policies = getattr(client.admin, f"get_{policy.family}_policies")(**scope)
-    return found
+    policies: Policies = getattr(client.admin, f"get_{policy.family}_policies")(**scope)
+    return policies
 
 
-def _is_own(found: Policies, policy: Policy, where: str) -> bool:
-    return any(found["origins"][name] == where for name in policy.names)
+def _is_own(policies: Policies, policy: Policy, where: str) -> bool:
+    return any(policies["origins"][name] == where for name in policy.names)
 
 
 def _set(client: Client, policy: Policy, scope: Mapping[str, str], body: object) -> None:
@@ -226,9 +228,9 @@ def _declare(policy: Policy) -> None:
         _remove(client, policy, {"namespace": namespace})
 
     def of_topic(client: Client, topic: TopicName, applied: bool = False) -> object:
-        found = _get(client, policy, {"topic": topic.full})
-        is_said = applied or policy.is_flag or _is_own(found, policy, "topic")
-        return policy.read(found["policies"]) if is_said else None
+        policies = _get(client, policy, {"topic": topic.full})
+        is_said = applied or policy.is_flag or _is_own(policies, policy, "topic")
+        return policy.read(policies["policies"]) if is_said else None
 
     def set_of_topic(
         client: Client, topic: TopicName, body: object = None, messageTTL: int | None = None
@@ -238,16 +240,16 @@ def _declare(policy: Policy) -> None:
     def remove_of_topic(client: Client, topic: TopicName) -> None:
         _remove(client, policy, {"topic": topic.full})
 
-    for act, method, base, said in (
-        (of_namespace, "GET", NAMESPACE, "What applies to a namespace"),
-        (set_of_namespace, policy.method, NAMESPACE, "Set it for a namespace"),
-        (remove_of_namespace, "DELETE", NAMESPACE, "Inherit it in a namespace again"),
-        (of_topic, "GET", TOPIC, "What a topic has of its own"),
-        (set_of_topic, "POST", TOPIC, "Set it for a topic"),
-        (remove_of_topic, "DELETE", TOPIC, "Inherit it in a topic again"),
+    for act, method, base, summary in (
+        (of_namespace, "GET", NAMESPACE, "The effective policy of a namespace"),
+        (set_of_namespace, policy.method, NAMESPACE, "Set the policy of a namespace"),
+        (remove_of_namespace, "DELETE", NAMESPACE, "Remove the policy of a namespace"),
+        (of_topic, "GET", TOPIC, "The policy of a topic itself"),
+        (set_of_topic, "POST", TOPIC, "Set the policy of a topic"),
+        (remove_of_topic, "DELETE", TOPIC, "Remove the policy of a topic"),
     ):
         act.__name__ = f"{policy.name}_{act.__name__}"
-        act.__doc__ = f"{said}: {policy.name}."
+        act.__doc__ = f"{summary}: {policy.name}."
         operation = LOOK if method == "GET" else ADMIN
         endpoint(method, f"{base}/{policy.name}", operation)(act)
         if method == policy.method == "PUT":
@@ -266,7 +268,7 @@ for one in POLICIES:
 @endpoint("GET", NAMESPACE, LOOK)
 def namespace_policies(client: Client, namespace: str) -> dict[str, object]:
     """The policies of a namespace, together."""
-    found = {
+    values = {
         policy.name: policy.read(_get(client, policy, {"namespace": namespace})["policies"])
         for policy in POLICIES
     }
@@ -279,12 +281,12 @@ def namespace_policies(client: Client, namespace: str) -> dict[str, object]:
         "replication_clusters": [CLUSTER],
         "bundles": {"boundaries": BUNDLE.split("_"), "numBundles": 1},
         "deduplicationEnabled": True,
-        "message_ttl_in_seconds": found["messageTTL"],
-        "retention_policies": found["retention"],
-        "delayed_delivery_policies": found["delayedDelivery"],
-        "compaction_threshold": found["compactionThreshold"],
-        "schema_compatibility_strategy": found["schemaCompatibilityStrategy"],
-        "schema_validation_enforced": found["schemaValidationEnforced"],
+        "message_ttl_in_seconds": values["messageTTL"],
+        "retention_policies": values["retention"],
+        "delayed_delivery_policies": values["delayedDelivery"],
+        "compaction_threshold": values["compactionThreshold"],
+        "schema_compatibility_strategy": values["schemaCompatibilityStrategy"],
+        "schema_validation_enforced": values["schemaValidationEnforced"],
         "deleted": False,
     }
 
@@ -332,14 +334,14 @@ def inherit_deduplication_of_topic(client: Client, topic: TopicName) -> None:
 
 @endpoint("GET", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", LOOK)
 def auto_update_strategy(client: Client, namespace: str) -> str:
-    """What may follow a schema, by the older names."""
-    found = client.admin.get_schema_policies(namespace=namespace)["policies"]
-    return AUTO_UPDATES[str(_compatibility(found))]
+    """The schema compatibility strategy, by its older names."""
+    policies = client.admin.get_schema_policies(namespace=namespace)["policies"]
+    return AUTO_UPDATES[str(_compatibility(policies))]
 
 
 @endpoint("PUT", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", ADMIN)
 def set_auto_update_strategy(client: Client, namespace: str, body: object) -> None:
-    """Set what may follow a schema, by the older names."""
+    """Set the schema compatibility strategy, by its older names."""
     word = next((ours for ours, theirs in AUTO_UPDATES.items() if theirs == body), None)
     if word is None:
         raise NotAllowed("this strategy is not one of a store", strategy=str(body)[:80])

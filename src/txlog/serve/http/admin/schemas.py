@@ -1,6 +1,6 @@
 """Owns the endpoints of schemas: the versions of a topic's schema, by Pulsar's names.
 
-Versions are those of the store, from 1 up, as the binary protocol has them.
+Versions are the store's numbers, from 1 up, as in the binary protocol.
 """
 
 from __future__ import annotations
@@ -12,17 +12,11 @@ from txlog.base.rows.topics import SchemaRow
 from txlog.base.schemas.schema import Schema
 from txlog.client.client import Client
 from txlog.errors import IncompatibleSchema, InvalidArgument, NotFound
-from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, Declared, members
-from txlog.serve.pulsar.schemas import (
-    KEY_VALUE,
-    add,
-    key_value_as_text,
-    key_value_of,
-    named_schema,
-)
+from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, EndpointList, members
+from txlog.serve.pulsar.schemas import KEY_VALUE, add, key_value_as_text, key_value_of, named_schema
 
 SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{SCHEMAS}/schema", LOOK)
@@ -51,7 +45,7 @@ def schemas(client: Client, topic: TopicName) -> dict[str, object]:
 
 @endpoint("GET", f"{SCHEMAS}/metadata", LOOK)
 def schema_metadata(client: Client, topic: TopicName) -> dict[str, object]:
-    """The versions there are; they lie in no ledger of their own."""
+    """The existing versions; a store keeps them in no separate ledger."""
     index = [
         {"ledgerId": -1, "entryId": -1, "version": row["version"]} for row in _rows(client, topic)
     ]
@@ -75,24 +69,24 @@ def delete_schema(client: Client, topic: TopicName, force: bool = False) -> dict
 
 @endpoint("POST", f"{SCHEMAS}/compatibility", LOOK)
 def test_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
-    """Whether a schema could be added."""
-    given = _given(body)
-    found = client.admin.get_schema_policies(topic.full)["policies"]
+    """Check whether a schema would be accepted."""
+    schema_to_test = _given(body)
+    policies = client.admin.get_schema_policies(topic.full)["policies"]
     try:
-        client.topic(topic.full).schemas.test(given)
+        client.topic(topic.full).schemas.test(schema_to_test)
         is_fit = True
     except IncompatibleSchema:
         is_fit = False
-    strategy = str(found["compatibility"]).upper()
+    strategy = str(policies["compatibility"]).upper()
     return {"compatibility": is_fit, "schemaCompatibilityStrategy": strategy}
 
 
 @endpoint("POST", f"{SCHEMAS}/version", LOOK)
 def version_of_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """The version of a schema that the topic has."""
-    wanted = _given(body)
+    schema_to_find = _given(body)
     for row in _rows(client, topic):
-        if Schema(row["type"], row["definition"]) == wanted:
+        if Schema(row["type"], row["definition"]) == schema_to_find:
             return {"version": row["version"]}
     raise NotFound(f"topic {topic.short} has no such schema", topic=topic.short)
 
@@ -113,18 +107,18 @@ def _written(row: SchemaRow) -> dict[str, object]:
 
 
 def _given(body: object) -> Schema:
-    given: dict[str, Any] = members(body)
-    kind, text = given.get("type"), given.get("schema", "")
-    properties = given.get("properties") or {}
+    fields: dict[str, Any] = members(body)
+    kind, text = fields.get("type"), fields.get("schema", "")
+    properties = fields.get("properties") or {}
     if not isinstance(kind, str) or not isinstance(text, str):
         raise InvalidArgument('a schema is written {"type": "AVRO", "schema": "..."}')
     if not isinstance(properties, dict) or not all(
-        isinstance(one, str) for one in properties.values()
+        isinstance(item, str) for item in properties.values()
     ):
         raise InvalidArgument("the properties of a schema are texts")
     kind = kind.lower()
     data = key_value_of(text) if kind == KEY_VALUE else text.encode(errors="surrogatepass")
-    found = named_schema(kind, data, properties)
-    if found is None:
+    parsed = named_schema(kind, data, properties)
+    if parsed is None:
         raise InvalidArgument(f"a schema of type {kind} needs a definition")
-    return found
+    return parsed

@@ -1,7 +1,6 @@
-"""Owns the endpoints of what a cluster is in Pulsar: the one cluster, its broker, tenants and
-namespaces, lookup.
+"""Owns the endpoints of the cluster: the only cluster, its broker, tenants and namespaces, lookup.
 
-Tenants and namespaces exist by their topics and policies: creating one needs nothing, and one
+Tenants and namespaces exist by their topics and policies. So creating one stores nothing, and one
 without topics can be deleted.
 """
 
@@ -16,12 +15,12 @@ from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_n
 from txlog.client.client import Client
 from txlog.engine.door.store import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList
 
 CLUSTER: Final = "standalone"
 BUNDLE: Final = "0x00000000_0xffffffff"  # the only one
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
-endpoint = Declared()
+endpoint = EndpointList()
 Sees = Callable[[TopicName], bool]  # whether a caller may see the name of a topic
 
 
@@ -37,7 +36,7 @@ def _partitions(client: Client) -> dict[TopicName, int]:
     """
 
     def look(view: View) -> list[tuple[str, int]]:
-        return sorted((one.name, one.partitions) for one in view.catalog.topics.values())
+        return sorted((topic.name, topic.partitions) for topic in view.catalog.topics.values())
 
     out = {}
     for full_name, count in client.store.read(look):
@@ -52,8 +51,8 @@ def full(name: TopicName) -> str:
     return f"persistent://{name.full}{end}"
 
 
-def _unique(found: Iterable[str]) -> list[str]:
-    return sorted({*found})
+def _unique(texts: Iterable[str]) -> list[str]:
+    return sorted({*texts})
 
 
 # --- the cluster -----------------------------------------------------------------------------
@@ -92,7 +91,7 @@ def leader(client: Client, addresses: dict[str, str]) -> dict[str, str]:
 
 
 def broker_of(addresses: dict[str, str]) -> str:
-    """The broker as it is named: where it answers HTTP."""
+    """The name of the broker: the address where it answers HTTP."""
     url = addresses.get("httpUrl") or addresses.get("httpUrlTls", "")
     return url.partition("://")[2]
 
@@ -101,19 +100,19 @@ def broker_of(addresses: dict[str, str]) -> str:
 def owned(client: Client, cluster: str, broker: str) -> dict[str, object]:
     """The namespaces of the broker: all."""
     _known(cluster)
-    found = _unique(
+    listed = _unique(
         [
             f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}",
             *(f"{name.tenant}/{name.namespace}" for name in names(client)),
         ]
     )
     state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return {f"{name}/{BUNDLE}": state for name in found}
+    return {f"{name}/{BUNDLE}": state for name in listed}
 
 
 @endpoint("GET", "/admin/v2/brokers/internal-configuration", LOOK)
 def internal_configuration(client: Client) -> dict[str, object]:
-    """Where Pulsar keeps its metadata: there is no such place."""
+    """The address of Pulsar's metadata: a store has none."""
     return {}
 
 
@@ -171,14 +170,14 @@ def delete_tenant(client: Client, tenant: str, force: bool = False) -> None:
 @endpoint("GET", "/admin/v2/namespaces/{tenant}", LOOK)
 def namespaces(client: Client, tenant: str, sees: Sees) -> list[str]:
     """The namespaces of a tenant that have topics; of public also default."""
-    found = [
+    listed = [
         f"{name.tenant}/{name.namespace}"
         for name in names(client)
         if name.tenant == tenant and sees(name)
     ]
     if tenant == TENANT_DEFAULT:
-        found.append(f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}")
-    return _unique(found)
+        listed.append(f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}")
+    return _unique(listed)
 
 
 @endpoint("PUT", NAMESPACE, ADMIN)
@@ -229,10 +228,12 @@ def delete_namespace(client: Client, namespace: str, force: bool = False) -> Non
     _empty(client, _within(client, namespace), namespace, force)
 
 
-def _empty(client: Client, found: list[TopicName], what: str, force: bool) -> None:
-    if found and not force:
-        raise StillInUse(f"{what} has {len(found)} topics", hint="force=true deletes them, too")
-    for name in found:
+def _empty(client: Client, topic_names: list[TopicName], noun: str, force: bool) -> None:
+    if topic_names and not force:
+        raise StillInUse(
+            f"{noun} has {len(topic_names)} topics", hint="force=true deletes them, too"
+        )
+    for name in topic_names:
         client.admin.delete_topic(name.full, force=True)
 
 
@@ -244,15 +245,15 @@ def _within(client: Client, namespace: str) -> list[TopicName]:
 @endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}", LOOK)
 def topics(client: Client, namespace: str, sees: Sees) -> list[str]:
     """The topics of a namespace; of a partitioned one its partitions."""
-    found: list[str] = []
+    listed: list[str] = []
     for name, count in _partitions(client).items():
         if f"{name.tenant}/{name.namespace}" == namespace and sees(name):
-            found += topics_of(name, count)
-    return found
+            listed += topics_of(name, count)
+    return listed
 
 
 def topics_of(name: TopicName, partitions: int) -> list[str]:
-    """What Pulsar calls topics of one of ours: itself, or its partitions if it has several."""
+    """A topic of the store as Pulsar's topics: itself, or its partitions if it has several."""
     if partitions == 1:
         return [full(name)]
     return [f"{full(name)}-partition-{number}" for number in range(partitions)]

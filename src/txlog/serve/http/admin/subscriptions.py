@@ -9,14 +9,13 @@ from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
 from txlog.engine.door.reading import Where, messages
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.serve.http.admin.places import message_of, wire_text
-from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.answers import Peeked, check_size
-from txlog.serve.http.core.declared import CONSUME, LOOK, Declared, members
+from txlog.serve.http.admin.topics import TOPIC, pulsar_id_text, store_id
+from txlog.serve.http.core.answers import MessageAnswer, check_size
+from txlog.serve.http.core.declared import CONSUME, LOOK, EndpointList, members
 
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
 _ENDS_OF_TIME: Final = (1 << 63) - 1  # what Pulsar's clients send for the latest message
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{TOPIC}/subscriptions", LOOK)
@@ -29,7 +28,7 @@ def subscriptions(client: Client, topic: TopicName) -> list[str]:
 def create_subscription(
     client: Client, topic: TopicName, subscription: str, body: object = None
 ) -> None:
-    """Create a subscription; the body says where it starts, at the end if there is none."""
+    """Create a subscription; the body is its start position, the end of the topic by default."""
     client.create_subscription(
         topic.full, subscription, type="shared", position=_position(client, body)
     )
@@ -57,13 +56,13 @@ def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> 
 
 @endpoint("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CONSUME)
 def expire(client: Client, topic: TopicName, subscription: str, seconds: int) -> None:
-    """Acknowledge what is older."""
+    """Acknowledge all messages older than this."""
     client.subscription(str(topic), subscription).expire(seconds * 1000)
 
 
 @endpoint("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CONSUME, is_aside=True)
 def expire_all(client: Client, topic: TopicName, seconds: int) -> None:
-    """Acknowledge what is older, for all subscriptions."""
+    """Acknowledge all messages older than this, for all subscriptions."""
     for name in subscriptions(client, topic):
         client.subscription(str(topic), name).expire(seconds * 1000)
 
@@ -76,7 +75,7 @@ def seek_to_time(client: Client, topic: TopicName, subscription: str, timestamp:
 
 @endpoint("POST", f"{SUBSCRIPTION}/resetcursor", CONSUME)
 def seek(client: Client, topic: TopicName, subscription: str, body: object) -> None:
-    """Move to before a message, or with isExcluded behind it."""
+    """Move to before a message, or with isExcluded after it."""
     client.subscription(str(topic), subscription).seek(_position(client, body))
 
 
@@ -84,78 +83,78 @@ def _position(client: Client, body: object) -> Where:
     """The place that a body says, as Pulsar writes ids."""
     if body in ("latest", "earliest"):
         return END if body == "latest" else START
-    given = members(body)
-    ledger = given.get("ledgerId")
+    fields = members(body)
+    ledger = fields.get("ledgerId")
     if ledger is None or ledger == _ENDS_OF_TIME:
         return END
     if ledger == -1:
         return START
-    is_behind = bool(given.get("isExcluded"))
-    place = message_of(client, given, is_last=is_behind)
-    return Bound("after" if is_behind else "id", place)
+    is_behind = bool(fields.get("isExcluded"))
+    message_id = store_id(client, fields, is_last=is_behind)
+    return Bound("after" if is_behind else "id", message_id)
 
 
 # --- peeking ---------------------------------------------------------------------------------
 
 
 @endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME, is_slow=True)
-def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Peeked:
+def peek(client: Client, topic: TopicName, subscription: str, number: int) -> MessageAnswer:
     """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
     client.subscription(str(topic), subscription)
-    wanted = Range(kind="unacked", subscription=subscription)
-    return _nth(client, topic, wanted, number)
+    unacked = Range(kind="unacked", subscription=subscription)
+    return _nth(client, topic, unacked, number)
 
 
 @endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME, is_slow=True)
-def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Peeked:
+def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> MessageAnswer:
     """A message by its id."""
-    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
-    found = _nth(client, topic, Range(start=Bound("id", place), stop=END), 1)
-    if found.message.message_id != place:
+    message_id = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    answer = _nth(client, topic, Range(start=Bound("id", message_id), stop=END), 1)
+    if answer.message.message_id != message_id:
         raise MessageNotFound(f"topic {topic} has no message {ledger}:{entry}")
-    return found
+    return answer
 
 
 @endpoint("GET", f"{TOPIC}/examinemessage", CONSUME, is_slow=True)
 def examine(
     client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
-) -> Peeked:
-    """The n-th message from the first, or from the last back."""
+) -> MessageAnswer:
+    """The n-th message, counted from the first, or back from the last."""
     if initialPosition == "earliest":
         return _nth(client, topic, Range(stop=END), messagePosition)
     bound = Bound("last", messagePosition)
     return _nth(client, topic, Range(start=bound, stop=END), 1)
 
 
-def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked:
+def _nth(client: Client, topic: TopicName, bounds: Range, number: int) -> MessageAnswer:
     if number < 1:
         raise InvalidArgument(f"{number} is not a place, they count from 1", code=203)
     only = None if topic.partition is None else [topic.partition]
     seen = 0
-    for table in client.read(topic.full, range=wanted, partitions=only, limit=number):
+    for table in client.read(topic.full, range=bounds, partitions=only, limit=number):
         if seen + table.num_rows >= number:
             row = table.slice(number - seen - 1, 1)
             check_size(row)
-            [found] = messages(row)
-            assert found.message_id is not None
-            return Peeked(found, wire_text(client, found.message_id))
+            [message] = messages(row)
+            assert message.message_id is not None
+            return MessageAnswer(message, pulsar_id_text(client, message.message_id))
         seen += table.num_rows
     raise MessageNotFound(f"topic {topic} has only {seen} such messages")
 
 
 @endpoint("POST", f"{SUBSCRIPTION}/analyzeBacklog", LOOK)
 def analyze_backlog(client: Client, topic: TopicName, subscription: str) -> dict[str, object]:
-    """How much a subscription has before it; nothing is filtered here."""
-    found = client.subscription(str(topic), subscription).describe()
+    """The backlog of a subscription; a store filters nothing."""
+    described = client.subscription(str(topic), subscription).describe()
     parts = [
         row
-        for row in found["partition_list"]
+        for row in described["partition_list"]
         if topic.partition is None or row["partition"] == topic.partition
     ]
     count = sum(row["backlog"] for row in parts)
     zeros = [
-        f"filter{what}{unit}"
-        for what in ("Rejected", "Rescheduled")
+        f"filter{outcome}{unit}"
+        for outcome in ("Rejected", "Rescheduled")
         for unit in ("Entries", "Messages")
     ]
     return {

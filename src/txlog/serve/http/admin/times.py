@@ -11,10 +11,18 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.client.client import Client
 from txlog.errors import InvalidArgument
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, PRODUCE, Declared, integer, members
+from txlog.serve.http.core.declared import (
+    ADMIN,
+    CONSUME,
+    LOOK,
+    PRODUCE,
+    EndpointList,
+    integer,
+    members,
+)
 
 LISTED_MAX = 1000
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 @endpoint("GET", f"{TOPIC}/delayed", LOOK)
@@ -25,8 +33,8 @@ def delayed(
     table = client.topic(str(topic)).delayed(subscription, limit=min(limit, LISTED_MAX))
     out: list[dict[str, object]] = []
     for row in table.drop_columns(["txn_most", "txn_least", "key"]).to_pylist():
-        place = MessageId(row.pop("ledger"), row.pop("entry"), row.pop("index") or 0)
-        out.append({"message_id": place, **row})
+        message_id = MessageId(row.pop("ledger"), row.pop("entry"), row.pop("index") or 0)
+        out.append({"message_id": message_id, **row})
     return out
 
 
@@ -55,18 +63,18 @@ def cancel(client: Client, topic: TopicName, body: object) -> object:
 
 
 def _which(body: object) -> dict[str, Any]:
-    given = members(body)
-    unknown = given.keys() - {"ids", "before", "all", "subscription"}
+    fields = members(body)
+    unknown = fields.keys() - {"ids", "before", "all", "subscription"}
     if unknown:
         raise InvalidArgument(f"the body has an unknown member: {min(unknown)}")
-    if given.get("ids") is not None:
-        given["ids"] = [MessageId.parse(str(one)) for one in given["ids"]]
-    return given
+    if fields.get("ids") is not None:
+        fields["ids"] = [MessageId.parse(str(text)) for text in fields["ids"]]
+    return fields
 
 
 @endpoint("GET", f"{TOPIC}/watermark", LOOK)
 def watermark(client: Client, topic: TopicName, subscription: str | None = None) -> object:
-    """The watermark at the end of a topic, or where a subscription is."""
+    """The watermark at the end of a topic, or at a subscription's position."""
     return client.topic(str(topic)).watermarks.show(subscription, lateness=False)
 
 
@@ -74,13 +82,13 @@ def watermark(client: Client, topic: TopicName, subscription: str | None = None)
 def watermark_producers(
     client: Client, topic: TopicName, subscription: str | None = None
 ) -> object:
-    """The producers that the watermark waits for."""
+    """The producers that hold the watermark back."""
     return client.topic(str(topic)).watermarks.producers(subscription)
 
 
 @endpoint("GET", f"{TOPIC}/watermark/history", LOOK)
 def watermark_history(client: Client, topic: TopicName, limit: int = 100) -> object:
-    """What moved the watermark, oldest first."""
+    """The changes of the watermark, oldest first."""
     return client.topic(str(topic)).watermarks.history(limit=min(limit, LISTED_MAX))
 
 
@@ -92,5 +100,5 @@ def set_watermark(client: Client, topic: TopicName, producer: str, body: object)
 
 @endpoint("DELETE", f"{TOPIC}/watermark/{{producer}}", ADMIN)
 def set_idle(client: Client, topic: TopicName, producer: str) -> object:
-    """Declare a producer idle: nobody waits for it any more."""
+    """Declare a producer idle: it no longer holds the watermark back."""
     return client.topic(topic.full).watermarks.idle(producer)

@@ -1,6 +1,7 @@
-"""Owns the endpoints of topics: creating, changing and deleting them, figures, compaction, offload.
+"""Owns the endpoints of topics: creating, figures, compaction, offload; and message ids in the
+admin API.
 
-A topic with one partition is what Pulsar calls a topic, one with several a partitioned topic.
+Message ids are the same that clients of the binary protocol get; serve/pulsar/ids describes them.
 """
 
 from __future__ import annotations
@@ -8,21 +9,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from txlog.base.ids import TopicName
+from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.rows.consuming import ConsumerRow, SubscriptionPartition
 from txlog.base.rows.files import SegmentRow
 from txlog.base.rows.topics import TopicDescription, TopicPartition
 from txlog.client.client import Client
-from txlog.errors import InvalidArgument, NotAllowed
+from txlog.engine.door.store import View
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
 from txlog.lake.sql import segments
-from txlog.serve.core.service import Publisher, Subscriber
-from txlog.serve.core.shares import check_topic
-from txlog.serve.http.admin.places import as_pulsar
+from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.http.admin.store import full
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
-from txlog.serve.http.core.rates import Rates
+from txlog.serve.http.core.context import Rates
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList, integer, members
+from txlog.serve.limits.shares import check_topic_share
+from txlog.serve.pulsar import ids
+from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.topics import count_partitions
+
+
+def pulsar_id(client: Client, message_id: MessageId | None, partition: int) -> dict[str, object]:
+    """An id by Pulsar's names; -1 for none."""
+    if message_id is None:
+        return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
+    ledger, entry = client.store.ask(lambda view: _on_wire(view, message_id))
+    return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}
+
+
+def pulsar_id_text(client: Client, message_id: MessageId) -> str:
+    """An id as `LEDGER:ENTRY`."""
+    ledger, entry = client.store.ask(lambda view: _on_wire(view, message_id))
+    return f"{ledger}:{entry}"
+
+
+def _on_wire(view: View, message_id: MessageId) -> tuple[int, int]:
+    """The id of a message alone, whatever batch it was sent in."""
+    alone = message_id.ledger, message_id.entry * ids.STEP
+    number = ids.partition_of(view, MessageIdData(ledgerId=message_id.ledger, entryId=0))
+    span = None
+    if number is not None:
+        span = ids.span_at(view, number, message_id.ledger, message_id.entry, message_id.index)
+    if span is None or (span.size == 1 and not span.inner):
+        return alone
+    wire_id = ids.wire_id(span, span.at(message_id), 0, is_alone=True)
+    return wire_id.ledgerId, wire_id.entryId
+
+
+def store_id(client: Client, fields: dict[str, Any], *, is_last: bool) -> MessageId:
+    """The message that an id names; for the id of a batch, its first or its last message.
+
+    raises: InvalidArgument, MessageNotFound
+    """
+    ledger, entry = integer(fields.get("ledgerId")), integer(fields.get("entryId"))
+    if not 0 <= ledger < 1 << 63 or not 0 <= entry < 1 << 63:
+        raise MessageNotFound(f"there is no message {ledger}:{entry}")
+    wire = MessageIdData(ledgerId=ledger, entryId=entry)
+    if integer(fields.get("batchIndex", -1)) >= 0:
+        wire.batch_index = fields["batchIndex"]
+    message_id = client.store.ask(lambda view: _named(view, wire, is_last))
+    if message_id is None:
+        raise MessageNotFound(
+            f"there is no message {ledger}:{entry}",
+            hint=f"ids are those that Pulsar's clients get, with steps of {ids.STEP}",
+        )
+    return message_id
+
+
+def _named(view: View, wire: Proto, is_last: bool) -> MessageId | None:
+    number = ids.partition_of(view, wire)
+    target = None if number is None else ids.target_of(view, number, wire)
+    if target is None:
+        return None
+    return target.span.id(target.at if target.is_one or is_last else 0)
+
 
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 TYPES: Final = {
@@ -33,7 +92,7 @@ TYPES: Final = {
     "key_shared": "Key_Shared",
 }
 T = TypeVar("T")
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 # --- the topic itself ------------------------------------------------------------------------
@@ -43,14 +102,14 @@ endpoint = Declared()
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
     """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
     _bare(members(body))
-    check_topic(client)
+    check_topic_share(client)
     client.create_topic(topic.full)
 
 
 @endpoint("PUT", f"{TOPIC}/partitions", ADMIN)
 def create_partitioned_topic(client: Client, topic: TopicName, body: object) -> None:
     """Create a topic with partitions; the body is their number, or {partitions, properties}."""
-    check_topic(client)
+    check_topic_share(client)
     client.create_topic(topic.full, _partitions(body))
 
 
@@ -80,7 +139,7 @@ def partitions(
 def delete_topic(client: Client, topic: TopicName, force: bool = False) -> None:
     """Delete a topic, with its subscriptions if none has a consumer.
 
-    force: also with consumers, and what transactions have there
+    force: delete it even with consumers and with messages of open transactions
     """
     _whole(client, topic)
     client.admin.delete_topic(topic.full, force=force, unused=True)
@@ -108,14 +167,14 @@ def create_missed_partitions(client: Client, topic: TopicName) -> None:
 
 @endpoint("POST", f"{TOPIC}/trim", ADMIN)
 def trim(client: Client, topic: TopicName) -> None:
-    """Delete the ledgers that are closed, and that nobody needs by the policies any more."""
+    """Delete closed ledgers that the policies no longer keep."""
     client.admin.trim(str(topic), by_policy=True)
 
 
 @endpoint("POST", f"{TOPIC}/terminate/partitions", ADMIN)
 @endpoint("POST", f"{TOPIC}/terminate", ADMIN)
 def terminate(client: Client, topic: TopicName) -> None:
-    """Not there: a topic cannot be closed for ever."""
+    """Refused: a topic cannot be closed for ever."""
     raise NotAllowed("a topic cannot be terminated", topic=topic.short)
 
 
@@ -132,7 +191,7 @@ def _bare(properties: dict[str, Any]) -> None:
 
 
 def _whole(client: Client, topic: TopicName) -> None:
-    """A partition of a topic with several cannot go alone."""
+    """Refuse a partition of a topic with several: it cannot be deleted alone."""
     if topic.partition is not None and client.describe_topic(topic.full)["partitions"] > 1:
         raise NotAllowed(f"{full(topic)} is a partition", hint=f"name {full(topic.topic)}")
 
@@ -140,8 +199,8 @@ def _whole(client: Client, topic: TopicName) -> None:
 # --- figures ---------------------------------------------------------------------------------
 
 
-class _Looked:
-    """A topic and its subscriptions, looked at once for all answers about its partitions."""
+class _TopicView:
+    """A topic and its subscriptions, read once for all answers about its partitions."""
 
     def __init__(self, client: Client, topic: TopicName) -> None:
         """Raises TopicNotFound, InvalidArgument: there is no such partition."""
@@ -152,16 +211,16 @@ class _Looked:
             name: client.subscription(str(topic), name).describe() for name in names
         }
         self._parts_of = {
-            name: {row["partition"]: row for row in one["partition_list"]}
-            for name, one in self.subscriptions.items()
+            name: {row["partition"]: row for row in described["partition_list"]}
+            for name, described in self.subscriptions.items()
         }
 
     def parts(self, partition: int | None) -> list[TopicPartition]:
-        """The partitions, or one of them."""
+        """All partitions, or a single one."""
         return _picked(self._parts, partition)
 
     def parts_of(self, name: str, partition: int | None) -> list[SubscriptionPartition]:
-        """The same of a subscription."""
+        """The partitions of a subscription, or a single one."""
         return _picked(self._parts_of[name], partition)
 
 
@@ -177,14 +236,14 @@ def stats(
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber],
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats],
 ) -> dict[str, Any]:
     """Figures of a topic or a partition, by Pulsar's names.
 
-    Its publishers are those of stock clients at this server, as are the addresses of consumers.
+    Publishers and the addresses of consumers come from stock clients at this server.
     """
-    looked = _Looked(client, topic)
+    looked = _TopicView(client, topic)
     return _stats(looked, topic, rates, now_ms, publishers, subscribers)
 
 
@@ -194,36 +253,38 @@ def partitioned_stats(
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber],
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats],
     perPartition: bool = True,
 ) -> dict[str, Any]:
     """Figures of a partitioned topic, and of each partition."""
-    looked = _Looked(client, topic.topic)
+    looked = _TopicView(client, topic.topic)
     count = looked.topic["partitions"]
     out = _stats(looked, topic.topic, rates, now_ms, publishers, subscribers)
     out["metadata"] = {"partitions": count, "deleted": False}
     parts: dict[str, object] = {}
     if perPartition:
         for number in range(count):
-            one = TopicName(topic.tenant, topic.namespace, topic.name, number)
-            parts[full(one)] = _stats(looked, one, rates, now_ms, publishers, subscribers)
+            partition = TopicName(topic.tenant, topic.namespace, topic.name, number)
+            parts[full(partition)] = _stats(
+                looked, partition, rates, now_ms, publishers, subscribers
+            )
     out["partitions"] = parts
     return out
 
 
 def _stats(
-    looked: _Looked,
+    looked: _TopicView,
     topic: TopicName,
     rates: Rates,
     now_ms: int,
-    publishers: Sequence[Publisher],
-    subscribers: Sequence[Subscriber] = (),
+    publishers: Sequence[ProducerStats],
+    subscribers: Sequence[ConsumerStats] = (),
 ) -> dict[str, Any]:
     here = [
-        one
-        for one in subscribers
-        if one.topic == topic.full and topic.partition in (None, one.partition)
+        row
+        for row in subscribers
+        if row.topic == topic.full and topic.partition in (None, row.partition)
     ]
     parts = looked.parts(topic.partition)
     messages = sum(row["messages"] for row in parts)
@@ -232,14 +293,14 @@ def _stats(
     subscriptions = {
         name: _subscription(looked, topic.partition, name, here) for name in looked.subscriptions
     }
-    for name, one in subscriptions.items():
-        backlog: Any = one["msgBacklog"]
-        one["backlogSize"] = round(backlog * average)
-        done = messages - backlog  # what it has acknowledged
-        one["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
-        one["msgThroughputOut"] = pace * average
-    out: list[Any] = [one["msgRateOut"] for one in subscriptions.values()]
-    behind: list[Any] = [one["backlogSize"] for one in subscriptions.values()]
+    for name, figures in subscriptions.items():
+        backlog: Any = figures["msgBacklog"]
+        figures["backlogSize"] = round(backlog * average)
+        done = messages - backlog  # how many it has acknowledged
+        figures["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
+        figures["msgThroughputOut"] = pace * average
+    out: list[Any] = [figures["msgRateOut"] for figures in subscriptions.values()]
+    backlogs: list[Any] = [figures["backlogSize"] for figures in subscriptions.values()]
     return {
         "msgRateIn": rates.of(f"{full(topic)} messages", messages, now_ms),
         "msgThroughputIn": rates.of(f"{full(topic)} bytes", size, now_ms),
@@ -252,12 +313,12 @@ def _stats(
         "averageMsgSize": average,
         "msgChunkPublished": False,
         "storageSize": size + sum(row["sidecar_bytes"] for row in parts),
-        "backlogSize": max(behind, default=0),
+        "backlogSize": max(backlogs, default=0),
         "ongoingTxnCount": sum(row["open_txns"] for row in parts),
         "publishers": [
-            _publisher(one, rates, now_ms)
-            for one in publishers
-            if one.topic == topic.full and topic.partition in (None, one.partition)
+            _publisher(row, rates, now_ms)
+            for row in publishers
+            if row.topic == topic.full and topic.partition in (None, row.partition)
         ],
         "waitingPublishers": 0,
         "subscriptions": subscriptions,
@@ -268,32 +329,32 @@ def _stats(
     }
 
 
-def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
-    key = f"{one.topic} {one.partition} {one.name} {one.peer} {one.number}"
+def _publisher(producer: ProducerStats, rates: Rates, now_ms: int) -> dict[str, object]:
+    key = f"{producer.topic} {producer.partition} {producer.name} {producer.peer} {producer.number}"
     return {
-        "accessMode": one.mode,
-        "msgRateIn": rates.of(f"{key} messages", one.messages, now_ms),
-        "msgThroughputIn": rates.of(f"{key} bytes", one.payload_bytes, now_ms),
-        "averageMsgSize": one.payload_bytes / one.messages if one.messages else 0.0,
+        "accessMode": producer.mode,
+        "msgRateIn": rates.of(f"{key} messages", producer.messages, now_ms),
+        "msgThroughputIn": rates.of(f"{key} bytes", producer.payload_bytes, now_ms),
+        "averageMsgSize": producer.payload_bytes / producer.messages if producer.messages else 0.0,
         "chunkedMessageRate": 0.0,
-        "producerId": one.number,
-        "producerName": one.name,
-        "address": one.peer,
-        "connectedSince": str(one.since_ms),
-        "clientVersion": one.version,
+        "producerId": producer.number,
+        "producerName": producer.name,
+        "address": producer.peer,
+        "connectedSince": str(producer.since_ms),
+        "clientVersion": producer.version,
         "supportsPartialProducer": False,
-        "metadata": dict(one.metadata),
+        "metadata": dict(producer.metadata),
     }
 
 
 def _subscription(
-    looked: _Looked, partition: int | None, name: str, subscribers: Sequence[Subscriber]
+    looked: _TopicView, partition: int | None, name: str, subscribers: Sequence[ConsumerStats]
 ) -> dict[str, object]:
-    found, parts = looked.subscriptions[name], looked.parts_of(name, partition)
+    described, parts = looked.subscriptions[name], looked.parts_of(name, partition)
     leased = sum(row["leased"] for row in parts)
-    live = [row for row in found["consumer_list"] if row["alive"]]
+    live = [row for row in described["consumer_list"] if row["alive"]]
     names: dict[int | None, str] = {row["consumer"]: row["name"] for row in live}
-    names |= {one.consumer: one.name for one in subscribers}
+    names |= {consumer.consumer: consumer.name for consumer in subscribers}
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
@@ -304,20 +365,22 @@ def _subscription(
         "msgInReplay": 0,
         "unackedMessages": leased,
         "blockedSubscriptionOnUnackedMsgs": False,
-        "type": TYPES.get(found["type"], found["type"]),
+        "type": TYPES.get(described["type"], described["type"]),
         "activeConsumerName": next(
             (names[row["consumer"]] for row in live if row["active_list"]), None
         ),
         "msgRateExpired": 0.0,
-        "lastAckedTimestamp": found["last_ack_time"] or 0,
-        "consumers": [one for row in live for one in _consumers(row, subscribers)],
+        "lastAckedTimestamp": described["last_ack_time"] or 0,
+        "consumers": [consumer for row in live for consumer in _consumers(row, subscribers)],
         "isDurable": True,
         "isReplicated": False,
         "pendingAcks": sum(row["pending_acks"] for row in parts),
     }
 
 
-def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[dict[str, object]]:
+def _consumers(
+    row: ConsumerRow, subscribers: Sequence[ConsumerStats]
+) -> Iterator[dict[str, object]]:
     """A consumer of the store, as the consumers of a stock client that it is, or as itself."""
     usual: dict[str, object] = {
         "consumerName": row["name"],
@@ -328,38 +391,42 @@ def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[
         "msgThroughputOut": 0.0,
         "metadata": {"pid": str(row["pid"])},
     }
-    ours = [one for one in subscribers if one.consumer == row["consumer"]]
-    if not ours:
+    connected = [consumer for consumer in subscribers if consumer.consumer == row["consumer"]]
+    if not connected:
         yield usual
-    for one in ours:
+    for consumer in connected:
         yield usual | {
-            "consumerName": one.name,
-            "unackedMessages": one.unacked,
-            "connectedSince": str(one.since_ms),
-            "availablePermits": one.permits,
-            "address": one.peer,
-            "clientVersion": one.version,
-            "metadata": dict(one.metadata),
+            "consumerName": consumer.name,
+            "unackedMessages": consumer.unacked,
+            "connectedSince": str(consumer.since_ms),
+            "availablePermits": consumer.permits,
+            "address": consumer.peer,
+            "clientVersion": consumer.version,
+            "metadata": dict(consumer.metadata),
         }
 
 
 @endpoint("GET", f"{TOPIC}/internalStats", LOOK, is_aside=True)
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""
-    return _internal(_Looked(client, topic), topic, segments.listed(client, str(topic)))
+    return _internal(_TopicView(client, topic), topic, segments.listed(client, str(topic)))
 
 
 @endpoint("GET", f"{TOPIC}/internal-info", LOOK, is_aside=True)
 def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition, as Pulsar's metadata has them."""
-    found = internal_stats(client, topic)
-    return {"version": 0, "ledgers": found["ledgers"], "cursors": found["cursors"]}
+    stats_of_topic = internal_stats(client, topic)
+    return {
+        "version": 0,
+        "ledgers": stats_of_topic["ledgers"],
+        "cursors": stats_of_topic["cursors"],
+    }
 
 
 @endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK, is_aside=True)
 def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of each partition."""
-    looked = _Looked(client, topic.topic)
+    looked = _TopicView(client, topic.topic)
     number = looked.topic["partitions"]
     files: dict[int | None, list[SegmentRow]] = {}
     for row in segments.listed(client, topic.full):
@@ -368,19 +435,22 @@ def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, ob
     return {
         "metadata": {"partitions": number, "deleted": False},
         "partitions": {
-            full(one): _internal(looked, one, files.get(one.partition, [])) for one in parts
+            full(partition): _internal(looked, partition, files.get(partition.partition, []))
+            for partition in parts
         },
     }
 
 
-def _internal(looked: _Looked, topic: TopicName, files: Sequence[SegmentRow]) -> dict[str, object]:
+def _internal(
+    looked: _TopicView, topic: TopicName, files: Sequence[SegmentRow]
+) -> dict[str, object]:
     parts = looked.parts(topic.partition)
     ledgers: dict[int, dict[str, Any]] = {}
     for row in files:
         number = row["ledger"]
         if number is None or row["sidecar"] or row["log"] is not None:
             continue
-        one = ledgers.setdefault(
+        ledger = ledgers.setdefault(
             number,
             {
                 "ledgerId": number,
@@ -390,14 +460,11 @@ def _internal(looked: _Looked, topic: TopicName, files: Sequence[SegmentRow]) ->
                 "underReplicated": False,
             },
         )
-        one["entries"] += row["rows"] or 0
-        one["size"] += row["size_bytes"] or 0
-        one["offloaded"] |= "://" in (row["file"] or "")
+        ledger["entries"] += row["rows"] or 0
+        ledger["size"] += row["size_bytes"] or 0
+        ledger["offloaded"] |= "://" in (row["file"] or "")
     last = max((row["last"] for row in parts if row["last"] is not None), default=None)
-    entries, size = (
-        sum(row["messages"] for row in parts),
-        sum(row["size_bytes"] for row in parts),
-    )
+    entries, size = (sum(row["messages"] for row in parts), sum(row["size_bytes"] for row in parts))
     newest = ledgers[max(ledgers)] if ledgers else {"entries": 0, "size": 0}
     return {
         "entriesAddedCounter": entries,
@@ -419,9 +486,11 @@ def _internal(looked: _Looked, topic: TopicName, files: Sequence[SegmentRow]) ->
 
 
 def _cursor(part: SubscriptionPartition) -> dict[str, object]:
-    place = part["mark_delete"]
+    position = part["mark_delete"]
     return {
-        "markDeletePosition": "-1:-1" if place is None else f"{place.ledger}:{place.entry}",
+        "markDeletePosition": "-1:-1"
+        if position is None
+        else f"{position.ledger}:{position.entry}",
         "readPosition": "",
         "waitingReadOp": False,
         "pendingReadOps": 0,
@@ -442,20 +511,20 @@ def _cursor(part: SubscriptionPartition) -> dict[str, object]:
 @endpoint("GET", f"{TOPIC}/lastMessageId", CONSUME)
 def last_message_id(client: Client, topic: TopicName) -> dict[str, object]:
     """The id of the last message of a topic that is not partitioned, or of a partition."""
-    found = client.describe_topic(str(topic))
-    if topic.partition is None and found["partitions"] > 1:
+    described = client.describe_topic(str(topic))
+    if topic.partition is None and described["partitions"] > 1:
         raise InvalidArgument(f"{topic.short} is partitioned", hint="name a partition")
-    last = found["partition_list"][topic.partition or 0]["last"]
-    return as_pulsar(client, last, -1 if topic.partition is None else topic.partition)
+    last = described["partition_list"][topic.partition or 0]["last"]
+    return pulsar_id(client, last, -1 if topic.partition is None else topic.partition)
 
 
 @endpoint("GET", f"{TOPIC}/messageid/{{timestamp}}", CONSUME)
 def message_id_at(client: Client, topic: TopicName, timestamp: int) -> dict[str, object]:
     """The first message that became visible at an instant or later."""
-    wanted = Range(start=Bound("time", timestamp))
-    for message in client.reader(str(topic), wanted.start):
-        return as_pulsar(client, message.message_id, message.partition)
-    return as_pulsar(client, None, topic.partition or 0)
+    bounds = Range(start=Bound("time", timestamp))
+    for message in client.reader(str(topic), bounds.start):
+        return pulsar_id(client, message.message_id, message.partition)
+    return pulsar_id(client, None, topic.partition or 0)
 
 
 # --- compaction and offload ------------------------------------------------------------------
@@ -469,7 +538,7 @@ def compact(client: Client, topic: TopicName) -> None:
 
 @endpoint("GET", f"{TOPIC}/compaction", LOOK)
 def compaction(client: Client, topic: TopicName) -> dict[str, str]:
-    """How the compaction goes: it never runs on."""
+    """The state of the compaction: it has always finished."""
     rows = client.describe_topic(topic.full)["partition_list"]
     is_done = any(row["compacted_through"] is not None for row in rows)
     return {"status": "SUCCESS" if is_done else "NOT_RUN", "lastError": ""}
@@ -477,16 +546,12 @@ def compaction(client: Client, topic: TopicName) -> dict[str, str]:
 
 @endpoint("PUT", f"{TOPIC}/offload", ADMIN, is_slow=True)
 def offload(
-    client: Client,
-    topic: TopicName,
-    places: Mapping[str, str],
-    to: str = "",
-    body: object = None,
+    client: Client, topic: TopicName, places: Mapping[str, str], to: str = "", body: object = None
 ) -> object:
     """Move sealed files to a place that the operator has named; `to` says which, if there are more.
 
-    Whoever administers a topic must not choose directories of this machine, nor addresses that
-    the server calls with its own credentials.
+    An administrator of a topic must not choose directories of this machine, nor addresses that the
+    server calls with its own credentials.
     """
     if not places:
         raise NotAllowed(
@@ -494,19 +559,19 @@ def offload(
         )
     if not to and len(places) > 1:
         raise InvalidArgument("say where to, as to=NAME", hint="see --offload-to")
-    place = places.get(to) if to else next(iter(places.values()))
-    if place is None:
+    address = places.get(to) if to else next(iter(places.values()))
+    if address is None:
         raise NotAllowed(
             f"there is no place {to[:80]!r} for offloads",
             hint="its operator names places by --offload-to",
         )
-    answer = client.admin.offload(topic.full, place, topic.partition)
+    answer = client.admin.offload(topic.full, address, topic.partition)
     return {**answer, "place": to or next(iter(places))}
 
 
 @endpoint("GET", f"{TOPIC}/offload", LOOK)
 def offload_status(client: Client, topic: TopicName) -> dict[str, str]:
-    """How the offload goes: it never runs on."""
+    """The state of the offload: it has always finished."""
     client.describe_topic(topic.full)
     return {"status": "NOT_RUN", "lastError": ""}
 

@@ -1,4 +1,5 @@
-"""Owns the endpoints of transactions: coordinators, transactions, what they hold, transaction keys.
+"""Owns the endpoints of transactions: coordinators, transactions, their sends and acknowledgements,
+transaction keys.
 
 Keys have the paths of their proposal (v2) and the same below v3.
 """
@@ -12,15 +13,15 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.rows.transactions import CoordinatorStats
 from txlog.client.client import Client
 from txlog.errors import CoordinatorNotFound, TopicNotFound
-from txlog.serve.http.admin.places import message_of
 from txlog.serve.http.admin.store import full
-from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer
+from txlog.serve.http.admin.topics import store_id
+from txlog.serve.http.core.declared import ADMIN, LOOK, EndpointList, integer
 
 V3: Final = "/admin/v3/transactions"
 V2: Final = "/admin/v2/transactions"
 OF_TOPIC: Final = "{tenant}/{namespace}/{topic}"
 HALVES: Final = "{most}/{least}"
-endpoint = Declared()
+endpoint = EndpointList()
 
 
 # --- coordinators ----------------------------------------------------------------------------
@@ -28,7 +29,7 @@ endpoint = Declared()
 
 @endpoint("GET", f"{V3}/coordinators", LOOK)
 def coordinators(client: Client) -> list[dict[str, object]]:
-    """The coordinators, all here."""
+    """The coordinators of the store."""
     return [
         {"id": row["coordinator"], "brokerServiceUrl": ""} for row in client.admin.coordinators()
     ]
@@ -36,7 +37,7 @@ def coordinators(client: Client) -> list[dict[str, object]]:
 
 @endpoint("GET", f"{V3}/coordinatorStats", LOOK)
 def coordinator_stats(client: Client, coordinatorId: int | None = None) -> dict[str, object]:
-    """Figures of each coordinator, by its number, or those of one alone."""
+    """Figures of each coordinator, by its number, or of a single one."""
     if coordinatorId is not None:
         [row] = client.admin.coordinator_stats(coordinatorId)
         return _coordinator(row)
@@ -71,7 +72,7 @@ def _coordinator(row: CoordinatorStats) -> dict[str, object]:
 
 @endpoint("POST", f"{V3}/transactionCoordinator/replicas", ADMIN)
 def scale_coordinators(client: Client, body: object) -> None:
-    """Have this many coordinators; there are never fewer."""
+    """Have at least this many coordinators; their number never falls."""
     client.admin.scale_coordinators(integer(body))
 
 
@@ -80,34 +81,35 @@ def scale_coordinators(client: Client, body: object) -> None:
 
 @endpoint("GET", f"{V3}/transactionMetadata/{HALVES}", LOOK)
 def transaction_metadata(client: Client, txn: TxnId) -> dict[str, object]:
-    """Everything known of a transaction."""
+    """All details of a transaction."""
     return _renamed(client, txn)
 
 
 def _renamed(client: Client, txn: TxnId) -> dict[str, object]:
-    found = client.admin.transaction_metadata(txn)
+    metadata = client.admin.transaction_metadata(txn)
     return {
-        "txnId": str(found["txn"]),
-        "status": found["status"].upper(),
-        "openTimestamp": found["open_time"],
-        "timeoutAt": found["timeout_ms"],
-        "owner": found["owner"],
+        "txnId": str(metadata["txn"]),
+        "status": metadata["status"].upper(),
+        "openTimestamp": metadata["open_time"],
+        "timeoutAt": metadata["timeout_ms"],
+        "owner": metadata["owner"],
         "producedPartitions": {
-            _place(client, place): camel(row) for place, row in found["produced_partitions"].items()
+            _place(client, partition): camel(row)
+            for partition, row in metadata["produced_partitions"].items()
         },
         "ackedPartitions": {
-            _place(client, place): {name: camel(row) for name, row in rows.items()}
-            for place, rows in found["acked_partitions"].items()
+            _place(client, partition): {name: camel(row) for name, row in rows.items()}
+            for partition, rows in metadata["acked_partitions"].items()
         },
-        "transactionKey": found["transaction_key"],
-        "epoch": found["epoch"],
-        "waiting": found["waiting_list"],
+        "transactionKey": metadata["transaction_key"],
+        "epoch": metadata["epoch"],
+        "waiting": metadata["waiting_list"],
     }
 
 
-def _place(client: Client, place: str) -> str:
+def _place(client: Client, partition: str) -> str:
     """A partition of ours, such as `orders/0`, as Pulsar names it."""
-    topic = TopicName.parse(place, allow_partition=True)
+    topic = TopicName.parse(partition, allow_partition=True)
     with suppress(TopicNotFound):
         if client.describe_topic(topic.full)["partitions"] == 1:
             return full(topic.topic)
@@ -129,7 +131,7 @@ def abort_transaction(client: Client, txn: TxnId) -> None:
 
 @endpoint("GET", f"{V3}/transactionInBufferStats/{OF_TOPIC}/{HALVES}", LOOK)
 def transaction_in_buffer(client: Client, topic: TopicName, txn: TxnId) -> object:
-    """What a transaction has sent to a topic."""
+    """The messages that a transaction has sent to a topic."""
     return camel(client.admin.transaction_buffer_stats(str(topic), txn=txn)[0])
 
 
@@ -137,40 +139,38 @@ def transaction_in_buffer(client: Client, topic: TopicName, txn: TxnId) -> objec
 def transaction_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, txn: TxnId
 ) -> object:
-    """What a transaction has acknowledged on a subscription."""
+    """The acknowledgements of a transaction on a subscription."""
     return camel(client.admin.pending_ack_stats(str(topic), subscription, txn=txn)[0])
 
 
 @endpoint("GET", f"{V3}/transactionBufferStats/{OF_TOPIC}", LOOK)
 def transaction_buffer(client: Client, topic: TopicName) -> object:
-    """The sidecar of a topic or partition: what open transactions have sent."""
+    """The sidecar of a topic or partition: the messages of open transactions."""
     return camel(client.admin.transaction_buffer_stats(str(topic))[0])
 
 
 @endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}", LOOK)
 def pending_acks(client: Client, topic: TopicName, subscription: str) -> object:
-    """What transactions hold of a subscription."""
+    """The acknowledgements of open transactions on a subscription."""
     return camel(client.admin.pending_ack_stats(str(topic), subscription)[0])
 
 
 @endpoint("GET", f"{V3}/pendingAckInternalStats/{OF_TOPIC}/{{subscription}}", LOOK)
 def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -> object:
-    """The log behind what transactions hold of a subscription."""
+    """The log of the acknowledgements of open transactions on a subscription."""
     [row, *_] = client.admin.pending_ack_stats(str(topic), subscription, internal=True)
     return {"pendingAckLogStats": camel(row["log_stats"])}
 
 
 @endpoint(
-    "GET",
-    f"{V3}/positionStatsInPendingAck/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}",
-    LOOK,
+    "GET", f"{V3}/positionStatsInPendingAck/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", LOOK
 )
 def position_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, ledger: int, entry: int
 ) -> object:
     """Whether a transaction holds a message of a subscription."""
-    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
-    return camel(client.admin.position_in_pending_ack(str(topic), subscription, place))
+    message_id = store_id(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
+    return camel(client.admin.position_in_pending_ack(str(topic), subscription, message_id))
 
 
 def camel(row: object) -> object:
@@ -178,13 +178,13 @@ def camel(row: object) -> object:
     if isinstance(row, dict):
         return {_camel(name): camel(value) for name, value in row.items()}
     if isinstance(row, list):
-        return [camel(one) for one in row]
+        return [camel(item) for item in row]
     return row
 
 
 def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def _camel(name: str) -> str:
 @endpoint("GET", f"{V2}/transaction-keys", LOOK)
 @endpoint("GET", f"{V3}/transaction-keys", LOOK)
 def transaction_keys(client: Client, deleted: bool = False, owner: str | None = None) -> object:
-    """The transaction keys; deleted: also those of which only the epoch is kept."""
+    """The transaction keys; deleted: also deleted keys, of which only the epoch is left."""
     return client.admin.transaction_keys(deleted, owner)
 
 

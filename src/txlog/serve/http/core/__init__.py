@@ -1,11 +1,9 @@
-"""What all endpoints of HTTP share.
+"""Parts that all HTTP endpoints share.
 
 Contents:
 
-    answers     answers and errors as JSON, a message as headers and body, bodies of requests
-    bounds      connections, time and memory of clients, and the names they ask for
-    declared    what an endpoint is, and OpenAPI made from it
-    gate        what all handlers share, and the gate that each request passes
-    rates       how fast counters grow
-    works       calls of the store that may take long, in threads of their own
+    answers     JSON bodies, answers and errors, a message as headers and body
+    bounds      limits on connections, time and memory, and the allowed host names
+    context     the state that all handlers share, the gate, slow calls, rates of counters
+    declared    the declaration of an endpoint, and the OpenAPI document made from it
 """

@@ -1,5 +1,5 @@
-"""Owns how HTTP answers: JSON, errors with their status, a message as body and headers; and how a
-body is read.
+"""Owns the bodies and answers of HTTP: JSON, errors with their status, a message as body and
+headers.
 """
 
 from __future__ import annotations
@@ -39,22 +39,26 @@ from txlog.errors import (
     Usage,
     WrongState,
 )
-from txlog.serve.core.budget import Hold
+from txlog.serve.limits.budget import Reservation
 
 HEADER: Final = "X-Pulsar-"
 
 
-class Peeked(NamedTuple):
-    """A message as an answer; place: its id as Pulsar's clients have it."""
+class MessageAnswer(NamedTuple):
+    """A message as an answer.
+
+    place: its id as Pulsar's clients know it
+    """
 
     message: Message
     place: str
 
 
-class Sliced(NamedTuple):
+class SlicedAnswer(NamedTuple):
     """An answer of JSON that is read in slices.
 
-    pieces: each step is a short call of the store; it returns what encodes a piece of the answer
+    pieces: each step is a short call of the store; it returns a function that encodes a piece of
+            the answer
     """
 
     pieces: Iterator[Callable[[], bytes]]
@@ -62,13 +66,13 @@ class Sliced(NamedTuple):
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
 VALUES_MAX: Final = 150_000  # of the JSON of a request, as `values_in` counts them
-VALUE_BYTES: Final = 100  # of each in memory, beside its text
+VALUE_BYTES: Final = 100  # of each in memory, besides its text
 LOOP_BYTES_MAX: Final = 1 << 16  # of JSON that the event loop reads by itself
 _COUNTED_BYTES: Final = 1 << 16  # at once
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _INT64: Final = range(-(1 << 63), 1 << 64)
 VALUE_BYTES_MAX: Final = 64 << 20  # of a message by HTTP
-# The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
+# The first class that fits decides. Pulsar answers so, and `pulsar-admin` can explain it.
 STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
     (NotFound, 404),
     (AlreadyExists, 409),
@@ -86,29 +90,29 @@ STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
 )
 
 
-async def body_of(request: Request) -> object:
+async def read_json(request: Request) -> object:
     """The JSON of a request; None without any.
 
     raises: InvalidArgument, LimitExceeded
     """
-    data = await bytes_of(request)
+    data = await read_body(request)
     if not data.strip():
         return None
     try:
-        return await json_of(data, getattr(request.state, "body", None))
+        return await decode_json(data, getattr(request.state, "body", None))
     except ConnectionResetError:
-        raise InvalidArgument("the client has gone") from None
+        raise InvalidArgument("the client has disconnected") from None
 
 
-async def json_of(data: bytes, hold: Hold | None) -> object:
-    """JSON that a client sent; the event loop reads only a short one itself.
+async def decode_json(data: bytes, hold: Reservation | None) -> object:
+    """Parse JSON from a client; the event loop parses only short JSON itself.
 
-    hold:   where its values count once they are made; None: nowhere
+    hold:   the reservation for the parsed values; None: they are not counted
     raises: InvalidArgument; LimitExceeded: it has more than VALUES_MAX values;
-            ConnectionResetError: the client has gone
+            ConnectionResetError: the client has disconnected
     """
     is_short = len(data) <= LOOP_BYTES_MAX
-    count = values_in(data) if is_short else await asyncio.to_thread(values_in, data)
+    count = count_values(data) if is_short else await asyncio.to_thread(count_values, data)
     if count > VALUES_MAX:
         raise LimitExceeded(
             f"JSON with about {count} values, the most is {VALUES_MAX}",
@@ -118,16 +122,16 @@ async def json_of(data: bytes, hold: Hold | None) -> object:
         )
     if hold is not None:
         await hold.reserve(count * VALUE_BYTES)
-    return parsed(data) if is_short else await asyncio.to_thread(parsed, data)
+    return parse_json(data) if is_short else await asyncio.to_thread(parse_json, data)
 
 
-def values_in(data: bytes) -> int:
-    """About how many values JSON has: commas and opening brackets outside of its texts.
+def count_values(data: bytes) -> int:
+    """About how many values JSON has: commas and opening brackets outside of its strings.
 
-    It takes short steps, so that other threads go on meanwhile.
+    It works in short steps, so that other threads can run in between.
     """
     bare = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside, count = 0, 0  # outside: 0 where a piece begins outside of a text, else 1
+    outside, count = 0, 0  # outside: 0 if a piece begins outside of a string, else 1
     for at in range(0, len(bare), _COUNTED_BYTES):
         parts = bare[at : at + _COUNTED_BYTES].split(b'"')
         between = b"".join(parts[outside::2])
@@ -136,25 +140,25 @@ def values_in(data: bytes) -> int:
     return count
 
 
-def parsed(data: bytes) -> object:
-    """JSON that a client sent. Raises InvalidArgument, also for text that UTF-8 cannot hold."""
+def parse_json(data: bytes) -> object:
+    """Parse JSON. Raises InvalidArgument, also for text that UTF-8 cannot encode."""
     try:
-        found = json.loads(data.decode())
+        value = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from error
     if _SURROGATE.search(data) is not None:
         try:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             text = "the body has half of a surrogate pair, such as a lone \\ud83d"
             raise InvalidArgument(text, hint="a text was cut within a character") from None
-    return found
+    return value
 
 
-async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
+async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
     """The body of a request. Raises LimitExceeded before it holds more than `most`.
 
-    InvalidArgument: the client has gone before it was whole
+    InvalidArgument: the client disconnected before the body was complete
     """
     data = bytearray()
     try:
@@ -170,9 +174,9 @@ async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def dumped(found: object) -> bytes:
+def to_json(value: object) -> bytes:
     """An answer as JSON; ids as their text."""
-    return orjson.dumps(found, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _plain(value: object) -> object:
@@ -183,13 +187,13 @@ def _plain(value: object) -> object:
     raise TypeError(f"no JSON of {type(value).__name__}")
 
 
-def answered(found: object) -> Response:
-    """The response of what an endpoint returned: 204 for None."""
-    if found is None:
+def response_for(result: object) -> Response:
+    """The response for the value that an endpoint returned: 204 for None."""
+    if result is None:
         return Response(status_code=204)
-    if isinstance(found, Peeked):
-        return peeked(found)
-    return Response(dumped(found), media_type="application/json")
+    if isinstance(result, MessageAnswer):
+        return message_response(result)
+    return Response(to_json(result), media_type="application/json")
 
 
 def status_of(error: TxlogError) -> int:
@@ -197,15 +201,15 @@ def status_of(error: TxlogError) -> int:
     if error.code == 509:
         return 429
     if isinstance(error, NotAllowed) and {"role", "owner"} & error.fields.keys():
-        return 403  # others may: 405 is for what nobody may
+        return 403  # another role may do it: 405 is for requests that no role may make
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
 def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, object]:
-    """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints.
+    """An error as JSON: `reason`, as Pulsar calls it, and the fields that the command line prints.
 
-    hides_names: no hint about what is missing, which may name what the caller must not see, and no
-                 file of the machine
+    hides_names: leave out hints about missing things, which may name what the caller must not see,
+                 and files of the machine
     """
     if hides_names and isinstance(error, IntegrityError | DiskFailed):
         error = type(error)(
@@ -213,13 +217,13 @@ def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, objec
             hint="txlog verify says more on its machine",
             code=error.code,
         )
-    said = error.as_dict()
+    fields = error.as_dict()
     if hides_names and isinstance(error, NotFound):
-        said["hint"] = None
-    for name, value in said.items():
+        fields["hint"] = None
+    for name, value in fields.items():
         if isinstance(value, int) and value not in _INT64:
-            said[name] = str(value)
-    return {"reason": said.pop("message"), **said}
+            fields[name] = str(value)
+    return {"reason": fields.pop("message"), **fields}
 
 
 def response_of(
@@ -228,33 +232,33 @@ def response_of(
     """The response for an error; status: instead of its own; hides_names: as in `error_of`."""
     status = status_of(error) if status is None else status
     headers = {"Retry-After": "1"} if status in (429, 503) else None
-    said = error_of(error, hides_names=hides_names)
-    return Response(dumped(said), status, headers, "application/json")
+    fields = error_of(error, hides_names=hides_names)
+    return Response(to_json(fields), status, headers, "application/json")
 
 
 # --- a message ---------------------------------------------------------------------------------
 
 
 def check_size(table: pa.Table) -> None:
-    """Raises LimitExceeded if a message has more bytes than HTTP hands out at once."""
+    """Raises LimitExceeded if a message has more bytes than HTTP returns in one answer."""
     if table.nbytes <= VALUE_BYTES_MAX:
         return
     for value in table["value"]:
         size = value.as_buffer().size if value.is_valid else 0
         if size > VALUE_BYTES_MAX:
             raise LimitExceeded(
-                f"a message of {size} bytes, HTTP hands out at most {VALUE_BYTES_MAX}",
-                hint="txlog consume and clients of Pulsar's protocol get it",
+                f"a message of {size} bytes, HTTP returns at most {VALUE_BYTES_MAX}",
+                hint="read it by txlog consume or Pulsar's protocol",
                 limit=VALUE_BYTES_MAX,
                 value=size,
             )
 
 
-def peeked(found: Peeked) -> Response:
+def message_response(answer: MessageAnswer) -> Response:
     """The response for a message; text that no header can hold is percent-encoded."""
-    message = found.message
+    message = answer.message
     headers = {
-        f"{HEADER}Message-ID": found.place,
+        f"{HEADER}Message-ID": answer.place,
         f"{HEADER}publish-time": _instant(message.publish_time),
     }
     if message.event_time is not None:
@@ -282,7 +286,7 @@ def peeked(found: Peeked) -> Response:
 
 
 def _instant(ms: int) -> str:
-    """As Pulsar writes instants: 2026-11-20T09:12:04.000Z; beyond those of calendars, in ms."""
+    """An instant as Pulsar writes it: 2026-11-20T09:12:04.000Z; else in milliseconds."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,10 +1,10 @@
-"""Owns what holds HTTP clients to the limits: connections, time, memory, and the name they ask for.
+"""Owns the limits for HTTP clients: connections, time, memory, and the host names they may use.
 
-uvicorn's own protocols answer requests; these count connections and their memory, and end those
-that do not get on: the head of a request within `connect_timeout_ms`, a body or a message of a
-WebSocket in the time for its bytes. The time stands still while the server reads nothing, because
-others have the memory. An answer goes out in pieces; a client has `idle_timeout_ms`, and the time
-for its bytes, to take a piece.
+uvicorn's own protocols answer requests. These subclasses count connections and their memory, and
+end slow connections: the head of a request has `connect_timeout_ms`, a body or a WebSocket message
+the time for its bytes. The timers stop while the server reads nothing because other clients hold
+the memory. An answer goes out in pieces; a client has `idle_timeout_ms`, and the time for its
+bytes, to read a piece.
 """
 
 from __future__ import annotations
@@ -24,100 +24,100 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from txlog.errors import NotAllowed
 from txlog.serve.core.acceptor import cut
-from txlog.serve.core.budget import Hold, Share
-from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat, host_of
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import BrokerService
 from txlog.serve.http.core.answers import BODY_MAX, response_of
+from txlog.serve.limits.budget import MemoryShare, Reservation
+from txlog.serve.limits.limits import FRAME_BYTES_PER_SECOND_MIN, ConnectionSlot, host_of
 
-PIECE_BYTES: Final = 1 << 18  # of an answer, written at once
-READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is here
-FRAGMENT_BYTES: Final = 64  # what a piece of a message costs beside its bytes
+PIECE_BYTES: Final = 1 << 18  # of an answer, written together
+READ_BYTES: Final = 1 << 15  # in one read: a body is not counted before its head has arrived
+FRAGMENT_BYTES: Final = 64  # the memory of a piece of a message besides its bytes
 
 
-class Taking:
-    """A protocol whose client has to take what the server sends."""
+class WriteTimeout:
+    """A protocol that drops clients which do not read the server's answers."""
 
-    service: Service
+    service: BrokerService
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
-    _untaken: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
 
-    def begin_taking(self, transport: asyncio.Transport) -> None:
-        """Hear of all that the client has not taken.
+    def notify_when_unread(self, transport: asyncio.Transport) -> None:
+        """Get notified of all bytes that the client has not read.
 
-        Not with 0: asyncio's TLS pauses at that size and more, so it would pause with nothing
-        left to send, and nobody would ever resume it.
+        The limit is not 0: asyncio's TLS pauses at that size and more, so it would pause with
+        nothing left to send, and would never resume.
         """
         transport.set_write_buffer_limits(high=1, low=0)
 
     def pause_writing(self) -> None:
-        """The client has not taken all: it has to, in time."""
+        """The client has not read everything: start its timer."""
         super().pause_writing()  # type: ignore[misc]
         size = self.transport.get_write_buffer_size()
         seconds = self.service.limits.idle_timeout_ms / 1_000 + size / FRAME_BYTES_PER_SECOND_MIN
-        self._untaken = self.loop.call_later(seconds, self._not_taken)
+        self._unread_timer = self.loop.call_later(seconds, self._drop_unread)
 
     def resume_writing(self) -> None:
-        """The client has taken all."""
-        self.end_taking()
+        """The client has read everything."""
+        self.stop_timer()
         super().resume_writing()  # type: ignore[misc]
 
-    def end_taking(self) -> None:
-        """Wait no more."""
-        if self._untaken is not None:
-            self._untaken.cancel()
-            self._untaken = None
+    def stop_timer(self) -> None:
+        """Stop the timer."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
-    def _not_taken(self) -> None:
+    def _drop_unread(self) -> None:
         peer = self.transport.get_extra_info("peername")
-        reason = "it did not take its answer"
+        reason = "it did not read its answer"
         self.service.tell("dropped", {"peer": host_of(peer), "reason": reason})
         cut(self.transport)
 
 
-class Bounded(Taking, H11Protocol):
-    """A connection that has a seat, a share of the memory, and a time for what it begins."""
+class LimitedHttp(WriteTimeout, H11Protocol):
+    """A connection with a slot, a share of the memory, and a time limit for each request."""
 
-    seat: Seat
-    share: Share
-    socket: BoundedSocket | None = None
+    slot: ConnectionSlot
+    share: MemoryShare
+    socket: LimitedWebSocket | None = None
     _address = ""
     _has_ended = False
     _timer: asyncio.TimerHandle | None = None
     _waits_for: object = None
     _waits_since: float | None = None
-    _waited = 0.0  # seconds for others, since the timer began
+    _waited = 0.0  # seconds that it waited for memory, since the timer began
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the head of a request."""
+        """Start the timer for the head of a request."""
         super().connection_made(transport)
-        self.begin_taking(transport)
+        self.notify_when_unread(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         ssl_object = transport.get_extra_info("ssl_object")
         self.app_state = {
             **self.app_state,
             "ssl_object": ssl_object,
-            "seat": self.seat,
+            "slot": self.slot,
             "bounded": self,
         }
         self._address = "" if self.client is None else self.client[0]
         self.share = self.service.budget.share(
-            self.seat.network, self.service.limits.connection_bytes
+            self.slot.network, self.service.limits.connection_bytes
         )
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes, and see whether it is the end of a head or a body."""
+        """Process data, and check whether a head or a body is complete."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the seat."""
+        """Free the slot."""
         self.leave()
         super().connection_lost(exc)
 
-    async def reserve(self, hold: Hold, size: int, whole: int) -> None:
-        """Wait until there is room for bytes of a body that came; the timer stands still."""
+    async def reserve(self, hold: Reservation, size: int, whole: int) -> None:
+        """Wait until there is room for bytes of a body that arrived; the timer stops meanwhile."""
         self._waits_since = self.loop.time()
         try:
             await hold.reserve(size, whole)
@@ -126,13 +126,13 @@ class Bounded(Taking, H11Protocol):
             self._waits_since = None
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """From here on a BoundedSocket has the connection; it leaves the seat when it ends."""
+        """Hand the connection to a LimitedWebSocket, which frees the slot when it ends."""
         self._stop()
-        self.end_taking()
+        self.stop_timer()
         super().handle_websocket_upgrade(event)
 
     def _watch(self) -> None:
-        """Begin to wait for a head or a body, unless it is waited for already."""
+        """Start the timer for a head or a body, unless it already runs."""
         state = self.conn.their_state
         is_over = self._has_ended or self.transport.get_protocol() is not self
         if state is self._waits_for or is_over:
@@ -152,10 +152,12 @@ class Bounded(Taking, H11Protocol):
         if self._waits_since is not None:
             waited += self.loop.time() - self._waits_since
             self._waits_since = self.loop.time()
-        if waited:  # for others: its own time stood still
+        if waited:  # it waited for memory: that time does not count
             self._timer = self.loop.call_later(waited, self._late)
             return
-        self.service.tell("dropped", {"peer": self._address, "reason": "a request did not come"})
+        self.service.tell(
+            "dropped", {"peer": self._address, "reason": "a request was not completed in time"}
+        )
         self.transport.abort()
 
     def _stop(self) -> None:
@@ -165,23 +167,23 @@ class Bounded(Taking, H11Protocol):
         self._waited = 0.0
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """The connection has ended: free its slot and its memory."""
         self._has_ended = True
         self._stop()
-        self.end_taking()
+        self.stop_timer()
         self.share.close()
-        self.seat.leave()
+        self.slot.leave()
 
 
-class BoundedSocket(Taking, WebSocketsSansIOProtocol):
-    """A WebSocket whose messages count in the share of its connection while they come.
+class LimitedWebSocket(WriteTimeout, WebSocketsSansIOProtocol):
+    """A WebSocket whose messages count in the share of its connection while they arrive.
 
     A message counts until the application asks for the next one.
     """
 
-    incoming: Hold
-    _bounded: Bounded
-    _queued = 0  # bytes of the message that the application has or gets next
+    incoming: Reservation
+    _bounded: LimitedHttp
+    _queued = 0  # bytes of the message that the application has, or gets next
     _timer: asyncio.TimerHandle | None = None
     _resting: asyncio.Task[None] | None = None
 
@@ -194,7 +196,7 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
         self.incoming = self._bounded.share.hold()
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes; without room for more, read nothing until there is."""
+        """Count the bytes; if there is no room for more, read nothing until there is."""
         super().data_received(data)
         self._recount()
         if self._resting is None and not self.incoming.has_room():
@@ -202,22 +204,22 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
             self._resting = self.loop.create_task(self._rest())
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole."""
+        """A message is complete."""
         self._queued += sum(map(len, self.frames))
         self._stop()
         super().send_receive_event_to_app()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message; the one before it is done with."""
+        """The next message; the one before it no longer counts."""
         self._queued = 0 if self.queue.empty() else self._queued
         self._recount()
         return await super().receive()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the seat."""
+        """Free the slot."""
         self._stop()
         self._bounded.leave()
-        self.end_taking()
+        self.stop_timer()
         super().connection_lost(exc)
 
     def _recount(self) -> None:
@@ -240,7 +242,7 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
         except ConnectionResetError:
             return
         self._resting = None
-        if self._timer is not None:  # it waited for others
+        if self._timer is not None:  # it waited for memory: that time does not count
             seconds = self._timer.when() - begun
             self._stop()
             self._timer = self.loop.call_later(seconds, self._late)
@@ -249,7 +251,7 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
 
     def _late(self) -> None:
         if self._resting is None:
-            reason = "a message did not come"
+            reason = "a message was not completed in time"
             self.service.tell("dropped", {"peer": host_of(self.client), "reason": reason})
             self.transport.abort()
 
@@ -259,21 +261,22 @@ class BoundedSocket(Taking, WebSocketsSansIOProtocol):
             self._timer = None
 
 
-async def taken(connection: HTTPConnection) -> None:
-    """Wait until the client of a WebSocket has taken all that it was sent."""
-    bounded: Bounded | None = getattr(connection.state, "bounded", None)
+async def until_written(connection: HTTPConnection) -> None:
+    """Wait until the client of a WebSocket has read everything that it was sent."""
+    bounded: LimitedHttp | None = getattr(connection.state, "bounded", None)
     if bounded is not None and bounded.socket is not None:
         await bounded.socket.writable.wait()
 
 
-class Bounds:
-    """Around an application: bodies are read while there is room, and names are those of here.
+class LimitsMiddleware:
+    """Middleware of an application: it reads bodies only with room, and refuses foreign host names.
 
-    A page of another site can make its own name lead here (DNS rebinding); then the browser takes
-    what it reads here for its own. Without authentication such names are refused.
+    A page of another site can let its own name resolve to this server (DNS rebinding). Then the
+    browser treats answers from here as the page's own. Without authentication such names are
+    refused.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, host: str) -> None:
+    def __init__(self, app: ASGIApp, service: BrokerService, host: str) -> None:
         self._app, self._service = app, service
         is_open = service.authority.guard is None and not service.options.is_insecure
         self._host = host if is_open else None
@@ -287,14 +290,14 @@ class Bounds:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
-            refused = NotAllowed("this server is not known by the name that was asked for")
+            refused = NotAllowed("the request is for another host name")
             await response_of(refused, 421)(scope, receive, send)
             return
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
         size = _size_of(headers)
-        bounded: Bounded = scope["state"]["bounded"]
+        bounded: LimitedHttp = scope["state"]["bounded"]
         body = scope["state"]["body"] = bounded.share.hold()
         is_answered = False
 
@@ -309,7 +312,8 @@ class Bounds:
 
         async def answered(message: Message) -> None:
             nonlocal is_answered
-            if message["type"] == "http.response.start":  # what is not read by now never will be
+            # the application reads no more of the body
+            if message["type"] == "http.response.start":
                 is_answered = True
                 body.close()
             for piece in _pieces(message):
@@ -320,7 +324,7 @@ class Bounds:
 
 
 def _pieces(message: Message) -> Iterator[Message]:
-    """A message, or the pieces of a large body: uvicorn waits before each until all is taken."""
+    """A message, or the pieces of a large body: uvicorn waits until the client has read each."""
     body = message.get("body", b"")
     if len(body) <= PIECE_BYTES:
         yield message
@@ -333,16 +337,20 @@ def _pieces(message: Message) -> Iterator[Message]:
 
 
 def _size_of(headers: Headers) -> int:
-    """The most that a body may have, in bytes."""
+    """The largest size that a body may have, in bytes."""
     length = headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and len(length) < 16:
         return min(int(length), BODY_MAX)
     return BODY_MAX if "transfer-encoding" in headers else 0
 
 
-def _is_ours(named: str, host: str) -> bool:
-    """True for an address, localhost, and the name that the server was given."""
-    name = named.rpartition(":")[0] if not named.endswith("]") and ":" in named else named
+def _is_ours(host_header: str, host: str) -> bool:
+    """Whether a host is an address, localhost, or the name that the server was given."""
+    name = (
+        host_header.rpartition(":")[0]
+        if not host_header.endswith("]") and ":" in host_header
+        else host_header
+    )
     name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
     if name in ("localhost", host.lower()):
         return True

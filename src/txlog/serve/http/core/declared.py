@@ -1,16 +1,17 @@
-"""Owns how an endpoint is declared: a function over a client, from which route, arguments and
-OpenAPI are made.
+"""Owns the declaration of an endpoint: a function over a client, and the route, arguments and
+OpenAPI made from it.
 
     @endpoint("POST", f"{TOPIC}/subscription/{{subscription}}/skip/{{messages}}", CONSUME)
     def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> None:
-        \"\"\"Acknowledge the next messages of a subscription.\"\"\"
+        \\"\\"\\"Acknowledge the next messages of a subscription.\\"\\"\\"
 
-What stands in the path or the query is an argument by its name, converted by its annotation. A path
-with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
-argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `route` is the path as declared.
-`body` is the JSON of the request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and
-`subscribers` are of the application, `creates` says whether this request may create a missing
-topic, and `sees` whether its caller may see the name of a topic, which every list of names asks.
+Words of the path and the query become arguments of the same name, converted by their annotation. A
+path with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}`
+the argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `route` is the path as
+declared. `body` is the JSON of the request. The application supplies `now_ms`, `rates`,
+`addresses`, `places`, `publishers` and `subscribers`. `creates` is whether this request may create
+a missing topic. `sees` is whether the caller may see the name of a topic; every list of names uses
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from txlog.errors import InvalidArgument, NotAllowed
 from txlog.serve.pulsar.topics import namespace_in
 
 PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"
-STORE: Final = ""  # the resource of what concerns the whole store
+STORE: Final = ""  # the resource of actions on the whole store
 
 _PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
 _GIVEN: Final = frozenset(
@@ -43,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Action(NamedTuple):
-    """What a request wants to do: what decides whether it may.
+    """The action of a request, by which the gate decides.
 
     operation: produce, consume, admin, or look (figures and lists)
     resource:  a topic in full (`public/default/orders`), a namespace, a tenant, or "" for the store
@@ -58,8 +59,8 @@ class Action(NamedTuple):
 class Endpoint(NamedTuple):
     """A route, and the function behind it.
 
-    is_slow:  it may take long: it runs beside the calls of others, and has few places
-    is_aside: it takes a moment for each of many things: it runs beside the calls of others
+    is_slow:  it may take long: it runs in a separate thread, a few at the same time
+    is_aside: it takes a moment for each of many topics: it runs in a separate thread
     """
 
     method: str
@@ -70,39 +71,39 @@ class Endpoint(NamedTuple):
     is_aside: bool = False
 
     def action(self, path: Mapping[str, str]) -> Action:
-        """What a request with these words of its path wants to do."""
-        words = [path[one] for one in ("tenant", "namespace", "topic") if one in path]
-        if len(words) == 3:
+        """The action of a request with these words in its path."""
+        names = [path[part] for part in ("tenant", "namespace", "topic") if part in path]
+        if len(names) == 3:
             topic = topic_in(path)
-            words = [topic.tenant, topic.namespace, topic.name]
-        return Action(self.operation, "/".join(words) or STORE, self.act.__name__)
+            names = [topic.tenant, topic.namespace, topic.name]
+        return Action(self.operation, "/".join(names) or STORE, self.act.__name__)
 
     def arguments(self, path: Mapping[str, str], query: Mapping[str, str]) -> dict[str, object]:
         """The arguments of the function, except client, body and now_ms.
 
         raises: InvalidArgument; NotAllowed for a topic that is not persistent
         """
-        found: dict[str, object] = {}
-        for name, one in _parameters(self.act).items():
+        arguments: dict[str, object] = {}
+        for name, parameter in _parameters(self.act).items():
             if name in _GIVEN:
                 continue
-            if one.annotation is TopicName:
-                found[name] = topic_in(path)
-            elif one.annotation is TxnId:
-                found[name] = TxnId.from_halves(
+            if parameter.annotation is TopicName:
+                arguments[name] = topic_in(path)
+            elif parameter.annotation is TxnId:
+                arguments[name] = TxnId.from_halves(
                     _value("most", path["most"], int), _value("least", path["least"], int)
                 )
             elif name == "route":
-                found[name] = self.path
+                arguments[name] = self.path
             elif name == "namespace":
-                found[name] = namespace_of(path["tenant"], path["namespace"])
+                arguments[name] = namespace_of(path["tenant"], path["namespace"])
             elif name in path:
-                found[name] = _value(name, path[name], one.annotation)
+                arguments[name] = _value(name, path[name], parameter.annotation)
             elif name in query:
-                found[name] = _value(name, query[name], one.annotation)
-            elif one.default is inspect.Parameter.empty:
+                arguments[name] = _value(name, query[name], parameter.annotation)
+            elif parameter.default is inspect.Parameter.empty:
                 raise InvalidArgument(f"the query has no {name}")
-        return found
+        return arguments
 
     def takes(self, name: str) -> bool:
         """Whether the function has this argument."""
@@ -111,7 +112,7 @@ class Endpoint(NamedTuple):
     def described(self) -> dict[str, object]:
         """The operation as OpenAPI has it."""
         doc = inspect.getdoc(self.act) or ""
-        summary, _, rest = doc.partition("\n\n")
+        summary, _, details = doc.partition("\n\n")
         placed = _PLACE.findall(self.path)
         rows: list[dict[str, object]] = [
             {
@@ -122,11 +123,11 @@ class Endpoint(NamedTuple):
             }
             for name in placed
         ]
-        beside = {*placed, *_GIVEN, "topic", "namespace", "txn", "route"}
+        not_in_query = {*placed, *_GIVEN, "topic", "namespace", "txn", "route"}
         rows += [
             {"name": name, "in": "query", "schema": {"type": _type_of(self.act, name)}}
             for name in _parameters(self.act)
-            if name not in beside
+            if name not in not_in_query
         ]
         out: dict[str, object] = {
             "operationId": self.act.__name__,
@@ -134,7 +135,7 @@ class Endpoint(NamedTuple):
             "parameters": rows,
             "tags": [self.operation],
             "responses": {
-                "200": {"description": "what was asked for"},
+                "200": {"description": "the answer"},
                 "204": {"description": "done"},
                 "default": {
                     "description": "an error",
@@ -144,14 +145,14 @@ class Endpoint(NamedTuple):
                 },
             },
         }
-        if rest:
-            out["description"] = rest
+        if details:
+            out["description"] = details
         if self.takes("body"):
             out["requestBody"] = {"content": {"application/json": {"schema": {}}}}
         return out
 
 
-class Declared:
+class EndpointList:
     """Endpoints in the order of their declaration; a module makes one, and `endpoint` fills it."""
 
     def __init__(self) -> None:
@@ -191,9 +192,9 @@ ERROR: Final[dict[str, object]] = {
 def openapi(endpoints: list[Endpoint], version: str) -> dict[str, object]:
     """The document of all endpoints, by OpenAPI 3.1."""
     paths: dict[str, dict[str, object]] = {}
-    for one in endpoints:
-        path = _PLACE.sub(r"{\1}", one.path)
-        paths.setdefault(path, {})[one.method.lower()] = one.described()
+    for endpoint in endpoints:
+        path = _PLACE.sub(r"{\1}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = endpoint.described()
     return {
         "openapi": "3.1.0",
         "info": {"title": "txlog serve", "version": version},
@@ -220,7 +221,7 @@ def integer(body: object) -> int:
 
 
 def members(body: object) -> dict[str, Any]:
-    """A body that is an object; none at all is an empty one. Raises InvalidArgument."""
+    """A body that is an object; no body counts as an empty object. Raises InvalidArgument."""
     if body is None:
         return {}
     if isinstance(body, dict):
@@ -229,7 +230,7 @@ def members(body: object) -> dict[str, Any]:
 
 
 def _kind(body: object) -> str:
-    """What a body is, without what it says: that may be a message."""
+    """The type of a body without its content, which may be a message."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return "nothing" if body is None else names.get(type(body), "a number")
 
@@ -243,8 +244,8 @@ def _parameters(act: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
 
 
 def _type_of(act: Callable[..., object], name: str) -> str:
-    one = _parameters(act).get(name)
-    kind = str if one is None else one.annotation
+    parameter = _parameters(act).get(name)
+    kind = str if parameter is None else parameter.annotation
     if name in _HALVES:
         return "integer"
     return next((word for type_, word in _TYPES.items() if kind in (type_, type_ | None)), "string")
@@ -257,7 +258,7 @@ def topic_in(path: Mapping[str, str]) -> TopicName:
         namespace = namespace_in(path["cluster"], namespace)
     name = f"{path['tenant']}/{namespace}/{path['topic']}"
     if path.get("domain", "persistent") != "persistent":
-        raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are known")
+        raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are supported")
     return TopicName.parse(name, allow_partition=True)
 
 

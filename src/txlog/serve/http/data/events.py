@@ -3,7 +3,7 @@
     id: 0=1:17,1=2:3          the last message of each partition so far
     data: {"message_id": "1:17", "partition": 0, "value": "...", ...}
 
-A browser that was cut off sends the last id again (`Last-Event-ID`), and gets what came since.
+A browser that reconnects sends the last id again (`Last-Event-ID`), and gets the messages after it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import Bound
 from txlog.engine.door.reading import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Hold
-from txlog.serve.http.core.answers import dumped, error_of
+from txlog.serve.http.core.answers import error_of, to_json
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import CONSUME
-from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import as_json, followed
+from txlog.serve.http.data.messages import as_json, tail_of
+from txlog.serve.limits.budget import Reservation
 
-QUIET_SECONDS = 15.0  # then a comment says that the connection is there
+QUIET_SECONDS = 15.0  # then a comment shows that the connection still works
 EVENT_STREAM = "text/event-stream"
 
 
@@ -35,15 +35,15 @@ def event(data: bytes, *, name: str = "", id: str = "") -> bytes:
     return b"%sdata: %s\n\n" % (head.encode(), data)
 
 
-async def tail(serving: Serving, request: Request) -> Response:
-    """GET …/events?start=end: what becomes visible in a topic, as it does."""
-    topic = await serving.let_in(request, CONSUME, "events")
+async def tail(serving: HttpContext, request: Request) -> Response:
+    """GET …/events?start=end: the messages of a topic, as they become visible."""
+    topic = await serving.authorize(request, CONSUME, "events")
     assert topic is not None
     text = request.query_params.get("start", "end")
     start = Bound.parse(text, serving.now_ms())
     seen = _seen(request.headers.get("last-event-id", ""))
-    found = await serving.client.describe_topic(topic.full)
-    parts = range(found["partitions"]) if topic.partition is None else [topic.partition]
+    described = await serving.client.describe_topic(topic.full)
+    parts = range(described["partitions"]) if topic.partition is None else [topic.partition]
     stack = AsyncExitStack()
     try:
         readers = {
@@ -56,14 +56,13 @@ async def tail(serving: Serving, request: Request) -> Response:
             )
             for part in parts
         }
-    except BaseException:  # nobody else can close those that are open
+    except BaseException:  # no other code can close the open readers
         await stack.aclose()
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
     holds = [stack.enter_context(serving.hold(request)) for _ in readers]
     tails = [
-        followed(serving, hold, reader)
-        for hold, reader in zip(holds, readers.values(), strict=True)
+        tail_of(serving, hold, reader) for hold, reader in zip(holds, readers.values(), strict=True)
     ]
     return StreamingResponse(
         serving.until_ended(request, _events(tails, seen, stack, serving.hold(request))),
@@ -76,9 +75,9 @@ async def _events(
     tails: list[AsyncGenerator[Message, None]],
     seen: dict[int, MessageId],
     stack: AsyncExitStack,
-    hold: Hold,
+    hold: Reservation,
 ) -> AsyncGenerator[bytes, None]:
-    """Events of some tails; the hold has the one that the client takes."""
+    """The events of some tails; `hold` counts the event that the client reads."""
     queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(1)
 
     async def follow(tail: AsyncGenerator[Message, None]) -> None:
@@ -95,16 +94,16 @@ async def _events(
         yield b": txlog\n\n"
         while True:
             try:
-                one = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
+                item = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
             except TimeoutError:
                 yield b":\n\n"
                 continue
-            if isinstance(one, TxlogError):
-                yield event(dumped(error_of(one)), name="failure")
+            if isinstance(item, TxlogError):
+                yield event(to_json(error_of(item)), name="failure")
                 return
-            if one.message_id is not None:
-                seen[one.partition] = one.message_id
-            data = event(dumped(as_json(one)), id=_text(seen))
+            if item.message_id is not None:
+                seen[item.partition] = item.message_id
+            data = event(to_json(as_json(item)), id=_text(seen))
             hold.take(len(data))
             yield data
             hold.close()
@@ -117,15 +116,15 @@ async def _events(
 
 
 def _text(seen: dict[int, MessageId]) -> str:
-    return ",".join(f"{part}={place}" for part, place in sorted(seen.items()))
+    return ",".join(f"{part}={message_id}" for part, message_id in sorted(seen.items()))
 
 
 def _seen(text: str) -> dict[int, MessageId]:
-    """What an event's id says. Raises InvalidArgument."""
-    found: dict[int, MessageId] = {}
+    """The position in an event's id. Raises InvalidArgument."""
+    positions: dict[int, MessageId] = {}
     for word in filter(None, text.split(",")):
-        part, mark, place = word.partition("=")
+        part, mark, text_of_id = word.partition("=")
         if not mark or not part.isdecimal():
             raise InvalidArgument(f"not the id of an event: {text[:80]!r}", code=203)
-        found[int(part)] = MessageId.parse(place)
-    return found
+        positions[int(part)] = MessageId.parse(text_of_id)
+    return positions

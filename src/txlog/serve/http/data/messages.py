@@ -1,7 +1,7 @@
 """Owns a message as JSON, and ids as Pulsar's WebSocket protocol writes them.
 
-An id there is the base64 of Pulsar's MessageIdData; clients hand it back as they got it. The number
-of a message in its transaction, from 1, is its batch index.
+An id there is the base64 of Pulsar's MessageIdData; clients return it unchanged. The number of a
+message in its transaction, from 1, is its batch index.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from txlog.base.ids import MessageId
 from txlog.client.aio import Reader
 from txlog.engine.door.reading import Message, messages
 from txlog.errors import InvalidArgument
-from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import check_size
-from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.core.context import HttpContext
+from txlog.serve.limits.budget import Reservation
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64
 _INT64: Final = range(1 << 63)
 _DIGITS_MAX: Final = 100
-AHEAD_MAX, AHEAD_BYTES = 1_000, 1 << 20  # what a tail reads at once, about
+AHEAD_MAX, AHEAD_BYTES = 1_000, 1 << 20  # about how much a tail reads in one step
 
 
 def as_json(message: Message) -> dict[str, object]:
     """A message for REST and events: the fields of `txlog consume`; bytes that are no text are in
-    value_base64 and key_base64."""
-    found: dict[str, object] = {
+    value_base64 and key_base64.
+    """
+    fields: dict[str, object] = {
         "message_id": message.message_id,
         "partition": message.partition,
         **_text("key", message.key),
@@ -46,14 +47,17 @@ def as_json(message: Message) -> dict[str, object]:
     }
     always = ("message_id", "partition", "value", "publish_time")
     return {
-        name: value for name, value in found.items() if name in always or value not in (None, {})
+        name: value for name, value in fields.items() if name in always or value not in (None, {})
     }
 
 
-async def followed(serving: Serving, hold: Hold, reader: Reader) -> AsyncGenerator[Message, None]:
-    """The messages of a reader for ever; those that nobody has taken count in the hold.
+async def tail_of(
+    serving: HttpContext, hold: Reservation, reader: Reader
+) -> AsyncGenerator[Message, None]:
+    """The messages of a reader, without end; messages that the client has not read count in the
+    reservation.
 
-    raises: LimitExceeded: a message is too large; ConnectionResetError: the client has gone
+    raises: LimitExceeded: a message is too large; ConnectionResetError: the client has disconnected
     """
     count, waits = 1, reader.waits
     has_more = reader.sync.has_message_available
@@ -83,9 +87,9 @@ def _text(name: str, value: bytes | None) -> dict[str, object]:
         return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def packed(place: MessageId, partition: int) -> str:
+def encode_id(message_id: MessageId, partition: int) -> str:
     """An id as WebSocket clients get it."""
-    values = (place.ledger, place.entry, partition, place.index)
+    values = (message_id.ledger, message_id.entry, partition, message_id.index)
     data = bytearray()
     for field, value in zip(_FIELDS, values, strict=True):
         if field <= 3 or value:
@@ -94,32 +98,32 @@ def packed(place: MessageId, partition: int) -> str:
     return base64.b64encode(data).decode()
 
 
-def unpacked(text: object) -> MessageId:
-    """The id that a client hands back. Raises InvalidArgument."""
+def decode_id(text: object) -> MessageId:
+    """The id that a client returns. Raises InvalidArgument."""
     try:
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
         data = b""
-    found: dict[int, int] = {}
+    fields: dict[int, int] = {}
     at = 0
     while at < len(data) and data[at] & 7 == 0:
         field = data[at] >> 3
         value, at = _take(data, at + 1)
-        found[field] = value
-    if at != len(data) or not {1, 2} <= found.keys():
+        fields[field] = value
+    if at != len(data) or not {1, 2} <= fields.keys():
         raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
-    if found[1] not in _INT64 or found[2] not in _INT64:
+    if fields[1] not in _INT64 or fields[2] not in _INT64:
         raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
-    index = found.get(4, 0)
-    return MessageId(found[1], found[2], index if index < 1 << 31 else 0)
+    index = fields.get(4, 0)
+    return MessageId(fields[1], fields[2], index if index < 1 << 31 else 0)
 
 
-def number_in(given: Mapping[str, object], name: str) -> int | None:
-    """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: there is none.
+def number_in(fields: Mapping[str, object], name: str) -> int | None:
+    """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: it is missing.
 
     raises: InvalidArgument (203)
     """
-    value = given.get(name)
+    value = fields.get(name)
     if value is None or value == "":
         return None
     text = str(value)
@@ -148,22 +152,22 @@ def _take(data: bytes, at: int) -> tuple[int, int]:
     raise InvalidArgument("not a message id: it ends too early", code=203)
 
 
-def value_of(given: dict[str, Any], name: str = "payload") -> bytes | None:
+def value_of(fields: dict[str, Any], name: str = "payload") -> bytes | None:
     """The value of a message to send: text, or bytes as `{name}Base64`; null deletes its key.
 
     raises: InvalidArgument
     """
-    encoded = given.get(f"{name}Base64")
+    encoded = fields.get(f"{name}Base64")
     if encoded is not None:
-        return decoded(encoded)
-    text = given.get(name)
+        return decode_base64(encoded)
+    text = fields.get(name)
     if text is None or isinstance(text, str):
         return None if text is None else text.encode()
     raise InvalidArgument(f"{name} has to be text, or bytes in {name}Base64")
 
 
-def decoded(text: object) -> bytes:
-    """The bytes of base64. Raises InvalidArgument, which does not repeat them."""
+def decode_base64(text: object) -> bytes:
+    """The bytes of base64. Raises InvalidArgument, which does not contain them."""
     try:
         return base64.b64decode(str(text), validate=True)
     except (binascii.Error, ValueError):

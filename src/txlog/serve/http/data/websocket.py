@@ -1,7 +1,8 @@
-"""Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader a connection.
+"""Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader for each connection.
 
-JSON both ways, payloads in base64. A consumer and a reader send as many messages as their queue
-holds, and one more for each that is acknowledged; in pull mode, as many as were permitted.
+Both sides send JSON, with payloads in base64. A consumer and a reader send as many messages as
+their queue holds, and one more for each acknowledgement; in pull mode, as many as the client
+permitted.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
 from txlog.engine.door.reading import Message
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.serve.core.budget import Hold
-from txlog.serve.core.descriptors import check_room
-from txlog.serve.core.producer_names import SHARED, Holder
-from txlog.serve.http.core.answers import json_of, status_of
-from txlog.serve.http.core.bounds import taken
+from txlog.serve.core.producer_names import SHARED, NameHolder
+from txlog.serve.http.core.answers import decode_json, status_of
+from txlog.serve.http.core.bounds import until_written
+from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
-from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import decoded, followed, number_in, packed, unpacked
+from txlog.serve.http.data.messages import decode_base64, decode_id, encode_id, number_in, tail_of
+from txlog.serve.limits.budget import Reservation
+from txlog.serve.limits.limits import check_free_descriptors
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
-PARSED: Final = 2  # what a message of a client takes beside its text, as a multiple of that
-SENT: Final = 3  # what a value that is sent takes: base64, JSON, a frame
+PARSED_FACTOR: Final = 2  # the memory of a client's message besides its text, as a multiple of that
+SENT_FACTOR: Final = 3  # the memory of a value to send: base64, JSON, a frame
 _TYPES: Final = {
     "Exclusive": "exclusive",
     "Shared": "shared",
@@ -42,19 +43,19 @@ _TYPES: Final = {
     "Key_Shared": "key-shared",
 }
 _UNNAMED: Final = count(1)
-Session = Callable[[Serving, WebSocket, TopicName], Awaitable[None]]
+Session = Callable[[HttpContext, WebSocket, TopicName], Awaitable[None]]
 
 
-async def connected(
-    serving: Serving, socket: WebSocket, session: Session, operation: str, name: str
+async def serve_socket(
+    serving: HttpContext, socket: WebSocket, session: Session, operation: str, name: str
 ) -> None:
-    """Pass the gate, then talk; an error before the talk is the status of the handshake."""
+    """Pass the gate, then run a session; an error before that is the status of the handshake."""
     try:
-        topic = await serving.let_in(socket, operation, name)
+        topic = await serving.authorize(socket, operation, name)
         assert topic is not None
         if session is not reading:
-            await serving.need(topic)
-        with serving.staying(socket) as ended:
+            await serving.create_if_missing(topic)
+        with serving.long_request(socket) as ended:
             talk = asyncio.ensure_future(session(serving, socket, topic))
             stop = asyncio.ensure_future(ended.wait())
             try:
@@ -77,8 +78,8 @@ async def connected(
         await socket.close(1011 if status_of(error) >= 500 else 1008, error.message[:100])
 
 
-async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
-    """The next message of a client, which the hold has room for.
+async def _next_message(socket: WebSocket, hold: Reservation) -> dict[str, Any]:
+    """The next message of a client, once the reservation has room for it.
 
     raises: InvalidArgument, LimitExceeded, WebSocketDisconnect
     """
@@ -87,41 +88,44 @@ async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
     except KeyError:
         raise InvalidArgument("a message has to be JSON, as text") from None
     try:
-        await hold.reserve(PARSED * len(text))
-        found = await json_of(text.encode(), hold)
+        await hold.reserve(PARSED_FACTOR * len(text))
+        fields = await decode_json(text.encode(), hold)
     except ConnectionResetError:
         raise WebSocketDisconnect from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise InvalidArgument("a message has to be a JSON object")
-    return found
+    return fields
 
 
 # --- producing -------------------------------------------------------------------------------
 
 
-async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
-    """Send what a client sends; each gets its answer, in order.
+async def producing(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
+    """Store the messages that a client sends; each gets its answer, in order.
 
     raises: ProducerBusy, ProducerFenced: for another producer of the topic, at any time
     """
     name = socket.query_params.get("producerName")
     async with (
-        _seated(serving, topic, name) as holder,
+        _registered(serving, topic, name) as holder,
         serving.client.producer(str(topic), name) as producer,
     ):
         await socket.accept()
         try:
-            await _answered(serving, socket, producer)
-        finally:  # what was sent is stored by now, and closing must not be cut short
+            await _send_all(serving, socket, producer)
+        finally:  # the messages are stored by now, and closing must not be interrupted
             holder.is_leaving = True
 
 
 @asynccontextmanager
-async def _seated(serving: Serving, topic: TopicName, name: str | None) -> AsyncGenerator[Holder]:
-    """While a producer is connected: its place among the producers of all protocols.
+async def _registered(
+    serving: HttpContext, topic: TopicName, name: str | None
+) -> AsyncGenerator[NameHolder]:
+    """Register a producer, among the producers of all protocols, while it is connected.
 
-    As a broker sees it, it is shared: another of its name is refused, and so is an exclusive one.
-    One that takes over ends the task. A producer without a name has a place, too.
+    As for a broker, it is a shared producer: another one of its name is refused, and so is an
+    exclusive one. A producer that takes over the topic ends this task. A producer without a name is
+    registered, too.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -133,79 +137,79 @@ async def _seated(serving: Serving, topic: TopicName, name: str | None) -> Async
             refusal = error
             task.cancel()
 
-    # With a space in it, which no name of a client can have in the store.
-    place = name or f"unnamed {next(_UNNAMED)}"
-    holder = Holder(topic.full, place, SHARED, close)
-    before = serving.names.take(holder, comes_again=False)
+    # The space makes it unique: no name of a client has one in the store.
+    unique_name = name or f"unnamed {next(_UNNAMED)}"
+    holder = NameHolder(topic.full, unique_name, SHARED, close)
+    previous = serving.names.take(holder, comes_again=False)
     try:
-        if before is not None:  # it is leaving: another one would have been ProducerBusy
-            await serving.names.succeed(before)
+        if previous is not None:  # it is leaving: otherwise `take` would have raised ProducerBusy
+            await serving.names.replace(previous)
         yield holder
     except asyncio.CancelledError:
         if refusal is None or task.uncancel():
-            raise  # its connection ends
+            raise  # the connection ends
         raise refusal from None
     finally:
         holder.is_leaving = True
         serving.names.free(holder)
 
 
-async def _answered(serving: Serving, socket: WebSocket, producer: aio.Producer) -> None:
-    """Store what a client sends, and answer, until it goes; then what it sent is stored."""
+async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Producer) -> None:
+    """Store a client's messages, and answer, until it disconnects; then all messages are stored."""
     waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(QUEUE)
 
     async def answer() -> None:
         while True:
             context, sending = await waiting.get()
-            said = await sending
+            reply = await sending
             del sending
             if context is not None:
-                said["context"] = context
-            await socket.send_json(said)
+                reply["context"] = context
+            await socket.send_json(reply)
 
     answering = asyncio.create_task(answer())
     try:
         while not answering.done():
             hold = serving.hold(socket)
-            given = await _words(socket, hold)
-            context = given.get("context")
-            sending = asyncio.create_task(_send(producer, given))
+            fields = await _next_message(socket, hold)
+            context = fields.get("context")
+            sending = asyncio.create_task(_send(producer, fields))
             sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
-            del given
+            del fields
             await waiting.put((context, sending))
-        answering.result()  # what it failed with ends the connection
+        answering.result()  # its error ends the connection
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
-        while not waiting.empty():  # they are sent, though nobody is told
+        while not waiting.empty():  # these are stored, though the client gets no answer
             await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
 
 
-async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, object]:
+async def _send(producer: aio.Producer, fields: dict[str, Any]) -> dict[str, object]:
     try:
-        value = None if given.get("payload") is None else decoded(given["payload"])
+        value = None if fields.get("payload") is None else decode_base64(fields["payload"])
         options = {
-            "key": given.get("key"),
-            "properties": given.get("properties"),
-            "deliver_at": number_in(given, "deliverAt") or None,
-            "deliver_after": number_in(given, "deliverAfterMs") or None,
-            "event_time": number_in(given, "eventTime") or None,
-            "sequence_id": number_in(given, "sequenceId"),
+            "key": fields.get("key"),
+            "properties": fields.get("properties"),
+            "deliver_at": number_in(fields, "deliverAt") or None,
+            "deliver_after": number_in(fields, "deliverAfterMs") or None,
+            "event_time": number_in(fields, "eventTime") or None,
+            "sequence_id": number_in(fields, "sequenceId"),
         }
-        known: Any = {name: one for name, one in options.items() if one is not None}
-        receipt = await producer.send(value, **known)
+        arguments: Any = {name: option for name, option in options.items() if option is not None}
+        receipt = await producer.send(value, **arguments)
     except (TxlogError, TypeError) as error:
         return {"result": "send-error:3", "errorMsg": str(error), "errorCode": 3}
-    place = receipt.message_id
-    found = "" if place is None else packed(place, receipt.partition)
-    return {"result": "ok", "messageId": found, "errorCode": 0, "schemaVersion": -1}
+    message_id = receipt.message_id
+    encoded = "" if message_id is None else encode_id(message_id, receipt.partition)
+    return {"result": "ok", "messageId": encoded, "errorCode": 0, "schemaVersion": -1}
 
 
 # --- consuming and reading -------------------------------------------------------------------
 
 
 class Permits:
-    """How many more messages may be sent."""
+    """How many more messages may be sent to a client."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -217,15 +221,15 @@ class Permits:
         self._more.set()
 
     async def take(self) -> None:
-        """Use one; waits until there is one."""
+        """Use one permit; waits for one."""
         while self._left <= 0:
             self._more.clear()
             await self._more.wait()
         self._left -= 1
 
 
-async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
-    """Deliver the messages of a subscription, which is made if it is missing."""
+async def consuming(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
+    """Deliver the messages of a subscription, which is created if it is missing."""
     query = socket.query_params
     kind = query.get("subscriptionType")
     if kind is not None and kind not in _TYPES:
@@ -249,7 +253,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     name = socket.path_params["subscription"]
-    check_room()
+    check_free_descriptors()
     async with serving.client.consumer(str(topic), name, **options) as consumer:
         if policies:
             await serving.client.run(
@@ -257,34 +261,34 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
             )
         await socket.accept()
 
-        async def take(hold: Hold) -> Message | None:
+        async def take(hold: Reservation) -> Message | None:
             await hold.reserve(0)
             message = await consumer.receive(None)
             hold.take(0 if message is None else len(message.value or b""))
             return message
 
-        async def hear(given: dict[str, Any]) -> None:
-            kind = given.get("type")
+        async def hear(fields: dict[str, Any]) -> None:
+            kind = fields.get("type")
             if kind == "permit":
-                permits.add(number_in(given, "permitMessages") or 0)
+                permits.add(number_in(fields, "permitMessages") or 0)
             elif kind == "unsubscribe":
                 await consumer.unsubscribe()
             elif kind == "negativeAcknowledge":
-                await consumer.negative_acknowledge(unpacked(given.get("messageId")))
+                await consumer.negative_acknowledge(decode_id(fields.get("messageId")))
                 permits.add(0 if is_pull else 1)
             elif kind == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             else:
-                await consumer.acknowledge(unpacked(given.get("messageId")))
+                await consumer.acknowledge(decode_id(fields.get("messageId")))
                 permits.add(0 if is_pull else 1)
 
-        await _both(serving, socket, permits, take, hear)
+        await _exchange(serving, socket, permits, take, hear)
 
 
-async def _dead_letters(serving: Serving, socket: WebSocket) -> dict[str, int | str]:
-    """The policies of the subscription that the client asks for; what it does not name stays.
+async def _dead_letters(serving: HttpContext, socket: WebSocket) -> dict[str, int | str]:
+    """The dead-letter policies that the client asks for; a policy that it does not name stays.
 
-    The server writes the topic of dead letters, so whoever names one needs the right to send there.
+    The server writes to the topic of dead letters, so the client needs the right to send there.
     """
     query = socket.query_params
     policies = dict[str, int | str]()
@@ -298,8 +302,8 @@ async def _dead_letters(serving: Serving, socket: WebSocket) -> dict[str, int | 
     return policies
 
 
-async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
-    """Send the messages of a topic from a place on."""
+async def reading(serving: HttpContext, socket: WebSocket, topic: TopicName) -> None:
+    """Send the messages of a topic from a position on."""
     query = socket.query_params
     start = _start(query.get("messageId", "latest"))
     queue = _queue_of(query)
@@ -309,30 +313,30 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
     async with serving.client.reader(topic.full, start, partitions=only) as reader:
         await socket.accept()
 
-        tail = followed(serving, serving.hold(socket), reader)
+        tail = tail_of(serving, serving.hold(socket), reader)
 
-        async def take(_: Hold) -> Message | None:
+        async def take(_: Reservation) -> Message | None:
             return await anext(tail)
 
-        async def hear(given: dict[str, Any]) -> None:
-            if given.get("type") == "permit":
-                permits.add(number_in(given, "permitMessages") or 0)
-            elif given.get("type") == "isEndOfTopic":
+        async def hear(fields: dict[str, Any]) -> None:
+            if fields.get("type") == "permit":
+                permits.add(number_in(fields, "permitMessages") or 0)
+            elif fields.get("type") == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             elif not is_pull:
                 permits.add(1)
 
-        await _both(serving, socket, permits, take, hear)
+        await _exchange(serving, socket, permits, take, hear)
 
 
-async def _both(
-    serving: Serving,
+async def _exchange(
+    serving: HttpContext,
     socket: WebSocket,
     permits: Permits,
-    take: Callable[[Hold], Awaitable[Message | None]],
+    take: Callable[[Reservation], Awaitable[Message | None]],
     hear: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    """Send messages and hear a client, until one of them fails or the client goes."""
+    """Send messages and receive a client's, until either fails or the client disconnects."""
 
     async def sending() -> None:
         while True:
@@ -340,32 +344,32 @@ async def _both(
             with serving.hold(socket) as hold:
                 message = await take(hold)
                 if message is not None:
-                    hold.take(SENT * len(message.value or b""))
+                    hold.take(SENT_FACTOR * len(message.value or b""))
                     await socket.send_json(_message(message))
-                    await taken(socket)
+                    await until_written(socket)
 
     async def hearing() -> None:
         while True:
             with serving.hold(socket) as hold:
-                await hear(await _words(socket, hold))
+                await hear(await _next_message(socket, hold))
 
     tasks = [asyncio.create_task(sending()), asyncio.create_task(hearing())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for one in done:
-            with suppress(ConnectionResetError):  # the client has gone
-                one.result()
+        for task in done:
+            with suppress(ConnectionResetError):  # the client has disconnected
+                task.result()
     finally:
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _message(message: Message) -> dict[str, object]:
-    place = message.message_id
-    assert place is not None
-    found: dict[str, object] = {
-        "messageId": packed(place, message.partition),
+    message_id = message.message_id
+    assert message_id is not None
+    fields: dict[str, object] = {
+        "messageId": encode_id(message_id, message.partition),
         "payload": base64.b64encode(message.value or b"").decode(),
         "properties": message.properties,
         "publishTime": datetime.fromtimestamp(message.publish_time / 1000, UTC).isoformat(
@@ -375,16 +379,16 @@ def _message(message: Message) -> dict[str, object]:
     }
     if message.key is not None:
         try:
-            found["key"] = message.key.decode()
+            fields["key"] = message.key.decode()
         except UnicodeDecodeError:
-            found["key"] = base64.b64encode(message.key).decode()
+            fields["key"] = base64.b64encode(message.key).decode()
     if message.event_time is not None:
-        found["eventTime"] = message.event_time
-    return found
+        fields["eventTime"] = message.event_time
+    return fields
 
 
 def _queue_of(query: Mapping[str, str]) -> int:
-    """How many messages a client holds that it has not acknowledged. Raises InvalidArgument."""
+    """How many unacknowledged messages a client may have. Raises InvalidArgument."""
     size = number_in(query, "receiverQueueSize")
     return QUEUE if size is None else min(size, QUEUE_MAX)
 
@@ -396,15 +400,11 @@ def _start(text: str) -> Bound:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return Bound("after", MessageId.parse(text))
-    return Bound("after", unpacked(text))
+    return Bound("after", decode_id(text))
 
 
 SESSIONS: Final[tuple[tuple[str, Session, str], ...]] = (
     ("/ws/v2/producer/{domain}/{tenant}/{namespace}/{topic}", producing, PRODUCE),
-    (
-        "/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}",
-        consuming,
-        CONSUME,
-    ),
+    ("/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}", consuming, CONSUME),
     ("/ws/v2/reader/{domain}/{tenant}/{namespace}/{topic}", reading, CONSUME),
 )

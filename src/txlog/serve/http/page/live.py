@@ -1,8 +1,8 @@
-"""Owns Live and the routes of the live page: the document, the stream, the query.
+"""Owns LivePage and the routes of the live page: the document, the stream, the query.
 
-Live looks at the store while somebody watches, and one look serves all viewers. Looks are at least
-a second apart, and further where one takes long; a store in which nothing happens is looked at now
-and then, as ages grow. Nobody watches: no looks.
+LivePage reads the store only while the page has viewers, and one reading serves them all. Readings
+are at least a second apart, and further if one takes long. If nothing happens in the store, it is
+read now and then all the same, because ages grow.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from starlette.routing import Route
 from txlog.errors import InternalError, TryAgain, TxlogError
 from txlog.page import live as page
 from txlog.page.live import HISTORY, Pace, asset
-from txlog.serve.core.tasks import nothing
-from txlog.serve.http.core.answers import answered, body_of, dumped, error_of
+from txlog.serve.core.service import nothing
+from txlog.serve.http.core.answers import error_of, read_json, response_for, to_json
+from txlog.serve.http.core.context import HttpContext, Rates
 from txlog.serve.http.core.declared import CONSUME, LOOK, members
-from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.core.rates import Rates
 from txlog.serve.http.data.events import EVENT_STREAM, event
 from txlog.serve.http.page import browser as queries
 
 if TYPE_CHECKING:
-    from txlog.serve.http.page.browser import Browser
+    from txlog.serve.http.page.browser import QueryRunner
 
-PAUSE_SECONDS: Final = 1.0  # between two looks, at least
-SHARE: Final = 5  # looks take at most one part in so many of the time
-QUIET_MS: Final = 5000  # nothing happens: look all the same
+PAUSE_SECONDS: Final = 1.0  # between two readings, at least
+SHARE: Final = 5  # readings take at most one part in so many of the time
+QUIET_MS: Final = 5000  # read again after this time even if nothing happens
 VIEWERS_MAX: Final = 100
 Sections = dict[str, str]
 _KINDS: Final = {
@@ -44,10 +43,10 @@ _KINDS: Final = {
 }
 
 
-class Live:
-    """The looks at a store, for all who watch."""
+class LivePage:
+    """The readings of a store, for all viewers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: HttpContext) -> None:
         self._serving = serving
         self._rates = Rates()
         self._paces: list[Pace] = []
@@ -61,15 +60,17 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may watch."""
+        """Whether the page has as many viewers as allowed."""
         return self._viewers >= VIEWERS_MAX
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Events for a viewer: everything at first, then what has changed."""
+        """Events for a viewer: everything at first, then the changes."""
         self._viewers += 1
         if self._task is None or self._task.done():
-            # It looks for all, so it acts for none of them.
-            self._task = self._serving.tasks.begin(self._look_on(), nothing, context=Context())
+            # It reads for all viewers, so it acts for none of them.
+            self._task = self._serving.tasks.begin(
+                self._read_until_cancelled(), nothing, context=Context()
+            )
         sent: Sections = {}
         seen = 0
         try:
@@ -78,18 +79,18 @@ class Live:
                     await self._news.wait_for(lambda seen=seen: self._looks > seen)  # type: ignore[misc]
                     seen = self._looks
                 if self._failure is not None:
-                    yield event(dumped(self._failure), name="failure")
+                    yield event(to_json(self._failure), name="failure")
                     continue
                 new = {name: text for name, text in self._shown.items() if sent.get(name) != text}
                 sent = self._shown
-                yield event(dumped({"head": self._head, "sections": new}), name="look")
+                yield event(to_json({"head": self._head, "sections": new}), name="look")
         finally:
             self._viewers -= 1
             if not self._viewers and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
-    async def _look_on(self) -> None:
+    async def _read_until_cancelled(self) -> None:
         client = self._serving.client
         lsn = 0
         while True:
@@ -98,12 +99,12 @@ class Live:
                 if self._looks and self._failure is None:
                     await client.wait_for_change(lsn, QUIET_MS)
                     begun = time.monotonic()
-                found = await self._serving.look(page.figures_of)
-                lsn = found["lsn"]
-                self._take(found)
+                figures = await self._serving.look(page.figures_of)
+                lsn = figures["lsn"]
+                self._take(figures)
             except TxlogError as error:
                 self._failure = error_of(error)
-            except Exception as error:  # a bug must not leave all who watch with an old look
+            except Exception as error:  # a bug must not leave all viewers with an old reading
                 self._serving.failed(error)
                 self._failure = error_of(InternalError(f"a bug: {type(error).__name__}"))
             async with self._news:
@@ -112,43 +113,43 @@ class Live:
             took = time.monotonic() - begun
             await asyncio.sleep(max(PAUSE_SECONDS, took * SHARE))
 
-    def _take(self, found: dict[str, Any]) -> None:
-        now_ms = found["time"]
+    def _take(self, figures: dict[str, Any]) -> None:
+        now_ms = figures["time"]
         by_topic = {
             row["topic"]: self._rates.of(row["topic"], row["messages"], now_ms)
-            for row in found["topic_list"]
+            for row in figures["topic_list"]
         }
         self._rates.forget({*by_topic})
         pace = Pace(now_ms, sum(by_topic.values()), by_topic)
         self._paces = [*self._paces, pace][-HISTORY:]
-        self._shown = page.drawn(found, self._paces)
-        self._head = page.head(found)
+        self._shown = page.drawn(figures, self._paces)
+        self._head = page.head(figures)
         self._failure = None
 
 
 # --- routes ----------------------------------------------------------------------------------
 
 
-def routes(serving: Serving) -> list[Route]:
+def routes(serving: HttpContext) -> list[Route]:
     """The routes of the page."""
-    live = Live(serving)
+    live = LivePage(serving)
 
     @cache
-    def browser() -> Browser:  # with the first query comes DuckDB, which takes as long as a start
-        return queries.Browser(serving)
+    def browser() -> QueryRunner:  # the first query loads DuckDB, which takes as long as a start
+        return queries.QueryRunner(serving)
 
     async def stream(request: Request) -> Response:
-        await serving.let_in(request, LOOK, "stream")
+        await serving.authorize(request, LOOK, "stream")
         if live.is_full:
-            raise TryAgain("too many watch this page", code=509)
+            raise TryAgain("the page has too many viewers", code=509)
         headers = {"X-Accel-Buffering": "no", "Connection": "close"}
         return StreamingResponse(
             serving.until_ended(request, live.watch()), media_type=EVENT_STREAM, headers=headers
         )
 
     async def query(request: Request) -> Response:
-        await serving.let_in(request, CONSUME, "query")
-        return answered(await browser().run(members(await body_of(request)).get("sql")))
+        await serving.authorize(request, CONSUME, "query")
+        return response_for(await browser().run(members(await read_json(request)).get("sql")))
 
     return [
         Route("/", _static("page.html")),
@@ -160,7 +161,7 @@ def routes(serving: Serving) -> list[Route]:
 
 
 def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """What answers with a file of the page."""
+    """A handler that answers with a file of the page."""
 
     async def answer(request: Request) -> Response:
         return Response(asset(name), media_type=_KINDS[name])

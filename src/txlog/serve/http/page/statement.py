@@ -1,10 +1,11 @@
-"""Owns the processes that run the SELECTs of the live page, within a bound of memory.
+"""Owns the child process that runs the SELECTs of the live page, with a limit on its memory.
 
-What a statement takes cannot be bounded within a process that serves others: DuckDB counts what its
-operators hold, and not what a function makes (`repeat('a', 4000000000)` takes 4 GB). So each runs
-in another process, to which the kernel gives no more memory, and which can be killed at any time.
-Such a process takes a second to start, so it runs one statement after another, of any store, until
-it has been idle for a while. A question and its answer are a line of JSON each:
+A process that serves other requests cannot limit the memory of one statement: DuckDB counts the
+memory of its operators, but not the results of functions (`repeat('a', 4000000000)` takes 4 GB). So
+each statement runs in a child process. The kernel gives it no more memory than allowed, and the
+server can kill it at any time. Such a process takes a second to start, so it runs one statement
+after another, of any store, until it has been idle for a while. A question and its answer are a
+line of JSON each:
 
     {path, sql, memory_bytes}  ->  {columns, rows, is_cut}  or  {error, message, code, hint}
 """
@@ -25,14 +26,14 @@ from txlog.lake.sql.client_query import Query
 from txlog.serve.http.page.browser import ROWS_MAX, cell
 
 ANSWER_BYTES_MAX: Final = 16 << 20
-READY: Final = b"ready\n"  # what a process says first
-# The kernel ends a process that waits, or works, longer; the server would have killed it by then.
+READY: Final = b"ready\n"  # the first line of a process
+# The kernel ends a process that waits or works longer; the server would have killed it by then.
 IDLE_SECONDS, BUSY_SECONDS = 60, 60
-KEPT_BYTES_MAX: Final = 256 << 20  # memory that is not given back: another process begins afresh
+KEPT_BYTES_MAX: Final = 256 << 20  # leaked memory: beyond it a new process starts
 
 
 def main() -> None:
-    """Answer the questions on standard input, until there are no more."""
+    """Answer the questions on standard input, until it ends."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
@@ -60,28 +61,30 @@ def _answer(question: dict[str, Any]) -> bytes:
 
 def _refused(error: TxlogError) -> bytes:
     name = type(error).__name__
-    said = {"error": name, "message": error.message, "code": error.code, "hint": error.hint}
-    return orjson.dumps(said)
+    fields = {"error": name, "message": error.message, "code": error.code, "hint": error.hint}
+    return orjson.dumps(fields)
 
 
 def _run(path: str, sql: str, memory_bytes: int) -> bytes:
-    """The first rows of a SELECT as text. Raises SqlError, and what opening a store raises."""
+    """The first rows of a SELECT as text. Raises SqlError, and the errors of opening a store."""
     with (
         open_store(path, read_only=True) as client,
         Query(client, sql, memory_bytes=memory_bytes) as query,
     ):
         _limit(_data_bytes() + memory_bytes)
-        found = query.rows()
-        names = [str(at) for at in range(len(found.schema))]
+        batches = query.rows()
+        names = [str(at) for at in range(len(batches.schema))]
         rows: list[list[object]] = []
-        for batch in found:
-            some = batch.slice(0, ROWS_MAX + 1 - len(rows)).rename_columns(names)
-            rows += [[cell(value) for value in row.values()] for row in some.to_pylist()]
+        for batch in batches:
+            first_rows = batch.slice(0, ROWS_MAX + 1 - len(rows)).rename_columns(names)
+            rows += [[cell(value) for value in row.values()] for row in first_rows.to_pylist()]
             if len(rows) > ROWS_MAX:
                 break
         answer = orjson.dumps(
             {
-                "columns": [{"name": one.name, "type": str(one.type)} for one in found.schema],
+                "columns": [
+                    {"name": column.name, "type": str(column.type)} for column in batches.schema
+                ],
                 "rows": rows[:ROWS_MAX],
                 "is_cut": len(rows) > ROWS_MAX,
             }
@@ -92,12 +95,12 @@ def _run(path: str, sql: str, memory_bytes: int) -> bytes:
 
 
 def _limit(data_bytes: int) -> None:
-    """Have no more memory than this; an allocation beyond it fails."""
+    """Limit the memory of this process; an allocation beyond it fails."""
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, resource.RLIM_INFINITY))
 
 
 def _data_bytes() -> int:
-    """The memory of this process that is no file's, which RLIMIT_DATA is about."""
+    """The anonymous memory of this process, which RLIMIT_DATA limits."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) << 10
 
