@@ -144,7 +144,7 @@ class Page:
         self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
 
     def write(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type text into the element that has the focus."""
         self.tell("Input.insertText", text=text)
 
     def photograph(self, file: Path, *, whole: bool = False) -> None:

@@ -2,8 +2,8 @@
 
     python -m tests.serve.fuzz --seed 1 --rounds 1000
 
-It serves a store, feeds each kind so often, and prints what became of it. Beside it, one client of
-each protocol goes on sending and reading, and finds its own messages and nothing else.
+The program serves a store, sends each kind of input so many times, and prints the outcomes. All the
+while, one honest client of each protocol sends and reads, and must find exactly its own messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BOMB = zlib.compress(bytes(64 << 20), 9)
 PIECES_MAX = 12
 READ_MAX = 1 << 22
 PATIENCE_S = 30.0
-END_S = 0.05  # what a server has to say, it says before it sees the end
+END_S = 0.05  # the server answers the input before it sees the end of the connection
 Feed = Callable[[random.Random], bytes]
 
 
@@ -74,7 +74,7 @@ def value_of(chance: random.Random, field: Any) -> Any:
 
 
 def filled(chance: random.Random, message: Any) -> Any:
-    """A message with all that it needs and some of what it may have."""
+    """Fill a message with its required fields and some of its optional ones."""
     for field in message.DESCRIPTOR.fields:
         if not field.is_required and chance.random() < 0.5:
             continue
@@ -112,7 +112,7 @@ def message(chance: random.Random, payload: bytes, **head: int) -> bytes:
 
 
 def opened(chance: random.Random) -> bytes:
-    """What a client says first."""
+    """The first commands of a client: CONNECT, PRODUCER, SUBSCRIBE and FLOW."""
     return (
         encoded("connect", client_version="fuzz", protocol_version=chance.randrange(25))
         + encoded("producer", topic=TOPIC, producer_id=1, request_id=1)
@@ -322,7 +322,7 @@ class Witnesses:
         assert ready.producer_ready
 
     async def go_on(self) -> None:
-        """Send a message, and read all of them by the other protocol."""
+        """Send a message by Pulsar's protocol, and read all messages by HTTP."""
         number = self._count
         self._client.message(b"%d" % number, {}, {}, producer_id=1, sequence_id=number)
         receipt = await self._client.answer()
@@ -336,8 +336,8 @@ class Witnesses:
             f"GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
         )
         assert status == 200, text
-        found = [row["value"] for row in json.loads(text[text.index("\n{") :])["messages"]]
-        assert found == [str(n) for n in range(self._count)], found[-3:]
+        values = [row["value"] for row in json.loads(text[text.index("\n{") :])["messages"]]
+        assert values == [str(n) for n in range(self._count)], values[-3:]
 
 
 class Longest:

@@ -1,4 +1,4 @@
-"""Owns a client of the protocol that is nobody's: it sends commands and shows what is answered."""
+"""Owns a minimal client of the protocol, which sends commands and returns the raw answers."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Place:
         return raw
 
 
-def told(folder: Path, story: Story) -> None:
-    """Serve a store, new or not, while a story is told."""
-    asyncio.run(_told(str(folder / "store"), story))
+def run_story(folder: Path, story: Story) -> None:
+    """Serve a store, which is made if it is missing, while a story runs against the server."""
+    asyncio.run(_run_story(str(folder / "store"), story))
 
 
-async def _told(store: str, story: Story) -> None:
+async def _run_story(store: str, story: Story) -> None:
     if not Path(store).exists():
         txlog.init(store)
     server = Server(txlog.open(store), Options(pulsar=Address("127.0.0.1", 0)))

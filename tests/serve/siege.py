@@ -25,7 +25,7 @@ LOCAL = Address("127.0.0.1", 0)
 
 
 class Served:
-    """A running server, where it is, and what it has told."""
+    """A running server, its addresses, and the events that it has reported."""
 
     def __init__(self, server: Server, places: list[str], told: Told) -> None:
         self.server, self.told = server, told
@@ -124,7 +124,7 @@ def serving(
     seconds: float = 60,
     **options: Any,
 ) -> Any:
-    """Run a program beside a server on a store in a folder, which is made."""
+    """Make a store in a folder, serve it, and run a program against the server."""
     path, told = str(folder / "store"), Told()
     txlog.init(path, durability="os", free_bytes_min=0, if_not_exists=True)
     guard = None
@@ -133,10 +133,10 @@ def serving(
         guard = Guard(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
 
     async def main() -> Any:
-        made = Options(LOCAL, LOCAL, limits=limits, **options)._replace(
+        options_of_server = Options(LOCAL, LOCAL, limits=limits, **options)._replace(
             tell=lambda event, facts: told.append((event, facts))
         )
-        server = Server(txlog.open(path), made, Authority(guard))
+        server = Server(txlog.open(path), options_of_server, Authority(guard))
         places = await server.start()
         try:
             served = Served(server, places, told)

@@ -1,4 +1,4 @@
-"""What a consumer acknowledges in a transaction, and what it has after that went wrong."""
+"""Acknowledgements in transactions, and which messages come again when one fails or aborts."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def redelivered(raw: Raw, ledger: int, *entries: int) -> None:
     raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=named)
 
 
-def test_a_message_whose_acknowledgement_was_refused_comes_again(tmp_path: Path) -> None:
-    """Kills: a message that its consumer cannot give back, as the server thinks it has it not."""
+def test_message_is_redelivered_after_its_acknowledgement_was_refused(tmp_path: Path) -> None:
+    """Kills: a message that its consumer cannot return, as the server has forgotten its lease."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "refused")
         with Raw(url) as raw:
@@ -59,7 +59,7 @@ def test_a_message_whose_acknowledgement_was_refused_comes_again(tmp_path: Path)
             assert messages(raw, 1) == [(STEP, 3, 1)]
 
 
-def test_an_aborted_transaction_gives_back_what_it_acknowledged(tmp_path: Path) -> None:
+def test_aborted_transaction_returns_its_acknowledged_messages(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url:
         ledger = filled(url, "aborted")
         with Raw(url) as raw:
@@ -98,7 +98,7 @@ def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
                 assert acknowledged(raw, second, ledger, entry) == ""
 
 
-def test_a_batch_comes_again_with_what_an_aborted_transaction_had_of_it(tmp_path: Path) -> None:
+def test_whole_batch_is_redelivered_after_an_abort_of_one_of_its_messages(tmp_path: Path) -> None:
     """As in Pulsar all of it counts, so Java makes dead letters of all of it at once, in order.
 
     Source: Apache Pulsar, TransactionEndToEndTest.testSendTxnAckBatchMessageToDLQ
@@ -108,9 +108,9 @@ def test_a_batch_comes_again_with_what_an_aborted_transaction_had_of_it(tmp_path
         with Raw(url, version="Pulsar-Java-v4.0.4") as raw:
             subscribed(raw, "again")
             messages(raw, 3)
-            for count, left in enumerate((0b110, 0b101, 0b011), 1):
+            for count, ack_set in enumerate((0b110, 0b101, 0b011), 1):
                 txn = begun(raw)
-                assert acknowledged(raw, txn, ledger, STEP, ack_set=[left]) == ""
+                assert acknowledged(raw, txn, ledger, STEP, ack_set=[ack_set]) == ""
                 aborted(raw, txn)
                 assert messages(raw, 1) == [(STEP, 3, count)]
 
@@ -134,7 +134,10 @@ def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
 
 
 def test_a_refused_acknowledgement_is_not_made_up_for_by_the_next(tmp_path: Path) -> None:
-    """The next one of Go names the refused message too, of which its transaction has no copy."""
+    """A later acknowledgement of Go names the refused message too.
+
+    Kills: a message that the consumer loses, as no transaction has taken a copy of it.
+    """
     with served(tmp_path / "s") as url:
         ledger = filled(url, "next")
         with Raw(url) as raw:

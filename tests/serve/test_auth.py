@@ -1,4 +1,4 @@
-"""Who a caller is: tokens that are believed, and all the others."""
+"""Authentication and rules: which tokens are accepted, and the rights of each role."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def guard(tmp_path: Path, secret: Secret) -> Guard:
 
 
 def hand_made(header: object, payload: object, signature: bytes = b"") -> str:
-    """A token as its parts are, whatever a library thinks of them."""
+    """Encode a token from its parts, even if a library would refuse to make it."""
 
     def part(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -239,7 +239,7 @@ def test_audience_issuer_and_claim_of_the_role_are_checked(secret: Secret) -> No
         with_hmac({"alg": "HS256", "zip": "DEF", "kid": 3}, {"sub": "boss"}, SECRET),
     ],
 )
-def test_what_is_no_token_is_refused_in_one_line(secret: Secret, token: str) -> None:
+def test_malformed_token_is_refused_in_one_line(secret: Secret, token: str) -> None:
     with pytest.raises(NotAuthenticated) as caught:
         Tokens(keys=secret).claims(token, NOW_MS)
     assert len(token) < 8 or token not in str(caught.value)
@@ -291,7 +291,7 @@ def test_a_jwks_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     of_rsa = jwt.encode({"sub": "x"}, RSA, "RS256", headers={"kid": "a"})
     of_ec = jwt.encode({"sub": "x"}, EC, "ES256")
     assert tokens.claims(of_rsa, NOW_MS).role == tokens.claims(of_ec, NOW_MS).role == "x"
-    put(path, "{")  # nobody is locked out by a file that is being written
+    put(path, "{")  # a half-written file keeps the old keys, so no client is locked out
     assert tokens.claims(of_rsa, NOW_MS).role == "x"
     path.unlink()
     assert tokens.claims(of_rsa, NOW_MS).role == "x"
@@ -338,7 +338,7 @@ def caller(guard: Guard, role: str, **claims: int) -> Caller:
     return guard.connected("token", jwt.encode({"sub": role, **claims}, SECRET).encode())
 
 
-def test_rules_hold_for_what_they_name_and_below(guard: Guard) -> None:
+def test_rules_hold_for_their_resource_and_below(guard: Guard) -> None:
     billing, keeper, boss = (caller(guard, role) for role in ("billing", "keeper", "boss"))
     invoices = TopicName.parse("invoices")
     allowed = [
@@ -381,12 +381,12 @@ def test_rules_hold_for_what_they_name_and_below(guard: Guard) -> None:
     assert caught.value.code == 406
 
 
-def test_without_rules_everybody_may_everything_as_the_user() -> None:
+def test_without_rules_every_caller_acts_as_the_user() -> None:
     assert Caller().may(ADMIN, STORE)
     assert Caller().owner is None
 
 
-def test_a_role_owns_what_it_begins(guard: Guard) -> None:
+def test_role_owns_its_transactions(guard: Guard) -> None:
     """A number above all users of Linux, which stays the same for ever: it is stored."""
     assert caller(guard, "billing").owner == (906_850_724_494_580_375, "billing")
     assert caller(guard, "boss").owner == ROOT
@@ -397,7 +397,7 @@ def test_a_role_owns_what_it_begins(guard: Guard) -> None:
     assert max(numbers) < 1 << 63
 
 
-def test_a_token_ends_for_those_who_are_connected(tmp_path: Path, secret: Secret) -> None:
+def test_token_expires_for_connected_clients(tmp_path: Path, secret: Secret) -> None:
     clock = ManualClock(NOW_MS)
     guard = Guard(put(tmp_path / "rules.toml", RULES), clock)
     boss = caller(guard, "boss", exp=NOW_S + 10)
@@ -409,7 +409,7 @@ def test_a_token_ends_for_those_who_are_connected(tmp_path: Path, secret: Secret
         boss.check(ADMIN, STORE)
 
 
-def test_rules_change_for_those_who_are_connected(guard: Guard, tmp_path: Path) -> None:
+def test_new_rules_apply_to_connected_clients(guard: Guard, tmp_path: Path) -> None:
     idle, boss = caller(guard, "idle"), caller(guard, "boss")
     put(tmp_path / "rules.toml", RULES.replace('"boss"', '"idle"'))
     assert not idle.may(ADMIN, STORE)
@@ -481,7 +481,7 @@ def test_any_text_is_rules_or_one_line(text: str) -> None:
             assert "\n" not in str(error)
 
 
-# --- how a caller says who it is -------------------------------------------------------------
+# --- how a client authenticates --------------------------------------------------------------
 
 
 def test_methods_of_connect(guard: Guard) -> None:

@@ -1,4 +1,4 @@
-"""How clients share the memory of a server: who waits, and who goes on."""
+"""How clients share the memory of a server: large frames queue in order, and small ones pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_who_waits_for_room_comes_in_order() -> None:
+def test_waiting_frames_get_memory_in_order() -> None:
     """Kills: a small frame that overtakes a large one for ever."""
 
     async def program() -> None:
@@ -45,7 +45,7 @@ def test_who_waits_for_room_comes_in_order() -> None:
         tasks = [asyncio.create_task(want(size, "b")) for size in (61, 2)]
         await turns()
         assert order == [60]
-        await alone(budget).reserve(UNIT // 2)  # a small one finds room, whoever waits
+        await alone(budget).reserve(UNIT // 2)  # small frames have a queue of their own
         holds[0].close()
         await asyncio.gather(*tasks)
         assert order == [60, 61, 2]
@@ -68,7 +68,7 @@ def test_a_frame_larger_than_the_budget_passes_alone() -> None:
     run(program())
 
 
-def test_who_gives_up_waiting_holds_nobody_up() -> None:
+def test_cancelled_wait_does_not_block_the_next() -> None:
     async def program() -> None:
         budget = MemoryBudget(160 * UNIT)
         first = alone(budget)
@@ -102,7 +102,7 @@ def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
         await waiting
         share.take(500 * UNIT)
         share.close()
-        two.release(30 * UNIT)  # a late task of a client that is gone
+        two.release(30 * UNIT)  # a late task of a client that has disconnected
         share.close()
         assert budget.held == 100 * UNIT
 
@@ -148,7 +148,7 @@ def test_one_owner_leaves_room_for_the_others() -> None:
         await alone(budget, "b").reserve(100 * UNIT)
         share = budget.share("127.0.0.1", 100 * UNIT)
         share.take(60 * UNIT)
-        share.join("b")  # it has said who it is
+        share.join("b")  # the client has authenticated
         assert not (late := asyncio.create_task(alone(budget, "b").reserve(60 * UNIT))).done()
         await turns()
         assert late.done()

@@ -61,16 +61,16 @@ def reads(raw: Raw, name: str, **beside: Any) -> None:
 
 
 def values(raw: Raw, count: int, permits: int = 100) -> list[tuple[Any, bytes]]:
-    """(id, value) of the next messages, each of which comes alone."""
+    """(id, value) of the next messages, where no message is in a batch."""
     raw.send("flow", consumer_id=1, messagePermits=permits)
-    found: list[tuple[Any, bytes]] = []
-    while len(found) < count:
+    pairs: list[tuple[Any, bytes]] = []
+    while len(pairs) < count:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
         _, payload = wire.checked(frame.rest)
-        found.append((frame.body.message_id, bytes(payload)))
-    return found
+        pairs.append((frame.body.message_id, bytes(payload)))
+    return pairs
 
 
 def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -> None:
@@ -103,7 +103,7 @@ def test_the_last_message_is_one_that_a_reader_gets(compacted: Any) -> None:
         assert positions(raw)[1] == (last.ledgerId, last.entryId)
 
 
-def test_a_durable_consumer_gets_what_the_log_has_of_it(place: tuple[Path, str]) -> None:
+def test_durable_consumer_acknowledges_compacted_messages(place: tuple[Path, str]) -> None:
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         client.create_topic("durable")
@@ -112,10 +112,10 @@ def test_a_durable_consumer_gets_what_the_log_has_of_it(place: tuple[Path, str])
         client.admin.compact_topic("durable")
         client.producer("durable").send(b"5", key=b"a")
         subscribed(raw, "durable", subType=EXCLUSIVE, read_compacted=True)
-        found = values(raw, 3)
-        assert [value for _, value in found] == [*NEWEST, b"5"]
-        named = [one for one, _ in found]
-        raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=named)
+        pairs = values(raw, 3)
+        assert [value for _, value in pairs] == [*NEWEST, b"5"]
+        message_ids = [message_id for message_id, _ in pairs]
+        raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=message_ids)
         [row] = client.subscriptions("durable")
         assert row["backlog"] == 0
 

@@ -1,4 +1,4 @@
-"""What consumers get: the ids of receipts, whole batches, parts of them; what they acknowledge."""
+"""Deliveries to consumers: the ids of receipts, whole and partial batches, acknowledgements."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_batch_comes_back_with_the_ids_of_its_receipt(place: tuple[Path, str])
     assert backlog(path, "whole") == 1
 
 
-def test_ids_are_those_of_another_server_after_a_part_was_acknowledged(tmp_path: Path) -> None:
+def test_ids_survive_a_restart_after_a_part_was_acknowledged(tmp_path: Path) -> None:
     """A batch in parts: its messages come alone, with ids in order; they are acknowledged so."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "parts")
@@ -106,14 +106,14 @@ def test_ids_are_those_of_another_server_after_a_part_was_acknowledged(tmp_path:
             acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second is done
     with served(tmp_path / "s") as url, Raw(url) as raw:
         subscribed(raw, "parts")
-        found = messages(raw, 4)
-        assert [entry for entry, _, _ in found] == [0, STEP + 1, STEP + 3, 4 * STEP]
-        for entry, _, _ in found:
+        frames = messages(raw, 4)
+        assert [entry for entry, _, _ in frames] == [0, STEP + 1, STEP + 3, 4 * STEP]
+        for entry, _, _ in frames:
             acknowledge(raw, ledger, entry)
     assert backlog(tmp_path / "s", "parts") == 0
 
 
-def test_what_another_connection_got_can_be_acknowledged(place: tuple[Path, str]) -> None:
+def test_messages_of_an_earlier_connection_can_be_acknowledged(place: tuple[Path, str]) -> None:
     """A client that was cut off acknowledges by the ids it has."""
     path, url = place
     ledger = filled(url, "later")
@@ -189,7 +189,7 @@ def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
-def test_permits_are_those_of_each_partition(tmp_path: Path, kind: int) -> None:
+def test_each_partition_has_its_own_permits(tmp_path: Path, kind: int) -> None:
     """Kills: permits of all partitions spent on whichever has messages, and a client overrun."""
     with served(tmp_path / "s") as url, Raw(url) as raw:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 1)
@@ -200,7 +200,7 @@ def test_permits_are_those_of_each_partition(tmp_path: Path, kind: int) -> None:
         for at in range(3):
             raw.send("flow", consumer_id=at, messagePermits=4 + at)
         first = counted(raw, 15)
-        for at in range(3):  # what was sent beyond its permits would come before these
+        for at in range(3):  # messages sent beyond the permits would arrive before these
             raw.send("flow", consumer_id=at, messagePermits=1)
             assert counted(raw, 1) == [(at, 1)]
         assert first == [(at, 1) for at in range(3) for _ in range(4 + at)]
@@ -217,14 +217,14 @@ def test_each_partition_gets_the_whole_of_its_last_batch(tmp_path: Path) -> None
 
 
 def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> None:
-    """Of a batch that several consumers share, each message is counted.
+    """Several consumers share a batch by key, and each delivered message costs a permit.
 
-    Kills: as many messages in place of those that others have as the batch lacks.
+    Kills: a consumer that gets extra messages for the keys of the batch that its peers received.
     """
     with served(tmp_path / "s") as url, Raw(url) as raw, Raw(url) as other:
         parted(tmp_path / "s", "keys", [b"v"] * 60, 30)
-        for one in (raw, other):
-            subscribed(one, "keys-partition-0", subType=3)
+        for consumer in (raw, other):
+            subscribed(consumer, "keys-partition-0", subType=3)
         for _ in range(3):
             assert [size for _, size, _ in messages(raw, 2, permits=2)] == [1, 1]
             raw.send("ping")
@@ -273,20 +273,20 @@ def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
         assert messages(raw, 1, permits=1) == [(STEP, 1, 0)]
 
 
-def test_what_is_given_back_comes_again_and_is_counted(place: tuple[Path, str]) -> None:
+def test_returned_messages_are_redelivered_and_counted(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "again")
     with Raw(url) as raw:
         subscribed(raw, "again")
         messages(raw, 3)
-        named = MessageIdData(ledgerId=ledger, entryId=STEP)
-        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[named])
+        message_id = MessageIdData(ledgerId=ledger, entryId=STEP)
+        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[message_id])
         assert messages(raw, 1) == [(STEP, 3, 1)]
         raw.send("redeliverUnacknowledgedMessages", consumer_id=1)
         assert messages(raw, 3) == [(0, 1, 1), (STEP, 3, 2), (4 * STEP, 1, 1)]
 
 
-def test_a_connection_that_ends_gives_back_what_it_had(place: tuple[Path, str]) -> None:
+def test_closed_connection_returns_its_messages(place: tuple[Path, str]) -> None:
     _, url = place
     filled(url, "ends")
     with Raw(url) as raw:
@@ -331,7 +331,7 @@ def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
 
 
 def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str]) -> None:
-    """Kills: a place by name, for whoever opens a reader of that name next."""
+    """Kills: a position kept by name, from which the next reader of that name would start."""
     _, url = place
     filled(url, "nightly")
     earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
@@ -349,11 +349,11 @@ def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str])
         raw.read("success")
         subscribed(other, "nightly", **reader)
         assert [entry for entry, _, _ in messages(other, 3)] == [0, STEP, 4 * STEP]
-        # the one that was sent there comes again, and is there
+        # the consumer that was moved subscribes again, and starts at its new position
         reader["start_message_id"] = latest
         subscribed(raw, "nightly", **reader)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
-        # what was closed is another reader when it is opened again
+        # a reader that was closed and is opened again is a new reader
         raw.ask("seek", "close_consumer", consumer_id=1, message_id=latest)
         raw.read("success")
         raw.ask("close_consumer", "success", consumer_id=1)
@@ -453,8 +453,8 @@ VALUES = [b"a", b"", None]
 @pytest.mark.parametrize(
     "version", ["raw", "Pulsar-Go-version-1", "Pulsar-Java-v4", "Pulsar-CPP-v3"]
 )
-def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: str) -> None:
-    """And what has no bytes, to a client that would discard it otherwise.
+def test_message_sent_in_a_batch_of_one_is_delivered_in_one(tmp_path: Path, version: str) -> None:
+    """An empty message also goes out in a batch of one, to clients that would discard it otherwise.
 
     Kills: messages that Go's client takes for corrupted, and acknowledges.
     """
@@ -557,7 +557,7 @@ def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path,
         assert [entry for entry, _, _ in messages(raw, 2)] == [2, 3]
 
 
-def test_the_last_message_is_that_of_its_batch(place: tuple[Path, str]) -> None:
+def test_last_message_id_has_its_index_in_the_batch(place: tuple[Path, str]) -> None:
     """A reader that begins behind it compares the places in the batch, too."""
     _, url = place
     with Raw(url) as raw:
@@ -613,7 +613,7 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
             client.checkpoint(roll_all=True)
 
 
-def test_what_was_acknowledged_before_a_seek_does_not_move_it_on(
+def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
     place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: an acknowledgement that comes while the subscription is moved, and is made after."""
@@ -621,10 +621,10 @@ def test_what_was_acknowledged_before_a_seek_does_not_move_it_on(
     begun, goes_on = Event(), Event()
     seek_to = positions.seek_to
 
-    def slowly(*given: Any) -> None:
+    def slowly(*arguments: Any) -> None:
         begun.set()
         goes_on.wait(30)
-        seek_to(*given)
+        seek_to(*arguments)
 
     monkeypatch.setattr(consumers, "seek_to", slowly)
     ledger = filled(url, "sought")
@@ -727,14 +727,14 @@ def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
 def test_batches_are_found_by_their_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> None:
-    """From any row of theirs, and reading not many more rows than they have."""
+    """Any row of a batch finds the whole batch, in few more row reads than the batch has rows."""
     txlog.init(str(tmp_path / "s"))
-    asked = list[int]()
+    row_counts = list[int]()
     marks = ids._marks
 
-    def counted(view: View, ledger: int, start: int, stop: int, **beside: Any) -> list[object]:
-        asked.append(stop - start)
-        return marks(view, ledger, start, stop, **beside)
+    def counted(view: View, ledger: int, start: int, stop: int, **options: Any) -> list[object]:
+        row_counts.append(stop - start)
+        return marks(view, ledger, start, stop, **options)
 
     monkeypatch.setattr(ids, "_marks", counted)
     with txlog.open(str(tmp_path / "s")) as client:
@@ -750,10 +750,10 @@ def test_batches_are_found_by_their_neighbours(
             for size in sizes:
                 want = [ids.Span(end.ledger, start, size)]
                 for at in {start, start + size // 2, start + size - 1}:
-                    asked.clear()
+                    row_counts.clear()
                     assert ids.spans(view, number, end.ledger, at, at) == want
-                    assert sum(asked) <= 5 * size + 32
-                    assert size > 1 or asked == [3] or at in (0, sum(sizes) - 1)
+                    assert sum(row_counts) <= 5 * size + 32
+                    assert size > 1 or row_counts == [3] or at in (0, sum(sizes) - 1)
                 start += size
 
         client._store.read(look)
@@ -824,7 +824,7 @@ HASHES = {b"": 0, b"test": 0xBA6BD213, b"Hello, world!": 0xC0363E43, b"a": 0x3C2
 
 
 @pytest.mark.parametrize("key", HASHES)
-def test_slots_of_keys_are_those_of_pulsar(key: bytes) -> None:
+def test_key_slots_match_pulsar(key: bytes) -> None:
     assert deliveries.hash_of_key(key) == (HASHES[key] & 0x7FFFFFFF) % 65_536
 
 
@@ -856,12 +856,12 @@ def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) ->
 
 
 def test_ranges_that_cannot_be_had_are_refused(place: tuple[Path, str]) -> None:
-    """Kills: a durable consumer that gets other keys than it asked for, and is told nothing."""
+    """Kills: a durable consumer that silently gets other keys than it asked for."""
     _, url = place
     for durable, end in ((True, 100), (False, 65_536), (False, -1)):
         meta = message_class("KeySharedMeta")(keySharedMode=1)
         meta.hashRanges.add(start=0, end=end)
-        given = {"topic": "refused", "subscription": "s", "subType": 3, "consumer_id": 1}
+        fields = {"topic": "refused", "subscription": "s", "subType": 3, "consumer_id": 1}
         with Raw(url) as raw:
-            error = raw.ask("subscribe", "error", durable=durable, keySharedMeta=meta, **given)
+            error = raw.ask("subscribe", "error", durable=durable, keySharedMeta=meta, **fields)
             assert error.error == ERRORS["NotAllowedError"]

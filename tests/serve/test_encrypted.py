@@ -117,7 +117,7 @@ def test_an_encrypted_batch_is_acknowledged_with_its_last_message(place: tuple[P
         assert backlog() == 0
 
 
-def test_the_permits_of_an_encrypted_batch_are_those_of_its_messages(
+def test_encrypted_batch_costs_a_permit_per_message(
     place: tuple[Path, str],
 ) -> None:
     _, url = place
@@ -173,7 +173,7 @@ def test_encrypted_messages_of_a_transaction_come_alone(place: tuple[Path, str])
         assert first[0].message_id.entryId < second[0].message_id.entryId
 
 
-def test_what_cannot_be_kept_is_refused(place: tuple[Path, str]) -> None:
+def test_oversized_batch_and_encrypted_chunks_are_refused(place: tuple[Path, str]) -> None:
     _, url = place
     wrong = [
         BATCH | {"num_messages_in_batch": 10_001},

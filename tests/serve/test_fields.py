@@ -38,7 +38,7 @@ TOPIC: Final = "persistent://public/default/spoiled"
 NUMBERS: Final = (-1, 1 << 31, 1 << 63, (1 << 64) - 1)
 BAD_TEXT: Final = b"\xff\xfe"
 DEPTH: Final = 3  # of messages within messages; an id may hold another one without end
-# What a client says first has tests of its own, and these have no answer.
+# Commands without tests here: the handshake has its own tests, and the others have no answer.
 UNSPOILED: Final = {COMMANDS[name] for name in ("CONNECT", "AUTH_RESPONSE", "PING", "PONG")}
 # Values with which a command is one that the server understands.
 VALUES: Final[dict[str, Any]] = {
@@ -129,15 +129,15 @@ async def opened(served: Served) -> Wire:
 
 
 async def answers(client: Wire) -> list[str]:
-    """What is answered up to the answer of a PING that the client sends now; "" is the end."""
+    """Send a PING, and return the answers up to its PONG; "" means that the connection ended."""
     client.send("ping")
-    found: list[str] = []
-    while not found or found[-1] not in ("pong", ""):
+    names: list[str] = []
+    while not names or names[-1] not in ("pong", ""):
         try:
-            found.append(FIELDS[(await client.answer()).type])
+            names.append(FIELDS[(await client.answer()).type])
         except (asyncio.IncompleteReadError, ConnectionError):
-            found.append("")
-    return found
+            names.append("")
+    return names
 
 
 REFUSALS: Final = {"error", "send_error", "close_producer", ""}
@@ -160,7 +160,7 @@ async def refuse_each(served: Served, kind: int) -> list[str]:
 
 
 def odd_messages() -> Iterator[tuple[str, list[bytes]]]:
-    """SENDs with an odd value in the command, the metadata, or that of a message in a batch."""
+    """SENDs with an odd value in the command, its metadata, or the metadata within its batch."""
     command, plain = filled(message_class("CommandSend")), filled(MessageMetadata)
     whole = as_command(COMMANDS["SEND"], command.SerializeToString())[8:]
     for place, body in spoiled(command):

@@ -1,4 +1,4 @@
-"""A server is fed with what no client sends; another client's data stays right. See fuzz.py."""
+"""Malformed input does not hurt a server, nor the data of its other clients. See fuzz.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORK_MAX = 10 * TURN  # of one turn of the loop: some 50 ms
 SEED = 7
 
 
-def test_whatever_comes_a_server_lives_and_others_are_served(tmp_path: Path) -> None:
+def test_server_survives_any_input_and_serves_its_other_clients(tmp_path: Path) -> None:
     """Kills: a frame or request that ends the server, hangs, stays, or is a bug within."""
 
     async def program(served: Served) -> None:

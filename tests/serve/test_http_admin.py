@@ -1,5 +1,5 @@
-"""Pulsar's admin API over a store: what `pulsar-admin` and the admin client of Java send, and what
-they need of the answers."""
+"""Pulsar's admin API over a store: the requests of `pulsar-admin` and of Java's admin client, and
+the fields of the answers that they need."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_clients_look_topics_up_by_http(path: str) -> None:
     serving(path, program, creates_topics=True, addresses=EVERYWHERE)
 
 
-def test_who_may_only_look_creates_no_topic_by_asking(path: str) -> None:
+def test_role_that_may_only_look_creates_no_topic(path: str) -> None:
     async def gate(connection: object, action: Action) -> None:
         if action.operation != LOOK:
             raise NotAllowed("look only")
@@ -192,8 +192,8 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
     serving(path, program)
 
 
-def test_ids_are_those_of_the_binary_protocol(path: str) -> None:
-    """Each id leads back to its message, and that of a whole transaction to both of its ends."""
+def test_ids_match_the_binary_protocol(path: str) -> None:
+    """The id in a header finds its message again, by ledger and entry and after a reset to it."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
@@ -204,19 +204,19 @@ def test_ids_are_those_of_the_binary_protocol(path: str) -> None:
                 await producer.send(b"%d" % n, txn=txn)
         base = f"{BASE}/orders/subscription/s"
         seen = [await http.get(f"{base}/position/{n + 1}") for n in range(3)]
-        places = [one.headers["X-Pulsar-Message-ID"].split(":") for one in seen]
+        places = [answer.headers["X-Pulsar-Message-ID"].split(":") for answer in seen]
         assert [int(entry) % STEP for _, entry in places] == [1, 2, 3]
         for n, (ledger, entry) in enumerate(places):
-            found = await http.get(f"{BASE}/orders/ledger/{ledger}/entry/{entry}")
-            assert found.content == b"%d" % n
+            message = await http.get(f"{BASE}/orders/ledger/{ledger}/entry/{entry}")
+            assert message.content == b"%d" % n
             body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
             assert (await http.post(f"{base}/resetcursor", json=body)).status_code == 204
             assert (await http.get(f"{base}/position/1")).content == b"%d" % n
         whole = {"ledgerId": int(places[0][0]), "entryId": int(places[0][1]) - 1}
         assert (await http.post(f"{base}/resetcursor", json=whole)).status_code == 204
         assert (await http.get(f"{base}/position/1")).content == b"0"
-        one = {**whole, "batchIndex": 1, "isExcluded": True}
-        assert (await http.post(f"{base}/resetcursor", json=one)).status_code == 204
+        answer = {**whole, "batchIndex": 1, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=answer)).status_code == 204
         assert (await http.get(f"{base}/position/1")).content == b"2"
         behind = {**whole, "isExcluded": True}
         assert (await http.post(f"{base}/resetcursor", json=behind)).status_code == 204
@@ -322,7 +322,7 @@ def test_transactions_and_keys_by_both_paths(path: str) -> None:
     serving(path, program)
 
 
-def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
+def test_broker_stats_name_open_producers_and_subscriptions(path: str) -> None:
     till = Publisher("public/default/orders", 0, 7, "till", "10.0.0.9:1", "v", "Shared", 5, 4, 40)
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
@@ -331,14 +331,18 @@ def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
             await client.create_subscription(name, "s", type="shared")
         producer = await client.producer("orders")
         await producer.send(b"12345")
-        [one] = (await http.get(f"{BASE}/orders/stats")).json()["publishers"]
-        assert (one["producerId"], one["producerName"], one["address"]) == (7, "till", till.peer)
-        assert (one["averageMsgSize"], one["connectedSince"]) == (10.0, "5")
+        [publisher] = (await http.get(f"{BASE}/orders/stats")).json()["publishers"]
+        assert (publisher["producerId"], publisher["producerName"], publisher["address"]) == (
+            7,
+            "till",
+            till.peer,
+        )
+        assert (publisher["averageMsgSize"], publisher["connectedSince"]) == (10.0, "5")
         assert (await http.get(f"{BASE}/quiet/stats")).json()["publishers"] == []
         stats = "/admin/v2/broker-stats"
         [bundles] = (await http.get(f"{stats}/topics")).json().values()
-        [found] = bundles.values()
-        assert found["persistent"][ORDERS]["msgInCounter"] == 1
+        [topics] = bundles.values()
+        assert topics["persistent"][ORDERS]["msgInCounter"] == 1
         [row] = (await http.get(f"{stats}/metrics")).json()
         assert row["metrics"]["brk_no_of_subscriptions"] == 2
         assert row["metrics"]["brk_storage_size"] == 5
@@ -375,12 +379,12 @@ def test_delayed_messages_and_watermarks(path: str) -> None:
     serving(path, program)
 
 
-def test_each_request_passes_the_gate_with_what_it_wants(path: str) -> None:
-    """Kills: an endpoint beside the gate, a topic judged by another name."""
-    asked: list[Action] = []
+def test_each_request_passes_the_gate_with_its_action(path: str) -> None:
+    """Kills: an endpoint that bypasses the gate, a topic that the gate checks by another name."""
+    actions: list[Action] = []
 
     async def gate(request: object, action: Action) -> None:
-        asked.append(action)
+        actions.append(action)
         if action.operation == "admin":
             raise NotAllowed("role x may not")
 
@@ -393,7 +397,7 @@ def test_each_request_passes_the_gate_with_what_it_wants(path: str) -> None:
         assert len(await client.topics()) == 1
 
     serving(path, program, gate=gate)
-    assert [one[:2] for one in asked] == [
+    assert [action_asked[:2] for action_asked in actions] == [
         ("admin", "public/default/orders"),
         ("look", "public/default/orders"),
         ("look", ""),
@@ -476,7 +480,7 @@ def test_offloads_go_where_the_operator_said(tmp_path: Path) -> None:
     serving(str(tmp_path / "store"), program, places={"cold": str(cold)})
 
 
-def test_hints_do_not_name_what_a_client_may_not_see(tmp_path: Path) -> None:
+def test_hints_do_not_name_hidden_topics(tmp_path: Path) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("acme/hidden/orders")
         base = "/admin/v2/persistent/acme/hidden"

@@ -164,7 +164,7 @@ def test_many_topics_hide_nothing_below_them(
             )
             assert len(names) == 100
             assert names == sorted(names)
-            assert names[-1] == "topic-119"  # of those without a message some are left out
+            assert names[-1] == "topic-119"  # the list leaves out some topics without messages
             assert page.ask("document.querySelector('#topics').offsetHeight") < height
             moved = "document.querySelector('#topics .scroll').scrollTop"
             page.ask(f"{moved} = 700")
@@ -191,8 +191,8 @@ def test_it_follows_the_store_and_a_topic_is_one_click_away(
     assert "a new one" in page.ask(f"{RESULT}.innerText")
 
 
-def test_a_server_that_has_gone_is_told_from_one_that_is_paused(page: Page, tmp_path: Path) -> None:
-    """Kills: `live`, or a health of before, while nothing answers; `Failed to fetch`."""
+def test_page_tells_a_stopped_server_from_a_pause(page: Page, tmp_path: Path) -> None:
+    """Kills: a page without a server that shows `live`, an old health, or `Failed to fetch`."""
     path = str(tmp_path / "gone")
     txlog.init(path)
     with at(path) as url:
@@ -222,8 +222,8 @@ def test_a_server_that_has_gone_is_told_from_one_that_is_paused(page: Page, tmp_
         page.until(f"{STATE} === 'live' && {HEALTH} !== 'unknown'")
 
 
-def test_what_is_very_long_stays_in_its_place(page: Page, tmp_path: Path) -> None:
-    """A value, SQL, a reason: the page gets neither wider nor endless."""
+def test_very_long_text_keeps_the_layout(page: Page, tmp_path: Path) -> None:
+    """Kills: a long value, query or error that makes the page wider, or endless."""
     path = str(tmp_path / "long")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -243,7 +243,7 @@ def test_what_is_very_long_stays_in_its_place(page: Page, tmp_path: Path) -> Non
         assert page.ask("document.documentElement.scrollWidth") <= 390
 
 
-def test_what_has_the_focus_keeps_it_when_the_store_changes(page: Page, tmp_path: Path) -> None:
+def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None:
     """Kills: a keyboard that is thrown back to the top each second, a page that jumps."""
     path = str(tmp_path / "store")
     full_store(path)
@@ -276,7 +276,7 @@ def asked_for(page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def test_who_logs_in_sees_the_store_until_who_logs_out(page: Page, guarded: str) -> None:
+def test_login_lasts_until_logout(page: Page, guarded: str) -> None:
     """Kills: a token in an address, which logs of proxies have, or in a cookie, which other pages
     can use."""
     page.look(390, 844, "light")
@@ -311,7 +311,7 @@ def test_a_token_behind_the_address_is_not_left_there(page: Page, guarded: str) 
     assert page.ask("location.href") == f"{guarded}/"
 
 
-def test_a_role_sees_what_it_may_and_is_told_why_not_the_rest(page: Page, guarded: str) -> None:
+def test_role_sees_its_resources_and_why_others_are_refused(page: Page, guarded: str) -> None:
     page.look(1280, 900, "light")
     page.tell("Page.navigate", url=f"{guarded}/#token={token('watcher')}")
     page.until(f"{LOOKED} >= 1")
@@ -339,7 +339,7 @@ def test_a_role_sees_what_it_may_and_is_told_why_not_the_rest(page: Page, guarde
     assert page.ask(f"{RESULT}.innerText").startswith("role reader may not consume from the store")
 
 
-def test_other_pages_and_scripts_of_others_get_nowhere(page: Page, url: str) -> None:
+def test_foreign_pages_and_scripts_are_blocked(page: Page, url: str) -> None:
     """Kills: a request of another page (CSRF), a script or a picture from elsewhere (CSP)."""
     page.tell("Page.navigate", url="about:blank")
     page.ask(

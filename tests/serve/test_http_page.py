@@ -1,4 +1,4 @@
-"""The live page: its stream, its SQL, and what a browser is told about it."""
+"""The live page: its stream, its SQL, and the headers that protect it in a browser."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_script_in_itself(path:
     serving(path, program)
 
 
-def test_the_stream_sends_everything_and_then_what_has_changed(
+def test_stream_sends_everything_and_then_changes(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
@@ -77,7 +77,7 @@ def test_the_stream_sends_everything_and_then_what_has_changed(
     serving(path, program)
 
 
-def test_the_stream_says_what_fails_and_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_reports_failures_and_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a look that fails once, and a page that stands still from then on."""
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(live, "SHARE", 0)
@@ -210,7 +210,7 @@ def test_a_cell_is_text_that_a_browser_can_hold() -> None:
 
 @pytest.mark.deep
 def test_a_server_starts_without_duckdb() -> None:
-    """Kills: an import that makes each start wait for what only a query needs."""
+    """Kills: an import that delays each start for a library that only queries need."""
     program = (
         "import sys, txlog.aio\n"
         "from txlog.serve.http.application import application\n"

@@ -1,7 +1,7 @@
-"""Ids of producers and consumers: whatever comes while one opens or closes, nothing is left over.
+"""Ids of producers and consumers: an interrupted open or close leaves no handle behind.
 
 Each command is held up at each call of the store that it makes, before the call begins and while it
-runs. Meanwhile its client sends it again, closes the id, opens it, or is gone.
+runs. Meanwhile its client sends it again, closes the id, opens it, or disconnects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.raw import Place, Raw, told
+from tests.serve.raw import Place, Raw, run_story
 from txlog.client.aio.worker import Worker
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar.ids import NOWHERE
@@ -121,19 +121,19 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 async def answers(raw: Raw, *requests: int) -> dict[int, str]:
-    """The names of the answers to these requests; those of pings have number 0."""
-    found: dict[int, str] = {}
+    """The names of the answers, by request; the answer to a PING has number 0."""
+    names: dict[int, str] = {}
     async with asyncio.timeout(WAIT_SECONDS):
-        while not found.keys() >= {*requests}:
+        while not names.keys() >= {*requests}:
             name, body = await raw.next()
             assert name, "the connection has ended"
             if name == "pong":
-                found[0] = name
+                names[0] = name
             elif name in ("error", "success") or (
                 name == "producer_success" and body.producer_ready
             ):
-                found[body.request_id] = name
-    return found
+                names[body.request_id] = name
+    return names
 
 
 async def one_more(place: Place, frame: bytes) -> None:
@@ -154,7 +154,7 @@ OPENERS: dict[str, Command] = {
     "produce": produce,
     "wait": wait_to_produce,
 }
-MOVERS: dict[str, tuple[Command, Command]] = {  # what they need, and what they do
+MOVERS: dict[str, tuple[Command, Command]] = {  # the command that it needs, and the command itself
     "close-consumer": (subscribe, close_consumer),
     "close-reader": (read, close_consumer),
     "close-producer": (produce, close_producer),
@@ -218,10 +218,10 @@ async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: st
 
 @pytest.mark.parametrize("meanwhile", ["again", "close", "open", "gone"])
 @pytest.mark.parametrize("name", [*OPENERS, *MOVERS])
-def test_nothing_is_left_of_a_command_that_is_interrupted(
+def test_interrupted_command_leaves_no_handle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: str
 ) -> None:
-    """Kills: consumers and producers that nobody can close, and that keep others out."""
+    """Kills: consumers and producers that no client can close, and that keep other clients out."""
     reached = []
 
     async def story(place: Place) -> None:
@@ -234,7 +234,7 @@ def test_nothing_is_left_of_a_command_that_is_interrupted(
                         break
                     reached.append(at)
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
     assert reached.count(0) == 2
     assert max(reached) < CALLS_MAX - 1
 
@@ -256,11 +256,11 @@ def test_an_id_that_is_open_is_opened_again_only_as_it_is(tmp_path: Path) -> Non
         found = await answers(raw, 9, 10)
         assert (found[9], found[10]) == ("success", "producer_success")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_what_a_close_follows_is_not_opened_behind_it(tmp_path: Path) -> None:
-    """Each of many commands that come at once is answered; the last one decides."""
+def test_close_ends_the_opens_before_it(tmp_path: Path) -> None:
+    """A client pipelines opens and closes: the server answers each, and the last one decides."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -271,7 +271,7 @@ def test_what_a_close_follows_is_not_opened_behind_it(tmp_path: Path) -> None:
             assert [found[at] for at in (3, 4, 6, 9)] == ["success"] * 4
             await one_more(place, opener("t", 7))
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(
@@ -300,7 +300,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(
             while left != {1, 2}:
                 await other.ask("ping")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 SHARED, EXCLUSIVE, WAITING, FENCING = range(4)
@@ -325,7 +325,7 @@ async def asked(raw: Raw, number: int, mode: int, **beside: Any) -> str:
     return next(text for text, error in ERRORS.items() if error == body.error)
 
 
-def test_an_exclusive_producer_stands_beside_no_other(tmp_path: Path) -> None:
+def test_exclusive_producer_excludes_all_others(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         one, two = await place.client(), await place.client()
         assert await asked(one, 1, SHARED) == "producer_success"
@@ -343,7 +343,7 @@ def test_an_exclusive_producer_stands_beside_no_other(tmp_path: Path) -> None:
         name, body = await two.next()
         assert (name, body.producer_id) == ("close_producer", 4)
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None:
@@ -357,10 +357,10 @@ def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None
         assert (name, body.error) == ("error", ERRORS["ProducerFenced"])
         assert (await one.next())[0] == "close_producer"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_name_is_that_of_its_newest_holder(tmp_path: Path) -> None:
+def test_producer_name_belongs_to_its_newest_holder(tmp_path: Path) -> None:
     """Kills: the end of an old connection that frees the name for a third one."""
 
     async def story(place: Place) -> None:
@@ -376,4 +376,4 @@ def test_a_name_is_that_of_its_newest_holder(tmp_path: Path) -> None:
         await answers(two, 1)
         assert await asked(three, 3, SHARED, name="till") == "producer_success"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)

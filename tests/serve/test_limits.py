@@ -1,4 +1,4 @@
-"""What clients may use at most, who may be listened to, and what systemd is told."""
+"""Limits on clients, the addresses that a server may listen at, and its messages to systemd."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_a_role_leaves_connections_for_others() -> None:
     assert taken("second") == 22
     for at in range(15):
         assert taken(f"other {at}") > 0
-    left = 100 - seats.count
-    assert left > 0
-    assert taken("boss", is_superuser=True) == left
+    remaining = 100 - seats.count
+    assert remaining > 0
+    assert taken("boss", is_superuser=True) == remaining
 
 
-def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
+def test_silent_connections_do_not_block_new_ones() -> None:
     """Kills: connections without a byte that take the places of clients that would say more."""
     seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
 
@@ -102,7 +102,7 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     assert all(name.startswith("second") for name in dropped)
     dropped.clear()
     good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
-    assert "good" not in dropped  # those of the address with most go for it
+    assert "good" not in dropped  # the address with most connections loses one instead
     assert seats.waiting <= 8
     assert not seats.is_full
     good[0].take(None)
@@ -113,7 +113,7 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
 
 
 def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
-    """Kills: a thousand clients that come again at once, of which most are dropped unread."""
+    """Kills: a server that drops most of a thousand clients that reconnect at once, unread."""
     seats = Seats(Limits(connecting=4))
     for _ in range(4):
         seats.arrive("10.0.0.1", lambda: False)
@@ -182,11 +182,11 @@ def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:
         (None, False),
     ],
 )
-def test_loopback_is_what_only_this_machine_reaches(name: object, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(name: object, expected: bool) -> None:
     assert is_loopback(name) == expected
 
 
-def test_others_reach_a_server_with_tls_and_authentication_only() -> None:
+def test_public_address_needs_tls_and_authentication() -> None:
     with socket.socket() as bound:
         bound.bind(("0.0.0.0", 0))
         for has_tls, has_auth, missing in (
@@ -226,14 +226,14 @@ def test_a_certificate_is_replaced_while_the_server_runs(tmp_path: Path) -> None
     old = cert.read_bytes()
     cert.write_bytes(other.read_bytes())
     with pytest.raises(InvalidArgument, match="no TLS with"):
-        tls.reload()  # the key is not that of the certificate
+        tls.reload()  # the key does not belong to the certificate
     assert tls.context.cert_store_stats() is not None
     key.write_bytes(other_key.read_bytes())
     tls.reload()
     assert cert.read_bytes() != old
 
 
-def test_bad_files_of_tls_are_told_in_one_line(tmp_path: Path) -> None:
+def test_bad_tls_files_are_refused_in_one_line(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "a.example")
     empty = tmp_path / "empty"
     empty.write_bytes(b"")
@@ -261,7 +261,7 @@ def test_sockets_for_another_process_are_not_taken() -> None:
 
 
 @pytest.mark.parametrize("names", [None, "", "txlog.socket", "pulsar2"])
-def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
+def test_inherited_socket_without_a_listener_is_refused(names: str | None) -> None:
     """Kills: clients that connect to a socket of systemd, and wait there for ever."""
     environment = {"LISTEN_PID": "7", "LISTEN_FDS": "1"}
     if names is not None:
@@ -270,12 +270,12 @@ def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
         handed_over(environment, 7)
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_gets_its_notifications(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(path)
         notify({"NOTIFY_SOCKET": path}, "READY=1")
-        assert told.recv(100) == b"READY=1"
-    notify({"NOTIFY_SOCKET": path}, "READY=1")  # nobody is there any more
+        assert notifications.recv(100) == b"READY=1"
+    notify({"NOTIFY_SOCKET": path}, "READY=1")  # no process listens any more
     notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
     notify({}, "READY=1")

@@ -59,7 +59,7 @@ def moved(raw: Raw, topic: str, durable: bool, **to: Any) -> bool:
 def test_there_is_more_after_a_seek_to_a_time_before_the_last_message(
     durable: bool, place: tuple[Path, str]
 ) -> None:
-    """Kills: no position, or that of the last message. Java and Python said the opposite then."""
+    """Kills: no position, or the last message's; then Java and Python answered the opposite."""
     path, url = place
     topic = f"times-{durable}"
     filled(url, topic)
@@ -76,7 +76,7 @@ def test_there_is_more_after_a_seek_to_a_time_before_the_last_message(
             assert moved(raw, topic, durable, message_publish_time=time_ms) is has_more, time_ms
 
 
-def test_a_batch_of_which_a_part_is_left_is_more(place: tuple[Path, str]) -> None:
+def test_partly_acknowledged_batch_is_more(place: tuple[Path, str]) -> None:
     path, url = place
     ledger = filled(url, "parts")
     with txlog.open(str(path)) as client, Raw(url) as raw:

@@ -1,4 +1,4 @@
-"""Who may what: each command and each route, for those without a role and those without rights."""
+"""Permissions of each command and each route, for callers without a role and without rights."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ consume = ["acme/*"]
 """
 TOPIC = "persistent://acme/shop/orders"
 
-# What each command is about. anyone: nobody's data; own: the store knows whose it is, tested with
-# transactions; handle: of a producer or consumer that this connection has opened; otherwise the
-# rules that allow it.
+# The right that each command needs. anyone: none, it has no data; own: the store checks the owner,
+# tested with transactions; handle: this connection has opened the producer or consumer; otherwise
+# one of the rules in its line.
 WHO: dict[str, str] = {
     "CONNECT": "anyone",
     "AUTH_RESPONSE": "anyone",
@@ -83,13 +83,13 @@ def token(role: str) -> bytes:
     return jwt.encode({"sub": role}, SECRET).encode()
 
 
-def test_every_command_says_who_may() -> None:
-    """Kills: a new command that nobody has thought about. It needs a line in WHO."""
+def test_every_command_declares_its_permissions() -> None:
+    """Kills: a new command without a decision on its permissions. It needs a line in WHO."""
     names = {number: name for name, number in COMMANDS.items()}
     assert {names[number] for number in handlers()} <= set(WHO)
 
 
-def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> None:
+def test_commands_at_a_topic_need_a_rule(folder: Path) -> None:
     at_topic = [name for name, who in WHO.items() if {"produce", "consume"} & set(who.split())]
     there = [name for name in at_topic if COMMANDS[name] in handlers()]
     assert len(there) >= 6
@@ -105,7 +105,7 @@ def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> N
                 client = await served.connected(auth_method_name="token", auth_data=token(role))
                 client.send(FIELDS[COMMANDS[name]], **_fields(name, txn))
                 said = str(await client.answer())
-                # in a transaction of another its topic was allowed
+                # the answer may name another owner's transaction: then the topic was allowed
                 is_refused = f"role {role} may not" in said and "NotAllowedError" in said
                 if is_refused == bool({may} & set(WHO[name].split())):
                     wrong.append((role, name, said))
@@ -177,7 +177,7 @@ def type_of(field: str) -> str:
     return str(BaseCommand.DESCRIPTOR.fields_by_name[field].message_type.name)
 
 
-def test_names_of_topics_are_shown_to_those_who_may_use_them(folder: Path) -> None:
+def test_topic_names_are_shown_to_permitted_roles(folder: Path) -> None:
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
@@ -203,8 +203,8 @@ GIVEN = {
 }
 
 
-def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
-    """Kills: a new route without a gate. One that needs none stands in OPEN_PATHS above."""
+def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None:
+    """Kills: a new route without a gate. OPEN_PATHS above lists the routes that need none."""
     spared = {one.path for one in ENDPOINTS if one.act.__name__ in HARMLESS | OWN}
 
     async def program(served: Served) -> None:
@@ -250,8 +250,8 @@ def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
-    """Kills: an endpoint that spares the gate, and asks nobody whose it is."""
+def test_owned_resources_are_refused_to_other_roles(folder: Path) -> None:
+    """Kills: an endpoint that bypasses the gate, and does not check the owner either."""
     own = [one for one in ENDPOINTS if one.act.__name__ in OWN]
     assert {one.act.__name__ for one in own} == OWN
 
@@ -270,7 +270,7 @@ def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
         for one in own:
             path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: given[m[1]], one.path)
             found = await _status(served, one.method, path, "idle")
-            # a key is one of its owner's: others have none of that name
+            # a key belongs to a role: another role's key of this name does not exist
             assert found == (403 if "most" in one.path else 404), (one.method, path, found)
         with txlog.open(str(folder / "store")) as client:
             assert [row["txn_state"] for row in client.admin.transaction_keys()] == ["open"]
@@ -288,11 +288,14 @@ consume = ["acme/shop/orders"]
 admin = ["acme/shop/orders"]
 """
 HIDDEN = ["acme/shop/secret-merger", "acme/secrets/orders", "rival/secrets/orders"]
-NEAR = ["orders", "secret-merge"]  # its own topic, and what a hint would be about
+NEAR = [
+    "orders",
+    "secret-merge",
+]  # its own topic, and one so close to a hidden name that an error could hint at it
 
 
 async def _made_by_boss(served: Served) -> dict[str, str]:
-    """Topics, subscriptions, a key and a transaction over all of them; what paths say of it."""
+    """Make topics, subscriptions, a key and a transaction over them; returns words for paths."""
     boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
     boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="key-x", epoch=-1)
     assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
@@ -319,7 +322,7 @@ def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: P
             given = {**made, "topic": topic}
             paths = {(one.method, one.path) for one in ENDPOINTS if one.method in ("GET", "POST")}
             paths |= {("GET", route.path) for route in routes_of(served)}
-            if topic != "orders":  # of other topics, those that are about a topic
+            if topic != "orders":  # for the other topics, only paths with a topic
                 paths = {(method, path) for method, path in paths if "{topic}" in path}
             for method, path in sorted(paths):
                 if path.endswith("/events"):  # never ends by itself; the gate is asked as for GET
@@ -334,7 +337,7 @@ def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: P
                     shown.append((method, there, text))
         assert shown == []
         assert answered > 50
-        assert "/admin/v2/namespaces/acme/shop/topics" in listed  # its own name is there
+        assert "/admin/v2/namespaces/acme/shop/topics" in listed  # the answer lists its own topics
 
     serving(folder, program, rules=ONE_TOPIC)
 
@@ -375,7 +378,7 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
 
 
 def test_an_error_of_a_file_names_no_file_to_clients(folder: Path) -> None:
-    """Kills: paths of the machine, or an address of an offload, in what anybody is answered."""
+    """Kills: an answer that shows a client a path of the machine, or the address of an offload."""
 
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
@@ -407,7 +410,7 @@ def _filled(path: str, given: dict[str, str]) -> str:
 
 
 def routes_of(served: Served) -> list[Route]:
-    """The routes of requests; those of WebSockets are below."""
+    """The routes of requests, without WebSockets, which have a test of their own below."""
     app = served.server.listeners[1].application  # type: ignore[attr-defined]
     return [one for one in app.routes if isinstance(one, Route)]
 
@@ -420,7 +423,7 @@ async def _status(served: Served, method: str, path: str, role: str | None) -> i
     return (await served.request(head))[0]
 
 
-def test_every_websocket_refuses_those_without_role_or_right(folder: Path) -> None:
+def test_every_websocket_refuses_callers_without_role_or_right(folder: Path) -> None:
     async def program(served: Served) -> None:
         app = served.server.listeners[1].application  # type: ignore[attr-defined]
         sockets = [one for one in app.routes if isinstance(one, WebSocketRoute)]

@@ -1,4 +1,4 @@
-"""What a command becomes has a price, and a turn of the loop a bound: counted, not timed."""
+"""Each command has a price, and a turn of the event loop a bound: counted, not timed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ IDS = ("ack", "message_id"), ("redeliverUnacknowledgedMessages", "message_ids")
 
 
 def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
-    """A batch of empty messages, compressed; and what its metadata says."""
+    """A compressed batch of empty messages, and the fields of its metadata."""
     one = SingleMessageMetadata(payload_size=0)
     for _ in range(properties):
         one.properties.add(key="", value="")
@@ -61,7 +61,7 @@ def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
     ("count", "properties", "is_stored"),
     [(20_000, 0, True), (MESSAGES_MAX + 1, 0, False), (1_000, PAIRS_MAX // 1_000 + 1, False)],
 )
-def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
+def test_expanding_batch_is_read_in_a_thread_within_the_budget(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
@@ -92,7 +92,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
         assert name == ("send_receipt" if is_stored else "send_error")
         assert all(size >= count * batches.ROW_BYTES for size in held)
         assert held or count > MESSAGES_MAX
-        if is_stored:  # the one behind it waits for it
+        if is_stored:  # the message behind the batch waits for it
             assert FIELDS[(await client.answer()).type] == "send_receipt"
         assert budget.held < 1 << 16
 
@@ -117,7 +117,7 @@ def test_small_batches_are_read_at_once() -> None:
 
 @pytest.mark.parametrize(("name", "field"), IDS)
 def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
-    """Kills: 16 MiB that become millions of ids before anybody has counted them."""
+    """Kills: 16 MiB that become millions of ids before the server has counted them."""
     given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
     one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
     assert price(memoryview(encoded(name, **given, **{field: [one] * 100}))[4:]) == 0
@@ -238,7 +238,7 @@ def test_a_look_at_the_whole_store_keeps_no_client_waiting(
 
 
 def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
-    """Kills: 900 KB of JSON that are 300,000 messages, for which everybody waits."""
+    """Kills: 900 KB of JSON that are 300,000 messages, while all other clients wait."""
 
     async def program(served: Served) -> None:
         for count, status in ((rest.MESSAGES_MAX + 1, 412), (2, 200)):
@@ -261,7 +261,7 @@ def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
     assert answers.values_in(quoted) == 2
 
 
-def test_large_json_is_read_beside_the_loop_within_the_budget(
+def test_large_json_is_read_in_a_thread_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
@@ -295,7 +295,7 @@ def test_large_json_is_read_beside_the_loop_within_the_budget(
 def test_messages_of_a_request_are_stored_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one request for which everybody who sends waits until all of it is stored."""
+    """Kills: one request that makes all other producers wait until all of it is stored."""
     together: list[int] = []
     lead = Store._lead
     count = 3 * rest.TOGETHER
@@ -319,10 +319,10 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     assert max(together) <= rest.TOGETHER
 
 
-def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
+def test_messages_are_read_a_few_at_a_time_and_encoded_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one GET that has the thread of the store, or the event loop, for a second."""
+    """Kills: one GET that occupies the thread of the store, or the event loop, for a second."""
     read: list[int] = []
     count = 2 * rest.TOGETHER + 1
 
@@ -330,7 +330,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
         read.append(table.num_rows)
         return messages(table)
 
-    def encoded_beside(message: Message) -> Any:
+    def encoded_in_thread(message: Message) -> Any:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
         assert not threading.current_thread().name.startswith("txlog")
@@ -344,7 +344,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
 
     async def program(served: Served) -> None:
         monkeypatch.setattr(rest, "messages", made)
-        monkeypatch.setattr(rest, "as_json", encoded_beside)
+        monkeypatch.setattr(rest, "as_json", encoded_in_thread)
         await served.service.client.run(fill)
         for limit, expected in ((10_000, count), (rest.TOGETHER, rest.TOGETHER), (3, 3)):
             path = f"/topics/persistent/public/default/priced?limit={limit}"
@@ -443,10 +443,10 @@ def test_figures_of_a_topic_look_at_each_subscription_once(
         ("DELETE", "tenants/public?force=true"),
     ],
 )
-def test_calls_for_each_of_many_things_run_beside_the_others(
+def test_calls_over_many_topics_run_in_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
-    """Kills: one request for all subscriptions or topics, and other calls wait for all of it."""
+    """Kills: other calls that wait for one request over all subscriptions or topics."""
     threads: set[str] = set()
     under_lock = Store._under_lock
 

@@ -1,4 +1,4 @@
-"""Producers of Pulsar's WebSocket protocol beside those of its binary one: one table of names."""
+"""Producers by WebSocket and by Pulsar's binary protocol share one table of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stock Python client of Apache Pulsar, unmodified, beside commands on the same store."""
+"""The stock Python client of Apache Pulsar, unmodified, while commands use the same store."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_partitions_are_one_subscription(place: tuple[Path, Any]) -> None:
     assert backlog(path, "parts") == 0
 
 
-def test_what_is_not_acknowledged_comes_again(place: tuple[Path, Any]) -> None:
+def test_negatively_acknowledged_messages_come_again(place: tuple[Path, Any]) -> None:
     path, client = place
     send(client, "nacks", 10)
     consumer = first(client, "nacks", negative_ack_redelivery_delay_ms=100)
-    for one in everything(consumer, 10, acks=False):
-        consumer.negative_acknowledge(one)
-    again = everything(consumer, 10)
-    assert {one.redelivery_count() for one in again} == {1}
+    for message in everything(consumer, 10, acks=False):
+        consumer.negative_acknowledge(message)
+    redelivered = everything(consumer, 10)
+    assert {message.redelivery_count() for message in redelivered} == {1}
     consumer.close()
     assert backlog(path, "nacks") == 0
 
@@ -179,7 +179,7 @@ def test_a_delayed_message_waits(place: tuple[Path, Any]) -> None:
     assert time.monotonic() - begun >= 0.4
 
 
-def test_what_it_sends_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
+def test_producer_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
     """Nothing is lost or doubled: the new server knows what the old one stored."""
     with served(tmp_path / "s") as url:
         client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -229,9 +229,7 @@ def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Pa
     assert all(values == [b"0", b"1"] for seen in found for values in seen.values())
 
 
-def test_encrypted_batches_are_read_by_who_has_the_key(
-    place: tuple[Path, Any], tmp_path: Path
-) -> None:
+def test_encrypted_batches_are_read_with_the_key(place: tuple[Path, Any], tmp_path: Path) -> None:
     """Python's batches are encrypted as a whole, after they are compressed."""
     path, client = place
     private = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)

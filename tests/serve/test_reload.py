@@ -1,4 +1,4 @@
-"""What becomes of open connections when rules, keys or authorities are read again."""
+"""A reload of rules, keys or authorities, and the connections that it ends."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_second_connect_ends_the_connection(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_a_superuser_that_is_none_any_more_has_no_power_over_others(folder: Path) -> None:
-    """Kills: an open connection that ends transactions of others as it could when it came."""
+def test_former_superuser_has_no_power_over_others(folder: Path) -> None:
+    """Kills: a former superuser whose open connection still ends other roles' transactions."""
 
     async def program(served: Served) -> None:
         owner, deputy = [await served.connected(**token(role)) for role in ("owner", "deputy")]
@@ -111,7 +111,7 @@ def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
 
 
 def test_connections_of_a_key_end_that_has_left_the_file_of_keys(folder: Path) -> None:
-    """The file is read again as soon as anybody logs in after it has changed, without a signal."""
+    """The server reads a changed file at the next login, without a signal."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     public = [
         {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": str(at)}
@@ -139,7 +139,7 @@ def test_connections_of_a_key_end_that_has_left_the_file_of_keys(folder: Path) -
 
 
 def tls_of(folder: Path, name: str, signer: Signer) -> dict[str, Any]:
-    """What a client connects with that has a certificate of an authority."""
+    """The TLS options of a client whose certificate is signed by an authority."""
     cert, key = written(folder, name, make_signed(name, signer))
     context = ssl.create_default_context(cafile=folder / "localhost.pem")
     context.load_cert_chain(cert, key)
@@ -156,7 +156,7 @@ async def status_of(client: Wire) -> bytes:
 
 
 @pytest.mark.parametrize("has_rules", [True, False])
-def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: bool) -> None:
+def test_removed_authorities_are_no_longer_trusted(folder: Path, has_rules: bool) -> None:
     """Kills: a context that adds the new authority to the old one; connections that outlive it."""
     old, new = make_signed("old authority"), make_signed("new authority")
     written(folder, "old", old)
@@ -192,7 +192,7 @@ def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: 
         )
         served.server.reload()
         second = await logged_in(by_new)
-        assert await first.ask("ping") is not None  # its authority is still among them
+        assert await first.ask("ping") is not None  # the server still trusts its authority
         assert await status_of(web) == b"200"
         shutil.copy(folder / "new.pem", folder / "ca.pem")
         served.server.reload()

@@ -43,7 +43,7 @@ def asked(raw: Raw, answer: str, partition: int, kind: int) -> Any:
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
 def test_each_partition_comes_by_its_connection(tmp_path: Path, kind: int) -> None:
-    """Kills: for each connection a seat of its own, or a share of the keys that nobody takes."""
+    """Kills: a consumer of the store per connection, or keys that no consumer gets."""
     with served(tmp_path / "s") as url, Raw(url) as one, Raw(url) as two, Raw(url) as three:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 20)
         raws = (one, two, three)
@@ -65,7 +65,7 @@ def test_a_partition_of_an_exclusive_subscription_has_one_consumer(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", [FAILOVER, KEY_SHARED], ids=["failover", "key-shared"])
 def test_clients_of_one_name_do_not_starve_each_other(tmp_path: Path, kind: int) -> None:
-    """Both joined two consumers of the store; what is left of these when one goes is one again."""
+    """Two clients share two consumers of the store; when one client leaves, the other gets all."""
     with served(tmp_path / "s") as url, Raw(url) as stays:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 20)
         with Raw(url) as goes:

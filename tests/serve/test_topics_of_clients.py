@@ -55,8 +55,12 @@ def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> 
     path, url = place
     with Raw(url) as raw:
         for at, topic in enumerate(("p/use/ns/old", "p/usw/ns/old", "p/ns/old", "p/ns/old/0")):
-            given = {"topic": f"persistent://{topic}", "producer_id": at, "producer_name": f"m{at}"}
-            raw.ask("producer", "producer_success", **given)
+            fields = {
+                "topic": f"persistent://{topic}",
+                "producer_id": at,
+                "producer_name": f"m{at}",
+            }
+            raw.ask("producer", "producer_success", **fields)
     with txlog.open(str(path), read_only=True) as client:
         found = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
     assert found == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
@@ -82,16 +86,16 @@ def test_a_question_that_may_create_makes_a_topic_with_partitions_only(tmp_path:
 def test_the_initial_subscription_of_a_producer_gets_its_first_message(
     place: tuple[Path, str],
 ) -> None:
-    """As dead letters need it: nobody consumes their topic yet when the first one is sent."""
+    """Kills: a first dead letter that is lost, as its topic has no subscription yet."""
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw, Raw(url) as other:
-        given = {"topic": "t-s-DLQ", "initial_subscription_name": "keeper"}
-        raw.ask("producer", "producer_success", producer_id=1, **given)
+        fields = {"topic": "t-s-DLQ", "initial_subscription_name": "keeper"}
+        raw.ask("producer", "producer_success", producer_id=1, **fields)
         raw.message(
             "send", b"dead", {"sequence_id": 0}, producer_id=1, sequence_id=0, num_messages=1
         )
         raw.read("send_receipt")
-        other.ask("producer", "producer_success", producer_id=1, **given)  # it is there
+        other.ask("producer", "producer_success", producer_id=1, **fields)  # it exists
         [row] = client.subscriptions("t-s-DLQ")
         assert (row["subscription"], row["backlog"]) == ("keeper", 1)
         refused = raw.ask(
@@ -100,23 +104,23 @@ def test_the_initial_subscription_of_a_producer_gets_its_first_message(
         assert refused.error == ERRORS["InvalidTopicName"]
 
 
-def test_figures_of_a_topic_have_what_clients_say_of_themselves(tmp_path: Path) -> None:
+def test_stats_of_a_topic_have_the_metadata_of_clients(tmp_path: Path) -> None:
     async def program(served: Served) -> None:
         client = await served.connected()
         about = [message_class("KeyValue")(key="team", value="tills")]
-        given: dict[str, Any] = {"topic": "orders", "metadata": about}
-        await client.ask("producer", producer_id=1, request_id=1, **given)
-        given |= {"consumer_name": "desk", "subscription": "s", "subType": 0, "consumer_id": 7}
-        client.send("subscribe", request_id=2, **given)
+        fields: dict[str, Any] = {"topic": "orders", "metadata": about}
+        await client.ask("producer", producer_id=1, request_id=1, **fields)
+        fields |= {"consumer_name": "desk", "subscription": "s", "subType": 0, "consumer_id": 7}
+        client.send("subscribe", request_id=2, **fields)
         assert (await client.answer()).HasField("success")
         path = "/admin/v2/persistent/public/default/orders/stats"
         head = f"GET {path} HTTP/1.1\nHost: localhost\nConnection: close\n\n"
         status, text = await served.request(head)
         assert status == 200
-        found = json.loads(text[text.index("{") :])
-        [publisher] = found["publishers"]
-        held = found["subscriptions"]["s"]
-        [consumer] = held["consumers"]
+        stats = json.loads(text[text.index("{") :])
+        [publisher] = stats["publishers"]
+        subscription = stats["subscriptions"]["s"]
+        [consumer] = subscription["consumers"]
         assert publisher["metadata"] == consumer["metadata"] == {"team": "tills"}
         assert consumer["consumerName"] == "desk"
         assert consumer["address"] == publisher["address"]

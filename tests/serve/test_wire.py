@@ -71,7 +71,7 @@ def test_only_acknowledgements_may_be_larger_than_a_message() -> None:
 
 
 def test_an_ack_set_is_read_as_far_as_the_batch_goes() -> None:
-    """Kills: time that grows with the square of what a client sends."""
+    """Kills: time that grows with the square of the length that a client sends."""
     assert unacked([-1] * 500_000, 70) == (1 << 70) - 1
 
 
