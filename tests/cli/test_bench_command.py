@@ -25,7 +25,7 @@ def test_a_mode_does_its_operations(tmp_path: Path, mode: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_senseless_benchmarks_are_refused(tmp_path: Path) -> None:
     for wrong in ({"mode": "no"}, {"message_bytes": 0}, {"txn_size": 0}, {"txn_size": 1 << 20}):
         with pytest.raises(InvalidArgument):
             bench(str(tmp_path), **wrong)

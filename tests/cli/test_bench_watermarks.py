@@ -1,4 +1,4 @@
-"""The bench of watermarks at a small size: its figures are of what it says, and its peer agrees."""
+"""The benchmark of watermarks at a small size: its answers agree with SQLite's."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def bench() -> ModuleType:
 
 
 @pytest.mark.deep
-def test_the_value_anywhere_is_what_sql_says(bench: ModuleType, tmp_path: Path) -> None:
+def test_watermark_at_any_position_agrees_with_sql(bench: ModuleType, tmp_path: Path) -> None:
     """Least over the latest row of each producer, at places all over the log; rows read bounded."""
-    known = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
-    assert len(known) == MARKERS
-    bench.make_peer(tmp_path / "peer.sqlite", known)
+    markers = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
+    assert len(markers) == MARKERS
+    bench.make_peer(tmp_path / "peer.sqlite", markers)
     places = bench.places_of(tmp_path / "store", 200, seed=7)
-    found = bench.seeking(tmp_path / "store", places)
-    asked = bench.asking_peer(tmp_path / "peer.sqlite", places)
-    assert [one[0] for one in found] == [one[0] for one in asked]
-    assert len({one[0] for one in found}) > 5
-    assert 0 < max(one[1] for one in found) <= MARKERS
+    answers = bench.seeking(tmp_path / "store", places)
+    peer_answers = bench.asking_peer(tmp_path / "peer.sqlite", places)
+    assert [answer[0] for answer in answers] == [answer[0] for answer in peer_answers]
+    assert len({answer[0] for answer in answers}) > 5
+    assert 0 < max(answer[1] for answer in answers) <= MARKERS
     count, share, ledgers = bench.shares(tmp_path / "store")
     assert count < 5 and 0 <= share < 0.1 and ledgers == 2
     ours, theirs = bench.cold(tmp_path / "store", tmp_path / "peer.sqlite", places[0])

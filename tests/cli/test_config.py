@@ -38,15 +38,15 @@ def rows(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return {row["name"]: row for row in json.loads(capfd.readouterr().out)}
 
 
-def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
+def test_lock_timeout_flag_beats_environment_beats_config(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/cli 3: flag, variable, store, config.toml, built in; what is shown is what is waited."""
+    """spec/cli 3: flag, variable, store, config.toml, built in; `config show` agrees."""
 
-    def told(*words: str) -> tuple[int, str, str]:
+    def timeout_of(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        with (config.parents[2] / "shop/lock").open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with (config.parents[2] / "shop/lock").open("r+") as lock_file:
+            fcntl.flock(lock_file, fcntl.LOCK_EX)
             assert main(["-S", "shop", *words, "topic", "create", "t", "--json"]) == 5
         waited = json.loads(capfd.readouterr().err)["error"]["timeout_ms"]
         row = rows(capfd, "-S", "shop", *words, "config", "show")["lock_timeout_ms"]
@@ -55,14 +55,14 @@ def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
     with txlog.open("shop") as client:
         assert client.lock_timeout_ms == 30_000
     assert main(["config", "set", "--user", "lock_timeout", "2ms"]) == 0
-    assert told() == (2, "2", "config.toml")
+    assert timeout_of() == (2, "2", "config.toml")
     with txlog.open("shop") as client:
         client.admin.set_setting("lock_timeout_ms", 3)
         assert client.lock_timeout_ms == 3  # at once
-    assert told() == (3, "3", "store")
+    assert timeout_of() == (3, "3", "store")
     monkeypatch.setenv("TXLOG_LOCK_TIMEOUT", "4ms")
-    assert told() == (4, "4", "TXLOG_LOCK_TIMEOUT")
-    assert told("--lock-timeout", "5ms") == (5, "5", "--lock-timeout")
+    assert timeout_of() == (4, "4", "TXLOG_LOCK_TIMEOUT")
+    assert timeout_of("--lock-timeout", "5ms") == (5, "5", "--lock-timeout")
     assert main(["config", "set", "--user", "lock_timeout", "soon"]) == 2
 
 
@@ -97,7 +97,7 @@ def test_show_has_every_setting_and_its_origin(
     assert set(rows(capfd, "config", "show")) == set(USER_SETTINGS)  # no store here
 
 
-def test_a_setting_of_the_store_holds_for_all_who_use_it(
+def test_setting_of_the_store_applies_to_open_clients(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("shop")
@@ -124,7 +124,7 @@ def test_a_setting_of_the_store_holds_for_all_who_use_it(
     assert capfd.readouterr().out == "false\n"
 
 
-def test_what_may_not_be_set_is_refused_and_changes_nothing(
+def test_bad_setting_is_refused_and_changes_nothing(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("shop")
@@ -150,7 +150,7 @@ def test_what_may_not_be_set_is_refused_and_changes_nothing(
     assert not config.exists()
 
 
-def test_every_bounded_setting_can_be_set_to_what_it_is(config: Path) -> None:
+def test_every_bounded_setting_accepts_its_own_value(config: Path) -> None:
     """Kills: a setting that `config show` writes in a form that `config set` does not take."""
     with txlog.open("shop") as client:
         for row in client.admin.settings():
@@ -168,7 +168,7 @@ def test_every_bounded_setting_can_be_set_to_what_it_is(config: Path) -> None:
         assert len(client.admin.coordinators()) == 4
 
 
-def test_the_file_of_the_user_keeps_what_else_is_in_it(config: Path) -> None:
+def test_user_file_keeps_its_other_lines(config: Path) -> None:
     """Remarks, order and other sections stay; a value is replaced where it stands."""
     config.parent.mkdir(parents=True)
     config.write_text(
@@ -187,7 +187,7 @@ def test_the_file_of_the_user_keeps_what_else_is_in_it(config: Path) -> None:
     assert tomllib.loads(text)["c"]["store"] == 'a"b'
 
 
-def test_what_the_user_set_holds_where_nothing_else_is_said(
+def test_user_settings_are_the_last_default(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.parent.mkdir(parents=True)
@@ -234,7 +234,7 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
 
 
 def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """spec/cli 8.8: {name, value:s, origin:s}; what is not set is an empty one."""
+    """spec/cli 8.8: {name, value:s, origin:s}; an unset value is an empty string."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
     capfd.readouterr()
@@ -244,7 +244,7 @@ def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert [row for row in rows if not isinstance(row["origin"], str)] == []
 
 
-def test_what_undo_prints_is_a_command_that_does_it(
+def test_undo_is_a_command_that_restores_the_setting(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for a setting that was -1: no flag is a digit, so -1 is a value."""

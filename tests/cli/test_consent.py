@@ -1,4 +1,4 @@
-"""Asking: who answers what on a terminal, and what is refused without one (spec/cli 4)."""
+"""Consent: the answers that a terminal takes, and refusals without a terminal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("answer", "word"), AGREED)
-def test_who_agrees_goes_on(
+def test_consent_lets_the_command_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     answer: str,

@@ -55,8 +55,8 @@ def error_of(ran: tuple[int, str, str]) -> dict[str, Any]:
         "admin transaction-buffer-stats orders -p 1",
     ],
 )  # fmt: skip
-def test_a_partition_that_is_not_there_is_not_found(run: Run, words: str) -> None:
-    """spec/cli 5: 302 is of topics and partitions, whichever command names it."""
+def test_missing_partition_is_not_found(run: Run, words: str) -> None:
+    """spec/cli 5: each command answers 302 for a missing topic or partition."""
     error = error_of(run(*words.split(), "--json"))
     assert (error["code"], error["topic"], error["partition"]) == ("TXL-302", "orders", 1)
 
@@ -115,8 +115,8 @@ def test_messages_are_coloured_as_data_is(
     assert Path("log").read_text().startswith("warning: ")
 
 
-def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None:
-    """spec/cli 2: --columns is of every table and JSON; an unknown one is exit 2."""
+def test_columns_are_picked_from_queries_and_inspect(run: Run) -> None:
+    """spec/cli 2: --columns works on every table and JSON; an unknown column is exit 2."""
     sql = "SELECT 1 AS a, 2 AS b, 3 AS c"
     assert run("query", sql, "--columns", "c,a", "--json")[1] == '[{"c":3,"a":1}]\n'
     assert run("query", sql, "--columns", "b", "-f", "tsv")[1] == "b\n2\n"
@@ -129,7 +129,7 @@ def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None
 
 
 def test_names_of_a_listing_are_its_numbers_too(run: Run) -> None:
-    """spec/cli 4, 12.5: what can be given to another command, as the ledger to `segment show`."""
+    """spec/cli 4, 12.5: names that another command takes, as `segment show` takes a ledger."""
     run("produce", "orders", "-m", "x")
     assert run("segment", "list", "orders", "-f", "names")[1] == "1\n"
     assert run("segment", "show", "1", "--columns", "ledger", "--json")[1] == '{"ledger":1}\n'

@@ -44,7 +44,7 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def test_file_holds_what_the_readme_says() -> None:
+def test_file_has_the_published_totals() -> None:
     """Guards the data: the published totals of the whole file, prices summed as decimals."""
     with source.open_source(source.locate(), None) as session:
         assert source.size(session) == (541_909, 25_900)
@@ -126,15 +126,15 @@ def test_deaths_are_decided_by_the_seed_and_leave_work() -> None:
 
 
 def test_gate_holds_a_worker_that_may_not_commit() -> None:
-    """Guards: beyond its leave a worker says so, waits, and ends when its supervisor is gone."""
-    said = io.StringIO()
-    gate = PipeGate(2, said, io.StringIO())
+    """Guards: a worker without permission reports it, waits, and ends with its supervisor."""
+    output = io.StringIO()
+    gate = PipeGate(2, output, io.StringIO())
     gate.begun(0)
     gate.before_commit(2)
     gate.committed(2)
     with pytest.raises(SystemExit):
         gate.before_commit(3)
-    assert said.getvalue() == "begun 0\ndone 2\nheld 3\n"
+    assert output.getvalue() == "begun 0\ndone 2\nheld 3\n"
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -213,13 +213,13 @@ def wrong(checks: list[check.Check]) -> set[str]:
     return {row["name"] for row in checks if not row["ok"]}
 
 
-def test_proof_passes_what_is_right(session: Session) -> None:
-    """Guards the check itself: no false alarm; sums are those of the first 40 invoices."""
+def test_proof_accepts_a_right_store(session: Session) -> None:
+    """Guards the check itself: no false alarm, and the sums of the first 40 invoices."""
     orders, outputs = made_rows(session)
-    checks, found = check.check_rows(session, orders, outputs)
+    checks, totals = check.check_rows(session, orders, outputs)
     assert wrong(checks) == set()
-    assert found["transactions"] == LIMIT + 1
-    assert found["invoices and refunds"] == LIMIT
+    assert totals["transactions"] == LIMIT + 1
+    assert totals["invoices and refunds"] == LIMIT
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_proof_passes_what_is_right(session: Session) -> None:
         ("wrong topic", "refunds"),
     ],
 )
-def test_proof_finds_what_is_wrong(session: Session, fault: str, noticed: str) -> None:
-    """Guards the check: every kind of fault it is there for is found by name."""
+def test_proof_names_each_fault(session: Session, fault: str, noticed: str) -> None:
+    """Guards the check: it reports every kind of fault by its name."""
     orders, outputs = made_rows(session)
     first = outputs.slice(0, 1)
     if fault == "line missing":
@@ -281,7 +281,7 @@ def test_senseless_arguments_are_refused(tmp_path: Path, limit: int, kills: int)
 
 
 class Log:
-    """A gate that never holds, and remembers what it was told."""
+    """A gate that never holds a worker, and records the worker's reports."""
 
     def __init__(self) -> None:
         self.reports: list[int] = []
@@ -298,7 +298,7 @@ class Log:
         self.reports.append(done)
 
 
-def test_a_worker_takes_over_what_a_killed_one_left_open(tmp_path: Path) -> None:
+def test_worker_takes_over_the_transaction_of_a_killed_one(tmp_path: Path) -> None:
     """Kills: lines lost because the open transaction of a dead worker holds them back."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)

@@ -79,7 +79,7 @@ def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None
         (["txn", "begn"], "did you mean: txlog txn begin"),
     ],
 )
-def test_help_on_what_there_is_not(
+def test_help_on_an_unknown_word(
     words: list[str], hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """spec/cli 5: 308, with the nearest name."""
@@ -89,7 +89,7 @@ def test_help_on_what_there_is_not(
     assert hint in err
 
 
-def test_the_forms_of_offsets_are_those_that_are_read() -> None:
+def test_forms_of_offsets_all_parse() -> None:
     """Every form of the page parses; a spelling that changes here changes there."""
     page = topics.read("offsets")
     terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
@@ -104,7 +104,7 @@ def test_the_forms_of_offsets_are_those_that_are_read() -> None:
         parse_range(text, NOW)
 
 
-def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
+def test_verbs_of_formatting_all_parse() -> None:
     page = topics.read("formatting")
     (out,) = [blocks for heading, blocks in page.sections if heading == "OUT"]
     verbs = [verb for block in out for term, _ in block.terms for verb in term.split(", ")]
@@ -113,7 +113,7 @@ def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
         Format(verb, watermarks=True, stored=True)
 
 
-def test_the_lists_of_sql_are_those_that_there_are() -> None:
+def test_lists_of_sql_are_complete() -> None:
     page = topics.read("sql")
     (lists,) = [blocks for heading, blocks in page.sections if heading == "LISTS"]
     assert {
@@ -126,7 +126,7 @@ def test_switches_are_settings_of_the_user() -> None:
 
 
 def test_markup_is_shown_as_text() -> None:
-    """A long term has a line of its own; what is literal and more than a word is quoted."""
+    """A long term has a line of its own; a literal of several words is quoted."""
     first = "# FIRST\nSee `txlog help` and `x`.\na :: one\nb `c` :: two"
     source = f"x(7): a page\n\n{first}\n    as\n\n    is"
     page = markup.parse(source, {})
@@ -176,7 +176,7 @@ more"""
 
 
 def test_a_page_is_drawn_so() -> None:
-    """Terms stand beside their meanings, long ones above; no meaning is lost for want of room."""
+    """A term is left of its meaning, a long term above it; no meaning is cut for lack of room."""
     page = markup.parse(PAGE, {})
 
     def drawn(width: int, color: bool = False) -> str:
@@ -200,7 +200,7 @@ def test_a_page_is_drawn_so() -> None:
     assert max(map(len, topics.shown(wide, look).splitlines())) == 79
 
 
-def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:
+def test_markup_as_mdoc_escapes_macros() -> None:
     page = markup.parse("x(7): a-b\n\n# SECTION\n.txlog \\n `b c`\nd - e :: .f", {})
     assert markup.as_mdoc(page, "November 22, 2026").splitlines()[6:] == [
         ".Sh SECTION",

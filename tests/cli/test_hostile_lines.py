@@ -1,4 +1,4 @@
-"""Every word of every command, with values that nobody should give: refused or done, never a bug.
+"""Every word of every command, with values that make no sense: refused or done, never a bug.
 
 The tree of commands is walked: each argument, each flag, each global flag, each value of VALUES.
 The quick suite takes a slice of it, which holds each value and each command.
@@ -135,7 +135,7 @@ def _hung(number: int, frame: object) -> None:
 
 
 class Place:
-    """A store, a working directory beside it, and what may be there."""
+    """A store and a working directory, and the files that may exist in them."""
 
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.folder, self.capfd = folder, capfd
@@ -161,7 +161,7 @@ class Place:
         os.chdir(self.folder / "cwd")
 
     def run(self, case: Case) -> str | None:
-        """Run a case; what is wrong with its outcome, or None."""
+        """Run a case; returns the fault of its outcome, or None."""
         before = signal.signal(signal.SIGALRM, _hung)
         signal.setitimer(signal.ITIMER_REAL, 60)
         try:

@@ -47,7 +47,7 @@ CHANGES = (
 
 
 def random_input(rng: random.Random) -> tuple[str, bytes]:
-    """A format, and bytes of it; some of them are bad."""
+    """A format, and random input in it, which may be malformed."""
     form = rng.choice(["envelope", "tsv", "csv", *FORMATS])
     if form in ("tsv", "csv"):
         return form, _delimited(rng, "\t" if form == "tsv" else ",")
@@ -128,27 +128,27 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     rng = random.Random(seed)
     form, data = random_input(rng)
     cuts = sorted({rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3]))})
-    given: list[bytes | None] = []
+    blocks: list[bytes | None] = []
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        given += [data[start:stop]] if stop > start else []
-        given += [None] if rng.random() < 0.2 else []
+        blocks += [data[start:stop]] if stop > start else []
+        blocks += [None] if rng.random() < 0.2 else []
     skip_bad = rng.random() < 0.4
-    found = read(form, given, skip_bad=skip_bad)
+    by_columns = read(form, blocks, skip_bad=skip_bad)
     with monkeypatch.context() as patch:
         patch.setattr(envelopes, "clean", lambda lines, records: None)
         patch.setattr(columns, "cut", lambda data, fields, line: None)
         patch.setattr(columns.Delimited, "messages", lambda self, data: None)
-        rows, *rest = read(form, given, skip_bad=skip_bad)
-    if rest[0] is not None:  # what is before an error in a batch that is not whole may not come
-        assert found[0][: len(rows)] == rows, f"seed {seed}, {form}"
-        rest[-1] = found[-1]
+        rows, *by_lines = read(form, blocks, skip_bad=skip_bad)
+    if by_lines[0] is not None:  # records before an error, in the same batch, may be missing
+        assert by_columns[0][: len(rows)] == rows, f"seed {seed}, {form}"
+        by_lines[-1] = by_columns[-1]
     else:
-        assert found[0] == rows, f"seed {seed}, {form}"
-    assert [*found[1:]] == rest, f"seed {seed}, {form}"
+        assert by_columns[0] == rows, f"seed {seed}, {form}"
+    assert [*by_columns[1:]] == by_lines, f"seed {seed}, {form}"
     return bool(rows)
 
 
-def test_clean_blocks_give_what_their_records_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_blocks_give_the_records_of_single_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/cli 7; with bytes of all kinds, bad records, pauses and cuts anywhere."""
     assert sum(check(seed, monkeypatch) for seed in range(900)) > 450
 
@@ -188,7 +188,7 @@ def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         ("csv", b'"a",b\r\n"1\n""2""",\r\n\r\n\n3,"\r\n"\r\n', [3, 7]),
     ],
 )
-def test_what_is_clean_is_read_by_columns(form: str, data: bytes, lines: list[int]) -> None:
+def test_clean_input_is_read_by_columns(form: str, data: bytes, lines: list[int]) -> None:
     """Kills a way by columns that nothing takes."""
     read = columns.Delimited(form, 1, NOW_MS).messages(data + b"rest")
     assert read is not None
@@ -196,42 +196,40 @@ def test_what_is_clean_is_read_by_columns(form: str, data: bytes, lines: list[in
     assert read[1] == len(data)
 
 
-def test_what_consume_writes_is_read_by_columns() -> None:
+def test_output_of_consume_is_read_by_columns() -> None:
     """The same of envelopes, and of a key before its value."""
     table = random_table(random.Random(2), 9)
     lines = Records("envelope", None, look=LOOK).encode(table).splitlines()
-    made = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
-    assert made is not None
-    assert made["value"].to_pylist() == table["value"].to_pylist()
+    read = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
+    assert read is not None
+    assert read["value"].to_pylist() == table["value"].to_pylist()
     fields = [columns.Field("key", b":"), columns.Field("value", b"\n")]
-    found = columns.cut(b"a:b:c\nd:\ne", fields, 7)
-    assert found is not None
-    assert found[0].to_pylist() == [
+    cut = columns.cut(b"a:b:c\nd:\ne", fields, 7)
+    assert cut is not None
+    assert cut[0].to_pylist() == [
         {"line": 7, "value": b"b:c", "key": b"a"},
         {"line": 8, "value": b"", "key": b"d"},
     ]
-    assert found[1] == 9
+    assert cut[1] == 9
 
 
 @pytest.mark.parametrize(
-    ("said", "is_clean"),
+    ("properties", "is_clean"),
     [("{}", True), ("null", True), ('{"a":"b","a":"c"}', True), ('{ "a" : "\\u0000"} ', True),
      ("[]", False), ('{"a":1}', False), ('{"a":null}', False), ('{"a":"\\ud800"}', False),
      ('{"a":{}}', False), ('{"a":"b",}', False), ('{"a":"\t"}', False), ("", False)],
 )  # fmt: skip
-def test_properties_written_alike_are_those_of_one_after_the_other(
-    said: str, is_clean: bool
-) -> None:
-    """They are read once for all lines of a block; what one line may not say, none may."""
+def test_equal_properties_are_parsed_as_by_single_lines(properties: str, is_clean: bool) -> None:
+    """A block reads equal properties once for all its lines, and refuses what one line refuses."""
     line = '{"value":"v","value_encoding":"utf8","properties":%s}'
-    lines = [(line % text).encode() for text in (said, '{"z":"1"}', said)]
+    lines = [(line % text).encode() for text in (properties, '{"z":"1"}', properties)]
     numbers = pa.array([1, 2, 3], pa.int64())
     clean = envelopes.clean(numbers, pa.array(lines, pa.binary()))
-    held = records.Columns()
+    rows = records.Columns()
     try:
-        for number, one in enumerate(lines, 1):
-            envelopes.envelope_row(held, number, one)
+        for number, data in enumerate(lines, 1):
+            envelopes.envelope_row(rows, number, data)
     except BadRecord:
         assert clean is None and not is_clean
     else:
-        assert is_clean and clean is not None and clean.to_pylist() == held.table().to_pylist()
+        assert is_clean and clean is not None and clean.to_pylist() == rows.table().to_pylist()

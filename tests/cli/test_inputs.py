@@ -1,4 +1,4 @@
-"""Bytes in: every input format, the line of a bad record, and what is left out."""
+"""Bytes in: every input format, the line number of a bad record, and skipped records."""
 
 from __future__ import annotations
 

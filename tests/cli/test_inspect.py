@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command beside a store that has a thing of every kind."""
+    """Return a function that runs a command next to a store with one thing of each kind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TXLOG_STORE", "store")
     txlog.init("store")
@@ -187,7 +187,7 @@ def test_schema_stats_sample_and_plan(run: Run) -> None:
 
 
 def test_the_file_of_a_message_has_it(run: Run) -> None:
-    """file and row, wherever it lies; kills the marker's place for that of the message."""
+    """`file` and `row` find the message in any kind of file. Kills: the position of its marker."""
     with txlog.open("store") as client:
         producer = client.producer("orders/0")
         for number in range(2):
@@ -219,7 +219,7 @@ def test_the_file_of_a_message_has_it(run: Run) -> None:
     assert forms == {(form, inside) for form in (".arrow", ".parquet") for inside in (True, False)}
 
 
-def test_a_backlog_is_what_the_subscription_has_left(run: Run) -> None:
+def test_this_of_a_subscription_is_its_backlog(run: Run) -> None:
     """`this` of a subscription = its backlog, wherever acknowledgements lie."""
     with txlog.open("store") as client:
         subscription = client.subscription("orders", "billing")

@@ -44,8 +44,8 @@ def test_a_bad_record_is_kept_as_it_stood(
     assert letters(tool) == bad
 
 
-def test_what_is_aborted_leaves_no_letter(tool: Tool) -> None:
-    """They are part of the transaction of the others."""
+def test_aborted_transaction_leaves_no_dead_letter(tool: Tool) -> None:
+    """Dead letters are in the transaction of the good records, and abort with it."""
     tool.ok("topic", "create", "bad")
     path = tool.path.parent / "in"
     path.write_bytes(b"1\nx\n")
@@ -74,7 +74,7 @@ def test_large_records_go_into_frames_of_some_megabytes(tool: Tool) -> None:
     assert row["n"] == 40 and row["frames"] >= 3
 
 
-def test_sequence_ids_go_up_to_the_last_there_is(tool: Tool) -> None:
+def test_sequence_ids_reach_the_largest_integer(tool: Tool) -> None:
     path = tool.path.parent / "in"
     path.write_bytes(b"x\ny\n")
     most = (1 << 63) - 1

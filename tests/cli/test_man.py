@@ -23,12 +23,12 @@ JOBS = [path for path in PATHS if path.startswith("job ")]
 NAMES = man_pages.page_names()
 
 
-def test_the_pages_in_man_are_those_that_the_program_makes() -> None:
+def test_man_pages_are_up_to_date() -> None:
     """spec/cli 10: drift fails; `python -m scripts.man` writes them anew."""
     assert [path.name for path in man.differences()] == []
 
 
-def test_there_is_a_page_for_each_command_noun_and_topic() -> None:
+def test_each_command_noun_and_topic_has_a_page() -> None:
     dashed = {f"txlog-{path.replace(' ', '-')}.1" for path in [*PATHS, *catalogue.NOUNS]}
     assert dashed < set(NAMES)
     assert set(NAMES) - dashed == {
@@ -43,7 +43,7 @@ def test_there_is_a_page_for_each_command_noun_and_topic() -> None:
     }
 
 
-def test_what_is_written_by_hand_belongs_to_a_page() -> None:
+def test_every_handwritten_text_belongs_to_a_page() -> None:
     """Kills: a text in topics/ that no page shows, for a command that has another name by now."""
     folder = ROOT / "src" / "txlog" / "cli" / "topics"
     for path in folder.glob("*.txt"):
@@ -109,7 +109,7 @@ def test_man_itself_gives_no_warning() -> None:
 
 
 def test_references_lead_to_pages() -> None:
-    """Kills: SEE ALSO of a page that has another section, or of a command that is gone."""
+    """Kills: SEE ALSO with the wrong section of a page, or the name of a removed command."""
     for path in (ROOT / "man").glob("*/*"):
         for name, section in re.findall(r"^\.Xr ([\w-]+) (\d)", path.read_text(), re.MULTILINE):
             assert f"{name}.{section}" in NAMES, f"{path.name} refers to {name}({section})"
@@ -127,14 +127,14 @@ def test_references_lead_to_pages() -> None:
         ("nothing", None),
     ],
 )
-def test_a_page_is_found_by_what_people_write(word: str, name: str | None) -> None:
+def test_page_is_found_by_its_usual_spellings(word: str, name: str | None) -> None:
     assert man_pages.find(word) == name
 
 
 def test_man_install_may_be_repeated(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/cli 8.8: it says what it wrote, and the second time writes nothing."""
+    """spec/cli 8.8: the command lists the pages that it wrote; a second run writes nothing."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert main(["man", "install", "-f", "ndjson"]) == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
@@ -143,8 +143,8 @@ def test_man_install_may_be_repeated(
     broken = Path(rows[3]["path"])
     broken.write_text("another version")
     assert main(["man", "install", "-f", "ndjson"]) == 0
-    again = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [row["path"] for row in again if row["changed"]] == [str(broken)]
+    rows_again = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [row["path"] for row in rows_again if row["changed"]] == [str(broken)]
     assert main(["man", "path", "produce"]) == 0
     assert capfd.readouterr().out == f"{tmp_path}/man/man1/txlog-produce.1\n"
     assert main(["man", "show", "produce"]) == 0

@@ -1,4 +1,4 @@
-"""The %-formats of records: each verb, its options, escapes, and what is refused."""
+"""The %-formats of records: each verb, its options, escapes, and refused formats."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_unknown_verb_is_a_usage_error(text: str) -> None:
         Format(text)
 
 
-def test_a_watermark_is_there_where_rows_have_one() -> None:
+def test_watermark_verb_prints_the_watermark_of_its_row() -> None:
     """spec/cli 7: of consume --watermarks only; nothing while there is none."""
     row = {**ROW, "watermark": 1_795_165_924_117}
     form = Format("%w|%w{rfc3339}|%w{strftime[%F]}", watermarks=True)

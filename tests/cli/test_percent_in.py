@@ -54,24 +54,24 @@ def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
 @given(
     st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4), st.sampled_from(SIZED)
 )
-def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
+def test_printed_records_are_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
     """spec/cli 7, 11.11: byte for byte, wherever the stream is cut."""
     out = b"".join(applied(Format(text), row) for row in rows)
-    found = read(text, out, [cut for cut in cuts if cut < len(out)])
-    assert [one["line"] for one in found] == list(range(1, len(rows) + 1))
-    for one, row in zip(found, rows, strict=True):
-        assert (one["value"], one["key"], one["partition"]) == (
+    records = read(text, out, [cut for cut in cuts if cut < len(out)])
+    assert [record["line"] for record in records] == list(range(1, len(rows) + 1))
+    for record, row in zip(records, rows, strict=True):
+        assert (record["value"], record["key"], record["partition"]) == (
             row["value"],
             row["key"],
             row["partition"],
         )
-        assert dict(one["properties"] or ()) == row["properties"]
-        assert one.get("event_time") == row["event_time"]
+        assert dict(record["properties"] or ()) == row["properties"]
+        assert record.get("event_time") == row["event_time"]
         if "%q" in text:
-            assert one.get("sequence_id") == row["sequence_id"]
+            assert record.get("sequence_id") == row["sequence_id"]
 
 
-def test_a_last_record_may_lack_its_end_and_nothing_else() -> None:
+def test_last_record_may_lack_only_its_delimiter() -> None:
     assert [row["value"] for row in read("%v--", b"a--b--", [3])] == [b"a", b"b"]
     row, said = read("%k:%v\n", b"a:1", [])[::-1]
     assert (row["key"], row["value"], said) == (b"a", b"1", "the last record has no end")

@@ -1,4 +1,4 @@
-"""The plain parser against Typer: what it takes, it takes as Typer does; the rest it leaves."""
+"""The plain parser against Typer: it parses a line as Typer does, or leaves the line to Typer."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
     assert taken > 60, f"seed {SEED}: only {taken} lines were plain"
 
 
-def test_fields_are_told_without_arguments() -> None:
+def test_field_help_needs_no_arguments() -> None:
     """spec/cli 4, 12.5: `-f help` works on every command with data or a result, needing nothing."""
     for path in PATHS:
         command = dispatch.load(path)

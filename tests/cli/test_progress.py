@@ -1,4 +1,4 @@
-"""Bars: only on a terminal, after a while, and nothing of them is left (spec/cli 4)."""
+"""Bars: only on a terminal, after a while, and removed at the end (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def calling(**flags: object) -> Call:
 
 
 class Screen:
-    """A program whose stderr is a terminal, and what that has shown."""
+    """A program whose stderr is a terminal, and the output that the terminal received."""
 
     def __init__(self, *words: str, stdin: int | IO[bytes] = subprocess.PIPE) -> None:
         self.primary, secondary = pty.openpty()
@@ -70,14 +70,14 @@ class Screen:
             self.shown += data
 
     def rest(self) -> tuple[int, bytes]:
-        """The exit code and what came behind the last time that the line was taken away."""
+        """Wait for the end; returns the exit code and the output after the bar's last removal."""
         if self.child.stdin is not None:
             self.child.stdin.close()
         try:
             while data := os.read(self.primary, 65536):
                 self.shown += data
         except OSError:
-            pass  # Linux says so when the other side is closed
+            pass  # Linux raises EIO once the other side is closed
         os.close(self.primary)
         code = self.child.wait()
         assert self.child.stdout is not None
@@ -146,8 +146,10 @@ def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"gone")
 
 
-def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Off a terminal, beside data on one, and when told so."""
+def test_no_bar_off_a_terminal_or_if_turned_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No bar without a terminal, next to data on a terminal, or if the user turned it off."""
 
     def shows(call: Call, **more: bool) -> bool:
         with bars.Words(call, "at it", **more) as bar:
@@ -155,7 +157,7 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         assert call.line is None
         return bar.shows
 
-    assert not shows(calling())  # of a test stderr is no terminal
+    assert not shows(calling())  # stderr of a test is no terminal
     monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
     assert shows(calling())
     monkeypatch.setenv("TERM", "dumb")  # it could not take a bar away
@@ -175,7 +177,7 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert shows(calling(), prints=True)
 
 
-def test_what_a_line_says() -> None:
+def test_line_shows_amount_and_speed() -> None:
     """Of files a share; of pipes a count; never beyond the whole."""
     assert bars.amount("t", 0, None, 0, 0.0) == ("t", "", None)
     pipe = bars.amount("t", 2048, None, 1200, 2.0)
@@ -206,7 +208,7 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
     assert "\x1b[36m━" in screen.progress("t", "x", 0.5, 66, True)
     assert "\x1b[2m━" in screen.progress("t", "x", 0.5, 66, True)
     assert screen.progress("t", "", None, 20, False) == "t"
-    # What a command is at is cut; for how long it has been at it is not.
+    # A long name of the current work is cut, but its elapsed time is not.
     assert screen.progress("x" * 80 + ",", "12s", None, 20, False) == "x" * 15 + "… 12s"
 
 
@@ -219,29 +221,29 @@ def test_sizes_are_known_of_files_only(tmp_path: Path) -> None:
     assert bars.size_of([str(tmp_path / "none")]) is None
 
 
-def test_verify_says_what_it_is_at(store: str) -> None:
-    said: list[tuple[str, int]] = []
-    found = txlog.verify(store, deep=True, tell=lambda *words: said.append(words))
-    assert [word for word in dict.fromkeys(doing for doing, _ in said)] == [
+def test_verify_reports_its_steps(store: str) -> None:
+    reports: list[tuple[str, int]] = []
+    result = txlog.verify(store, deep=True, tell=lambda *words: reports.append(words))
+    assert [word for word in dict.fromkeys(doing for doing, _ in reports)] == [
         "reading",
         "replaying the journal",
         "comparing components",
     ]
-    assert said[-1][1] == found["size_bytes"]
+    assert reports[-1][1] == result["size_bytes"]
 
 
 def test_a_demo_says_how_far_its_workers_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it is called with is what the demo gives: on a terminal, too."""
-    said: list[bars.Sight] = []
+    """The demo calls the bar with the arguments that it has on a terminal, too."""
+    sights: list[bars.Sight] = []
 
     def run(path: str, *, progress: Callable[[str, int, int, int], None], **_: object) -> object:
         progress("totals", 20, 80, 3)
-        said.append(progress._stage())  # type: ignore[attr-defined]
+        sights.append(progress._stage())  # type: ignore[attr-defined]
         return {name: 0 for name in demo.Result.__annotations__} | {"exact": True}
 
     monkeypatch.setattr(demo, "run", run)
     assert main(["demo", str(tmp_path / "d"), "--json"]) == 0
-    assert said == [bars.Sight("stage totals", "20 of 80 invoices, 3 killed", 0.25)]
+    assert sights == [bars.Sight("stage totals", "20 of 80 invoices, 3 killed", 0.25)]
     capsys.readouterr()

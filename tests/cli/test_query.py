@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command in a directory with a store: its exit code and what it printed."""
+    """Return a function that runs a command in a directory with a store: exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TXLOG_STORE", "store")
 
@@ -96,7 +96,7 @@ def test_out_writes_all_rows_once(run: Run, tmp_path: Path, suffix: str) -> None
 def test_sql_comes_from_an_argument_a_file_or_stdin(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """spec/cli 8.1; and each of them alone."""
+    """spec/cli 8.1: SQL has one source, and two sources are refused."""
     (tmp_path / "q.sql").write_text("SELECT count(*) AS n FROM orders")
     assert run("query", "--file", "q.sql", "--json", "-q")[1] == '[{"n":2}]\n'
     monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "q.sql").read_text()))
@@ -109,7 +109,7 @@ def test_sql_comes_from_an_argument_a_file_or_stdin(
     assert run("query", "SELECT 1", "--out", "rows.txt")[0] == 2
 
 
-def test_values_keep_what_they_are() -> None:
+def test_values_keep_their_types() -> None:
     """Kills: a sum that is a float, bytes that fail, an instant without its zone."""
     sql = (
         "SELECT sum(9007199254740993::BIGINT) AS big, 1.10::DECIMAL(9, 2) AS money,"
@@ -167,20 +167,20 @@ def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
 
 
 def test_field_help_names_every_column_of_every_relation(run: Run) -> None:
-    """spec/cli 4: -f help of query and views is what DuckDB says of their columns."""
-    told: dict[str, list[list[str]]] = {}
+    """spec/cli 4: -f help of query and views lists the columns and types that DuckDB reports."""
+    columns_of: dict[str, list[list[str]]] = {}
     for line in run("query", "-f", "help")[1].splitlines():
         name, kind, meaning = line.split("\t")
         assert meaning
         relation, dot, column = name.rpartition(".")
-        told.setdefault(relation if dot else "messages", []).append([column, kind])
-    told["messages_all"] = told["messages"] + told["messages_all"]
-    told["compacted"] = told["messages"]
-    assert len(told) == 17
-    for relation, columns in told.items():
+        columns_of.setdefault(relation if dot else "messages", []).append([column, kind])
+    columns_of["messages_all"] = columns_of["messages"] + columns_of["messages_all"]
+    columns_of["compacted"] = columns_of["messages"]
+    assert len(columns_of) == 17
+    for relation, columns in columns_of.items():
         sql = f"SELECT column_name, column_type FROM (DESCRIBE {relation})"
-        found = [[*row.values()] for row in json.loads(run("query", sql, "--json")[1])]
-        assert found == columns, relation
+        described = [[*row.values()] for row in json.loads(run("query", sql, "--json")[1])]
+        assert described == columns, relation
     script = run("views", "--out", "v.duckdb")
     assert script[0] == 0
     lines = [line.split("\t")[:2] for line in run("views", "-f", "help")[1].splitlines()]

@@ -84,7 +84,7 @@ def random_batch(rng: random.Random, rows: int) -> pa.RecordBatch:
 
 
 def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
-    """What the rows are on stdout."""
+    """The rows as they are printed on stdout."""
     output, sink = Output(form, [], [], LOOK), Sink()
     output.out = sink  # type: ignore[assignment]
     count = Printed(output, chosen).print((batches[0].schema, iter(batches)))
@@ -120,7 +120,7 @@ def check(seed: int) -> None:
         assert found == expected(form, batches, chosen), f"seed {seed}, {form}, {whole.schema}"
 
 
-def test_rows_are_those_of_one_value_after_the_other() -> None:
+def test_rows_match_formatting_value_by_value() -> None:
     """spec/cli 4: every type that DuckDB gives, and others."""
     for seed in SEEDS:
         check(seed)
@@ -196,7 +196,7 @@ FAR: dict[str, tuple[pa.Array, list[object]]] = {
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_what_python_has_no_value_for_is_text(name: str) -> None:
+def test_values_without_a_python_type_are_text(name: str) -> None:
     """Dates and instants outside the years 1 to 9999, at any depth; intervals as in DuckDB."""
     column, expected = FAR[name]
     structs = pa.StructArray.from_arrays([column], ["x"])

@@ -159,7 +159,7 @@ def test_only_json_has_a_record_of_a_watermark() -> None:
         assert records.event(None, "billing", "active") == b""
 
 
-def test_late_says_what_the_consumer_said() -> None:
+def test_late_is_the_flag_of_the_consumer() -> None:
     """null without watermarks."""
     assert lines("json", {})[0]["late"] is None
     for late in (True, False):
@@ -178,19 +178,21 @@ def test_late_says_what_the_consumer_said() -> None:
     ],
 )  # fmt: skip
 def test_a_format_says_which_columns_it_is_made_of(form: str) -> None:
-    """With only those the bytes are the same; those that a reader makes itself are there anyway."""
+    """The named columns give the same bytes; a reader always adds the columns that it computes."""
     rows = table(
         {"key": b"k", "value": b"v", "properties": [("a", "b")], "event_time": 5, "deliver_at": 6},
         {"value": b"w", "index": 2, "txn_most": 1 << 48, "txn_least": 7, "txn_state": "committed"},
         {"key": b"", "producer": "p", "sequence_id": 3, "publish_time": 9, "visible_time": 10},
     )
     records = Records(form, None, look=LOOK)
-    asked = records.columns()
-    assert asked is not None
-    made = {"topic", "partition", "ledger", "entry", "index", "visible_time", "txn_state"}
+    needed = records.columns()
+    assert needed is not None
+    always_present = {"topic", "partition", "ledger", "entry", "index", "visible_time", "txn_state"}
     fewer = pa.table(
         [
-            rows[name] if name in made.union(asked) else pa.nulls(len(rows), rows[name].type)
+            rows[name]
+            if name in always_present.union(needed)
+            else pa.nulls(len(rows), rows[name].type)
             for name in rows.column_names
         ],
         schema=SCHEMA,

@@ -1,4 +1,4 @@
-"""The report of a store: its figures are those of the other answers, its page is safe and whole."""
+"""The report of a store: its figures agree with other answers, its page is safe and whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def found(store: tuple[str, ManualClock]) -> Figures:
 # --- figures ---------------------------------------------------------------------------------
 
 
-def test_messages_by_hour_are_those_that_became_visible_in_it(found: Figures) -> None:
+def test_messages_by_hour_count_by_visible_time(found: Figures) -> None:
     """Kills: time of publication, a span that is shifted, messages of an open transaction."""
     known = found["throughput"]
     assert (known["by_ms"], known["since"], known["left_out"]) == (HOUR_MS, None, [])
@@ -58,7 +58,7 @@ def test_messages_by_hour_are_those_that_became_visible_in_it(found: Figures) ->
     assert LONG not in counted
 
 
-def test_figures_are_those_of_the_other_answers(
+def test_figures_agree_with_the_other_answers(
     store: tuple[str, ManualClock], found: Figures
 ) -> None:
     path, clock = store
@@ -122,7 +122,7 @@ def test_transactions_are_counted_by_state_and_duration(found: Figures) -> None:
 
 
 def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
-    """Kills: a chart that counts what came after the tables beside it."""
+    """Kills: a chart that counts messages newer than the tables of the same page."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -132,10 +132,10 @@ def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
         client.producer("t").send(b"2")
         with client.transaction() as txn:
             client.producer("t").send(b"3", txn=txn)
-        before = throughput(client, lsn)[0]["row_list"]
-        after = throughput(client, client.overview()["lsn"])[0]["row_list"]
-    assert sum(row["messages"] for row in before) == 1
-    assert sum(row["messages"] for row in after) == 3
+        rows_before = throughput(client, lsn)[0]["row_list"]
+        rows_after = throughput(client, client.overview()["lsn"])[0]["row_list"]
+    assert sum(row["messages"] for row in rows_before) == 1
+    assert sum(row["messages"] for row in rows_after) == 3
 
 
 def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
     assert "txlog admin online away/0" in drawn
 
 
-def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
-    """A report is wanted most when something is broken: real bytes, one of them wrong."""
+def test_damage_is_a_problem_and_hides_no_other_figures(tmp_path: Path) -> None:
+    """Users need a report most when a file is damaged: here a real file has one wrong byte."""
     path = str(tmp_path / "store")
     clock = full_store(path, hours=12)
     folder = tmp_path / "store/topics/public/default/orders/partition=0"
@@ -208,24 +208,24 @@ def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
     data[200] ^= 1
     file.write_bytes(data)
     with txlog.open(path, clock=clock, read_only=True) as client:
-        told = figures(client)
-    (wrong,) = told["problem_list"]
+        report = figures(client)
+    (wrong,) = report["problem_list"]
     assert wrong["code"] == "corruption"
     assert file.name in wrong["message"]
-    assert told["throughput"]["left_out"] == ["orders"]
-    assert told["watermark_list"] == []
-    counted = {row["topic"] for row in told["throughput"]["row_list"]}
+    assert report["throughput"]["left_out"] == ["orders"]
+    assert report["watermark_list"] == []
+    counted = {row["topic"] for row in report["throughput"]["row_list"]}
     assert counted == {"invoices", "refunds"}
-    assert told["throughput"]["by_ms"] == HOUR_MS
-    text = page(told)
+    assert report["throughput"]["by_ms"] == HOUR_MS
+    text = page(report)
     assert "1 problem<" in text
     assert "Unavailable and left out: orders." in text
 
 
-def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
+def test_unreadable_store_has_a_page_of_its_problems(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Real bytes of the state, and of the identity too: 6, as verify and status, and a page."""
+    """Damage of the state, or of txlog.toml: exit code 6, as for verify and status, and a page."""
     path, out = tmp_path / "store", tmp_path / "out.html"
     clock = full_store(str(path), hours=1)
     with txlog.open(str(path), clock=clock) as client:
@@ -311,7 +311,7 @@ def test_names_of_a_store_are_text(found: Figures) -> None:
     assert words.safe('"<a\n\x1b') == "&quot;&lt;a\\n\\x1b"
 
 
-def test_every_mark_lies_in_its_chart_and_says_what_it_is(found: Figures) -> None:
+def test_every_mark_lies_in_its_chart_and_has_a_title(found: Figures) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page(found), re.DOTALL)
     marks = 0
     for drawing in drawings:
@@ -331,7 +331,7 @@ def test_every_mark_lies_in_its_chart_and_says_what_it_is(found: Figures) -> Non
 
 
 def test_a_column_is_as_high_as_its_number() -> None:
-    """Kills: series over each other, a scale that is not that of the marks."""
+    """Kills: overlapping series, a scale that does not fit the marks."""
     one = charts.Series("one", 1, [1, 5], ["a", "b"])
     two = charts.Series("two", 2, [1, 0], ["c", "d"])
     drawn = charts.columns([one, two], ["x", "y"], "test")
@@ -454,7 +454,7 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
     [(["a.html", "--out", "b.html"], 2), (["-", "--json"], 2), (["--by", "10ms"], 2),
      (["--out", ""], 2)],
 )  # fmt: skip
-def test_the_command_refuses_what_it_cannot_do(
+def test_command_refuses_impossible_arguments(
     args: list[str],
     code: int,
     store: tuple[str, ManualClock],

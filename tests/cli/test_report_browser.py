@@ -24,7 +24,7 @@ from txlog.page.report import page
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTHS = (1200, 390, 320)
 CONTRAST_MIN = 4.5  # WCAG 2.2, 1.4.3
-# In the browser: what a frame shows, as JSON; the script is of the page around, not of the report.
+# In the browser: this script of the surrounding page measures each frame, and returns JSON.
 MEASURE = """
 const shown = (node) => node.getClientRects().length > 0;
 const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
@@ -183,7 +183,7 @@ def _check_apart(place: str, texts: list[dict[str, Any]]) -> None:
 
 @pytest.mark.slow
 def test_a_report_prints_on_pages_with_everything_open(reports: list[str], tmp_path: Path) -> None:
-    """What is folded away on a screen is on paper: nobody can click there."""
+    """A printed page shows the sections that are folded on a screen, as paper has no clicks."""
     file, printed = tmp_path / "report.html", tmp_path / "report.pdf"
     file.write_text(reports[0], encoding="utf-8")
     subprocess.run(

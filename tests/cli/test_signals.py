@@ -89,7 +89,7 @@ def test_an_interrupt_from_the_first_call_on_is_silent(
     )
     assert done.stderr == ""
     loaded, *lines = done.stdout.splitlines()
-    assert loaded == "[]"  # what comes before the handler is short
+    assert loaded == "[]"  # little runs before the handler is set
     assert len(lines) > 8, lines
     assert [line for line in lines if line not in ("130 ", "0 ")] == []
     assert lines[:8] == ["130 "] * 8

@@ -107,7 +107,7 @@ def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
 
 
 def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
-    """spec/cli 5: 7 when some succeeded, with what was done and what was not."""
+    """spec/cli 5: 7 when some succeeded, with a list of the done and the failed targets."""
     code, out, err = tool("topic", "create", "a", "orders", "b", "--json")
     assert code == 7
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
@@ -144,7 +144,7 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
         (["txn", "run", "--", "/no/such/command"], 106),
     ],
 )
-def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
+def test_each_error_has_its_code(tool: Tool, args: list[str], code: int) -> None:
     """spec/cli 5: the code without its last two digits is the exit code."""
     split = args.index("--") if "--" in args else len(args)
     error = (
@@ -201,7 +201,7 @@ def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> 
 
 
 def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 5: 7 after durable batches; whole batches are there, the unfinished one is not."""
+    """spec/cli 5: 7 after durable batches; the topic has all whole batches, not the partial one."""
     path = tmp_path / "bad.ndjson"
     path.write_text("1\n" * 5 + "x\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
@@ -234,7 +234,7 @@ def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
     assert tool.ok("consume", "orders", "-f", "%q\n") == "10\n11\n12\n"
 
 
-def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
+def test_subscription_acknowledges_printed_messages(tool: Tool) -> None:
     """spec/cli 8.2: --ack none gives back, on-exit acknowledges at the end."""
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
@@ -246,7 +246,7 @@ def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("ack", ["none", "on-exit"])
-def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
+def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: str) -> None:
     """spec/cli 5: 204 with setting and both numbers; never an end that looks like all of it."""
     tool.ok("config", "set", "unacked_max", "2")
     for text in ("a", "b", "c"):
@@ -351,7 +351,7 @@ def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls:
 
 
 @pytest.mark.parametrize(
-    ("flags", "calls", "told"),
+    ("flags", "calls", "expected"),
     [
         ([], 2, {"messages": 2, "discarded": 2, "transactions": 0, "txn": None,
                  "txn_state": None, "message": "interrupted: 2 messages stored in orders; "
@@ -367,9 +367,13 @@ def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls:
     ],
 )  # fmt: skip
 def test_an_interrupted_produce_says_how_far_it_was(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], calls: int, told: dict[str, Any]
+    tool: Tool,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    calls: int,
+    expected: dict[str, Any],
 ) -> None:
-    """Kills: 130 and not a word; also: what is sent when the signal comes is counted."""
+    """Kills: 130 without a report, or a report that omits messages sent during the signal."""
     tool.ok("txn", "begin")
     words = ["produce", "orders", "--batch", "1", "--json", *flags]
     words += [word for text in "abcd" for word in ("-m", text)]
@@ -377,17 +381,17 @@ def test_an_interrupted_produce_says_how_far_it_was(
     code, out, err = tool(*words)
     assert (code, out) == (130, "")
     fields = json.loads(err)["interrupted"]
-    assert {**fields, **told} == fields
+    assert {**fields, **expected} == fields
     assert (fields["exit"], fields["topic"]) == (130, "orders")
-    stored = 0 if "--txn-id" in flags else told["messages"]
+    stored = 0 if "--txn-id" in flags else expected["messages"]
     assert len(tool.ok("consume", "orders", "-f", "lines").split()) == stored
     assert tool.json("txn", "show", "0:0")["state"] == "open"
 
 
-def test_an_interrupt_in_the_commit_counts_what_it_committed(
+def test_interrupt_in_the_commit_counts_committed_messages(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is carried out, and told; so is an abort that was not to be had."""
+    """An interrupt lets the commit finish, and reports it; a failed abort is reported, too."""
     _signal_after(monkeypatch, txlog.Client, "commit", 1)
     code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
     assert (code, err) == (
@@ -459,8 +463,10 @@ def test_an_interrupted_consume_says_how_far_it_was(
     assert left["backlog"] == (0 if fields.get("acknowledged") and "0:0" not in flags else 2)
 
 
-def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of a block that was not written out is not counted; -qq says nothing."""
+def test_interrupted_consume_counts_written_messages_only(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report does not count messages of a block that were not written; -qq prints nothing."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
     _signal_after(monkeypatch, work.Job, "print", 1)
     code, out, err = tool("consume", "orders", "-f", "lines")
@@ -481,7 +487,7 @@ def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
 
 
 def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
-    """spec/cli 8.5: the exit code of CMD; after 0 that of the commit."""
+    """spec/cli 8.5: the exit code of CMD, or the commit's if CMD returned 0."""
     inside = f"{sys.executable} -m txlog produce orders -m in -q"
     command = f"PYTHONPATH={ROOT / 'src'} {inside}"
     code, _, err = tool("txn", "run", "--", "sh", "-c", f"{command}; exit 3")
@@ -496,7 +502,7 @@ def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
 
 
 def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 8.2: last, first, at, around, and what a subscription has not acknowledged."""
+    """spec/cli 8.2: last, first, at, around, and the unacknowledged messages of a subscription."""
     path = tmp_path / "lines"
     path.write_text("".join(f"{n}\n" for n in range(20)))
     tool.ok("produce", "orders", str(path), "--txn")
@@ -551,7 +557,7 @@ def test_the_store_is_found_from_below(
 
 
 def test_checkpoint_and_status(tool: Tool) -> None:
-    """spec/cli 8.1 and 8.7: a checkpoint may be repeated; the status says what there is."""
+    """spec/cli 8.1 and 8.7: a checkpoint may be repeated; the status counts the messages."""
     tool.ok("produce", "orders", "-m", "a")
     assert tool.json("admin", "checkpoint")["rows"] == 1
     assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
@@ -562,7 +568,7 @@ def test_checkpoint_and_status(tool: Tool) -> None:
     assert answer["problem_list"] == []
 
 
-def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
+def test_readable_messages_are_printed_before_the_error(tool: Tool) -> None:
     """11: other partitions notice nothing of one that is away; the error comes behind them."""
     tool.ok("topic", "create", "pair", "--partitions", "2")
     for partition in ("0", "1"):
@@ -574,12 +580,12 @@ def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
 
 
 def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> None:
-    """11: what was decided decides the exit code; a script that repeats would store it twice."""
+    """11: the decided call sets the exit code, as a script that repeats it would store it twice."""
     tool.ok("topic", "create", "t")
     tool.ok("config", "set", "checkpoint_frames", "1")
     lock = tool.path / "maintenance.lock"
     lock.unlink(missing_ok=True)
-    lock.mkdir()  # nobody can take it: every checkpoint fails
+    lock.mkdir()  # no process can lock it, so every checkpoint fails
     code, _, err = tool("produce", "t", "-m", "one")
     assert code == 0, err
     assert "a checkpoint failed and is due again" in err
@@ -591,7 +597,7 @@ def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> N
     assert (code, "checkpoint" in err) == (0, False)
 
 
-def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
+def test_reading_commands_start_no_checkpoint(tool: Tool) -> None:
     """11.9: kills a checkpoint that `topic list` began, and failed over."""
     tool.ok("topic", "create", "t")
     tool.ok("produce", "t", "-m", "one")
@@ -603,16 +609,16 @@ def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
 
 
 def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Tool) -> None:
-    """spec/cli 11.11: years beyond 9999 and the end of a stream, of which a file holds 64 bits."""
-    given = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
+    """spec/cli 11.11: files hold 64 bits, hence years beyond 9999 and the end of a stream."""
+    instants = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
     with txlog.open(str(tool.path)) as client:
         producer = client.producer("orders")
-        for at in given:
+        for at in instants:
             producer.send(b"x", event_time=at)
     envelopes = tool.path.parent / "envelopes"
     envelopes.write_text(tool.ok("consume", "orders", "-f", "envelope"))
     tool.ok("produce", "copy", str(envelopes), "--in", "envelope", "--create")
-    lines = [f"{at}\n" for at in given]
+    lines = [f"{at}\n" for at in instants]
     assert tool.ok("consume", "copy", "-f", "%d{event}\n") == "".join(lines)
     pairs = tool.path.parent / "pairs"
     pairs.write_text("".join(lines))
@@ -621,8 +627,8 @@ def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Too
     rows = tool.json("query", "SELECT event_time FROM copy ORDER BY event_time")
     assert [row["event_time"] for row in rows] == [
         "-infinity",
-        str(given[1]),
-        str(given[2]),
+        str(instants[1]),
+        str(instants[2]),
         "infinity",
     ]
     late = "event_time > '2020-01-01'"
@@ -694,11 +700,11 @@ def test_a_pattern_that_python_warns_of_is_a_pattern(tool: Tool) -> None:
     assert tool("topic", "list", "--regex", "[[o]rders$", "-f", "names") == (0, "orders\n", "")
 
 
-def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
+def test_names_in_messages_keep_their_spelling(tool: Tool) -> None:
     """Names are compared without case; a message never shows the form that is compared."""
     tool.ok("topic", "create", "Orders-X")
     tool.ok("sub", "create", "Sub-Y", "-t", "Orders-X")
-    for words, told, hint in (
+    for words, message, hint in (
         (["consume", "ORDERS-x"], "topic ORDERS-x does not exist", "Orders-X"),
         (["consume", "persistent://public/default/ORDERS-x"], "topic ORDERS-x does", "Orders-X"),
         (["consume", "Public/Default/Orders-X"], "topic Public/Default/Orders-X does", "Orders-X"),
@@ -708,7 +714,7 @@ def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
         (["config", "get", "Durability-X"], "no setting Durability-X", ""),
     ):
         error = tool.error(*words)
-        assert told in error["message"]
+        assert message in error["message"]
         assert hint in (error.get("hint") or "")
 
 
@@ -733,7 +739,7 @@ def test_a_variable_that_is_wrong_is_named(
     word: str,
     words: list[str],
 ) -> None:
-    """Nobody sees it in the command line, so the error says where the word comes from."""
+    """A variable is not visible in the command line, so the error names it."""
     txlog.init(str(tmp_path / "s"))
     monkeypatch.setenv(name, word)
     assert main(["-S", str(tmp_path / "s"), *words]) == 2

@@ -102,8 +102,8 @@ def test_a_narrow_terminal_keeps_names_and_numbers() -> None:
     assert least[1].split() == ["orders", "1,200", "…"]
 
 
-def test_colours_are_those_that_were_asked_for() -> None:
-    """On a terminal and off it; what is shown is the same."""
+def test_colours_are_used_only_on_request() -> None:
+    """Colours do not change the text, on a terminal and off it."""
     for width in (80, 0):
         plain = tables.table(NAMES, ROWS, screen(width))
         colored = tables.table(NAMES, ROWS, screen(width, color=True))
@@ -203,7 +203,7 @@ def test_headings_stand_alone_and_no_pairs_are_nothing() -> None:
     assert terminal.pairs([], 80, False) == ""
 
 
-def test_only_what_is_cut_is_given_to_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_gets_only_text_near_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of megabytes of wide characters would take minutes."""
     sizes = []
 
@@ -220,7 +220,7 @@ def test_only_what_is_cut_is_given_to_rich(monkeypatch: pytest.MonkeyPatch) -> N
 def test_text_is_never_markup_and_the_environment_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not the variables that rich knows, not a notebook; whoever calls has looked at them."""
+    """Rich must not read its variables or detect a notebook, as txlog decides colour and width."""
     plain, data = terminal.rendered("[b]x[/b] :smile: 12", 40, True), "漢" * 50
     assert plain == "[b]x[/b] :smile: 12\n"
     bold = terminal.rendered(Text("x", "bold #ff0000"), 40, True)
