@@ -1,4 +1,4 @@
-"""The documents tell the truth: the tour and the example run, exit codes are those of the code."""
+"""The documents are true: the tour and the examples run, the exit codes match the program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_document_stays_short(name: str) -> None:
     assert _text(name).count("\n") <= LINES_MAX[name]
 
 
-def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+def test_table_of_exit_codes_matches_the_program() -> None:
     """`python -m scripts.errors` writes it; kills a code that README does not have."""
     assert _text("README.md") == errors.readme()
 
@@ -67,8 +67,8 @@ def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
 def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
     """One shell runs all commands; each ends with 0 and prints the lines below it.
 
-    A time is any time, and an ellipsis stands for any text. A block of Python with a name is a file
-    beside the shell.
+    A time matches any time, and an ellipsis any text. A block of Python with a name is a file in
+    the working directory of the shell.
     """
     steps = tour(_text(name))
     assert len(steps) >= 8
@@ -136,7 +136,7 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
         assert re.fullmatch(printed, done.stdout), done.stdout
 
 
-def test_the_guide_to_the_library_names_what_there_is() -> None:
+def test_guide_to_the_library_names_every_call() -> None:
     """Each call of a table exists, and a handle has no call that is not in its row."""
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("docs/python.md"), re.MULTILINE)
     owners = {
@@ -146,22 +146,22 @@ def test_the_guide_to_the_library_names_what_there_is() -> None:
     calls = 0
     for call, _ in rows:
         owner = None
-        for named, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
-            owner = owners[named] if named else owner
-            assert hasattr(owner, attribute), f"{named}.{attribute}"
+        for owner_name, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
+            owner = owners[owner_name] if owner_name else owner
+            assert hasattr(owner, attribute), f"{owner_name}.{attribute}"
             calls += 1
     assert calls > 40
     for call, handle in (("subscription", SubscriptionHandle), ("topic", TopicHandle)):
-        (told,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
+        (row_text,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
         public = {name for name in vars(handle) if not name.startswith("_")}
-        assert public - INNER == set(re.findall(r"`(\w+)`", told))
+        assert public - INNER == set(re.findall(r"`(\w+)`", row_text))
 
 
 @pytest.mark.parametrize("name", [*LINES_MAX, *SPECIFICATIONS])
-def test_what_a_document_names_in_backticks_exists(name: str) -> None:
+def test_files_named_in_backticks_exist(name: str) -> None:
     """A path below src/txlog, scripts, tests or data that is written like one is a file.
 
-    A decision names what there was when it was made.
+    Decisions are left out, as they name files of their time.
     """
     for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
         places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
@@ -169,16 +169,16 @@ def test_what_a_document_names_in_backticks_exists(name: str) -> None:
 
 
 def test_links_of_a_document_lead_somewhere() -> None:
-    """A relative link is a file of the project, and what follows its # a heading there."""
+    """A relative link leads to a file of the project, and its anchor to a heading of that file."""
     for file in DOCUMENTS:
         for target in re.findall(r"\]\(([^)\s]+)\)", _prose(file)):
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, anchor = target.partition("#")
-            there = (file.parent / path).resolve() if path else file
-            assert there.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
-            assert there.exists(), f"{file} links to {target}, which is not there"
-            assert not anchor or anchor in _anchors(there), (
+            linked = (file.parent / path).resolve() if path else file
+            assert linked.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
+            assert linked.exists(), f"{file} links to {target}, which is not there"
+            assert not anchor or anchor in _anchors(linked), (
                 f"{file} links to {target}: no such heading"
             )
 
@@ -193,15 +193,15 @@ def test_a_document_that_is_named_exists() -> None:
             assert any(place.is_file() for place in places), f"{file} names {name}"
 
 
-def test_the_newest_version_of_the_changelog_is_that_of_the_program() -> None:
+def test_newest_version_of_the_changelog_is_the_program() -> None:
     project = tomllib.loads(_text("pyproject.toml"))["project"]
     newest = re.search(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == project["version"] == txlog.__version__
 
 
-def test_the_changelog_tells_what_has_come_and_gone() -> None:
-    """Kills: a command, an error or an op of which users never hear; `scripts.released`."""
+def test_changelog_lists_additions_and_removals() -> None:
+    """Kills: a command, an error or an op that no release note mentions; `scripts.released`."""
     assert [*released.untold(_text("CHANGELOG.md"))] == []
 
 
@@ -301,10 +301,12 @@ def _environment(folder: Path) -> dict[str, str]:
     ready.tool(programs / "txlog")
     (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (programs / "python").chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
-    search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
-    # No power is lost here: nobody waits for a disk.
-    return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")
+    }
+    search = os.pathsep.join([str(programs), environment.get("PATH", os.defpath)])
+    # No test cuts the power here, so the commands need not wait for a disk.
+    return {**environment, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
 
 
 def _prose(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""The error tree: codes, exits and fields are what spec/cli 5 and the drawing say."""
+"""The error tree: codes, exits and fields match spec/cli 5 and the drawing."""
 
 from __future__ import annotations
 

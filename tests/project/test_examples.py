@@ -1,4 +1,4 @@
-"""The examples run as they are written, and their totals are those of the file."""
+"""The examples run as they are written, and their totals match the invoices of the file."""
 
 from __future__ import annotations
 

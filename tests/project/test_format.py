@@ -1,4 +1,4 @@
-"""docs/format.md is true: tables are those of the code, its example decodes, old stores open."""
+"""docs/format.md is true: its tables match the code, its example decodes, old stores open."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_offsets_are_those_of_the_struct(name: str) -> None:
+def test_offsets_match_the_struct(name: str) -> None:
     first, rest = STRUCTS[name]
     assert list(_ruler(name)) == list(_fields(first + rest))
 
 
 @pytest.mark.whole_reserve
-def test_sizes_in_the_text_are_those_of_the_code() -> None:
-    for said, known in (
+def test_sizes_in_the_text_match_the_code() -> None:
+    for pattern, size in (
         (r"length of the header, (\d+)", frame.HEADER_BYTES),
         (r"header \((\d+)\) · ops", frame.HEADER_BYTES),
         (r"A journal file is a (\d+)-byte header", journal_file.FILE_HEADER_BYTES),
@@ -63,9 +63,9 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
         (r"\| zeros, (\d+) MiB", identity.RESERVE_BYTES >> 20),
         (r"from\s+byte\s+(\d+)\s+on,\s+is\s+msgpack", manifest._HEAD.size),
     ):
-        found = re.search(said, TEXT)
-        assert found is not None, said
-        assert int(found[1].replace(",", "")) == known, said
+        match = re.search(pattern, TEXT)
+        assert match is not None, pattern
+        assert int(match[1].replace(",", "")) == size, pattern
 
 
 def test_magic_words() -> None:
@@ -79,14 +79,14 @@ def test_magic_words() -> None:
         assert f"`{magic.decode()}`" in TEXT
 
 
-def test_the_columns_are_those_of_the_schema() -> None:
-    found: list[tuple[str, str]] = []
+def test_columns_match_the_schema() -> None:
+    documented: list[tuple[str, str]] = []
     row = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", re.MULTILINE)
     for names, kind in row.findall(TEXT):
-        found += [(name, kind) for name in re.findall(r"\w+", names)]
+        documented += [(name, kind) for name in re.findall(r"\w+", names)]
     types = [(field.name, str(field.type)) for field in segment.SEALED]
     types += [("schema_version", "int32"), ("record", "struct")]
-    assert [(name, kind.split(" (")[0]) for name, kind in types] == found
+    assert [(name, kind.split(" (")[0]) for name, kind in types] == documented
 
 
 def test_the_bits_of_a_frames_columns() -> None:
@@ -101,17 +101,19 @@ def test_the_bits_of_a_frames_columns() -> None:
         assert re.search(rf"\b{bit}\s+`{name}`", TEXT), f"{bit} {name}"
 
 
-def test_the_ops_are_those_of_the_code() -> None:
-    said = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
-    known = [(str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__]
-    assert said == known
+def test_ops_match_the_code() -> None:
+    documented = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
+    declared = [
+        (str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__
+    ]
+    assert documented == declared
 
 
-def test_the_folds_are_those_of_the_code() -> None:
-    """Kills: a fold whose dump lies in state files, and section 7 does not know it."""
-    said = re.search(r"Folds: (.*?)\.", TEXT, re.DOTALL)
-    assert said is not None
-    assert re.findall(r"`(\w+)\s", said[1]) == [*view.HOMES]
+def test_folds_match_the_code() -> None:
+    """Kills: a fold that is dumped into state files, and that section 7 does not list."""
+    documented = re.search(r"Folds: (.*?)\.", TEXT, re.DOTALL)
+    assert documented is not None
+    assert re.findall(r"`(\w+)\s", documented[1]) == [*view.HOMES]
 
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
@@ -126,22 +128,22 @@ def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     ("key", "\nOf keys;"), ("cursor", "\nOf cursors;"), ("catalog", "Of the catalog;"),
 ])  # fmt: skip
 def test_the_columns_of_changes(kind: str, before: str) -> None:
-    """In order; one type stands for all columns of a line, or each has its own."""
+    """In order. A line gives one type for all its columns, or a type for each."""
     ranges = re.search(r"^R is (.*?):\s+entries", TEXT, re.MULTILINE)
     assert ranges is not None
     lines = TEXT[TEXT.index(before) :].split("|---|---|---|\n")[1].splitlines()
-    found: list[tuple[str, str]] = []
+    documented: list[tuple[str, str]] = []
     for line in lines[: lines.index("") if "" in lines else None]:
         names, kinds = line.split("|")[1:3]
         columns = re.findall(r"`(\w+)`", names)
         types = re.split(r", (?![^<]*>|tz)", kinds.strip())
         types = types * len(columns) if len(types) == 1 else types
-        found += [
+        documented += [
             (name, re.sub(r"\bR\b", ranges[1], kind))
             for name, kind in zip(columns, types, strict=True)
         ]
-    known = [(f.name, str(f.type).replace("element: ", "")) for f in SCHEMAS[kind]]
-    assert found == known
+    declared = [(f.name, str(f.type).replace("element: ", "")) for f in SCHEMAS[kind]]
+    assert documented == declared
 
 
 def test_the_identity_in_the_text_is_written_like_that() -> None:
@@ -185,7 +187,7 @@ def test_the_example_decodes_by_the_ruler() -> None:
     assert len(data) == frame.frame_bytes(ops_bytes, rows_bytes)
 
 
-def test_the_example_is_what_the_encoder_makes() -> None:
+def test_encoder_makes_the_example() -> None:
     data = _example()
     ops_at, rows_at = 64, 64 + 15
     decoded = ops.decode_ops(data[ops_at:rows_at], lsn=7)
@@ -210,7 +212,7 @@ def test_the_example_is_what_the_encoder_makes() -> None:
 
 @of_each_format
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_store_of_each_format_shows_what_it_held(
+def test_store_of_each_format_shows_its_contents(
     tmp_path: Path, read_only: bool, kept: Path
 ) -> None:
     store = _unpack(tmp_path, kept)
@@ -222,7 +224,7 @@ def test_a_store_of_each_format_shows_what_it_held(
 
 @of_each_format
 def test_a_store_of_each_format_goes_on_after_a_reboot(tmp_path: Path, kept: Path) -> None:
-    """What was open is aborted, what was committed stays, and new rows come after it."""
+    """Open transactions are aborted, committed messages stay, and new rows come after them."""
     store = _unpack(tmp_path, kept)
     clock = ManualClock(make.START_MS + 3000, boot_id="another boot")
     with txlog.open(str(store), clock=clock) as client:
@@ -277,7 +279,7 @@ def test_reading_leaves_the_format_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
-    """What no flush had covered goes along, and a program of before is kept out twice over."""
+    """Unflushed frames move to the new format, and two numbers keep an older program out."""
     store, clock = _of_format_1(tmp_path)
     with txlog.open(str(store), clock=clock) as client:
         assert "format = 1\n" in (store / "txlog.toml").read_text()
@@ -288,7 +290,7 @@ def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
     headers = [path.read_bytes()[8:12] for path in sorted(store.glob("journal/*.journal"))]
     assert [int.from_bytes(version, "little") for version in headers][-1] == 2
     expected = _expected(FOLDERS[0])
-    assert shown["transactions"] == expected["transactions"]  # what was open still is
+    assert shown["transactions"] == expected["transactions"]  # open ones stay open
     assert shown["topics"]["orders"][:-1] == expected["topics"]["orders"]
     with txlog.open(str(store), clock=clock) as client:
         assert json.loads(json.dumps(make.show(client))) == shown
@@ -342,7 +344,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
+def test_death_at_a_change_of_format_strands_no_older_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: an older program, open since before, whose messages go to a file that is void."""
@@ -352,8 +354,8 @@ def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
         for value in (b"one", b"two"):  # the second finds all as the first left it
             old.producer("orders").send(value, partition=1)
 
-    def dies(*given: Any) -> None:
-        journal_file.publish_journal(*given)
+    def dies(*arguments: Any) -> None:
+        journal_file.publish_journal(*arguments)
         raise KeyboardInterrupt
 
     new = txlog.open(str(store), clock=clock)
@@ -364,8 +366,8 @@ def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
         old.producer("orders").send(b"void", partition=1)
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
-        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
-    assert shown[-3:] == ["one", "two", "after"]
+        values = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+    assert values[-3:] == ["one", "two", "after"]
     assert txlog.verify(str(store))["errors"] == 0
 
 

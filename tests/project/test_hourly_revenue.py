@@ -72,7 +72,7 @@ def test_the_seed_decides_all_of_it(plans: ModuleType, plan: Any) -> None:
 
 
 def hours(plans: ModuleType, late: list[int]) -> list[dict[str, object]]:
-    """What a right run gives."""
+    """The windows of a correct run."""
     return [
         {
             "start": start,
@@ -98,10 +98,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_comparison_finds_what_is_wrong(
+def test_comparison_finds_each_fault(
     plans: ModuleType, plan: Any, fault: str, tmp_path: Path
 ) -> None:
-    """Otherwise the demonstration shows nothing."""
+    """Kills: a comparison that accepts any output, so that the demonstration proves nothing."""
     late = plan.stragglers["line"].to_pylist()
     overdue = plan.shares["till-3"]["line"].to_pylist()[-3:]
     late += overdue
@@ -116,12 +116,12 @@ def test_the_comparison_finds_what_is_wrong(
         del windows[0]
     elif fault == "a penny is missing":
         windows[0]["revenue"] = str(windows[0]["revenue"])[:-2] + "90"
-    every = pa.concat_tables([*plan.shares.values(), plan.stragglers])
-    every = every.select(["key", "value", "event_time", "line"])
-    put_aside = every.filter(pc.is_in(every["line"], pa.array(late)))
-    sent = every.slice(fault == "a line is missing")
+    all_lines = pa.concat_tables([*plan.shares.values(), plan.stragglers])
+    all_lines = all_lines.select(["key", "value", "event_time", "line"])
+    put_aside = all_lines.filter(pc.is_in(all_lines["line"], pa.array(late)))
+    sent = all_lines.slice(fault == "a line is missing")
     if fault == "a line is there twice":
-        sent = pa.concat_tables([every, every.slice(0, 1)])
+        sent = pa.concat_tables([all_lines, all_lines.slice(0, 1)])
     elif fault == "late twice":
         put_aside = pa.concat_tables([put_aside, put_aside.slice(0, 1)])
     txlog.init(str(tmp_path), durability="os")
@@ -147,7 +147,7 @@ def test_pounds_become_integers_exactly(plans: ModuleType) -> None:
 
 
 def demonstrate(tmp_path: Path, *options: str) -> dict[str, str]:
-    """Run the command; what it says, line by line."""
+    """Run the command; returns its printed figures by their names."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "hourly_revenue.py"), *options],
         capture_output=True,

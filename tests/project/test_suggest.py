@@ -83,7 +83,7 @@ def test_few_of_many_alike_names_are_compared_letter_by_letter(
     assert len(ratios) <= 2 * 3 * 40  # the standard library compares twice
 
 
-def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_suggest_the_nearest_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """spec/cli 2: the nearest known name, of topics, subscriptions and keys as of commands."""
     txlog.init(str(tmp_path / "shop"), coordinators=2)
     with txlog.open(str(tmp_path / "shop")) as client:
