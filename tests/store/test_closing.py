@@ -1,4 +1,4 @@
-"""Closing: what a closed handle, a closed client, a copy and a forked child may still do: nothing.
+"""Closing: a closed handle, a closed client, a copy and a forked child may do nothing any more.
 
 R27 and spec/transactions 14: a closed handle, and one inherited by fork, is AlreadyClosed.
 """
@@ -38,16 +38,20 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("topics", ["t", ["t"]])
 def test_a_client_closes_its_consumers(bench: Bench, topics: str | list[str]) -> None:
-    """9.1: what nobody saw goes back uncounted, and the subscription is free at once."""
+    """9.1: closing returns undelivered messages uncounted, and frees the subscription at once."""
     client = bench.another()
     consumer: Any = client.consumer(topics, "s")
-    assert consumer.receive().value == b"a"  # b and c lie in its queue
+    assert consumer.receive().value == b"a"  # b and c are in its receive queue
     with pytest.raises(ConsumerBusy):
         bench.client.consumer("t", "s")
     client.close()
     with bench.client.consumer("t", "s") as other:
-        found = rows([other.receive_batch()])
-    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
+        messages = rows([other.receive_batch()])
+    assert [(message.value, message.redelivery_count) for message in messages] == [
+        (b"a", 1),
+        (b"b", 0),
+        (b"c", 0),
+    ]
     consumer.close()  # once more does nothing
     client.close()
 
@@ -111,11 +115,11 @@ def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
     ):
         with pytest.raises(AlreadyClosed):
             call()
-    txn.commit()  # what was sent before is not lost
+    txn.commit()  # messages sent before the close are not lost
     assert values(bench.client) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_closed_client_says_so(bench: Bench) -> None:
+def test_closed_client_raises_already_closed(bench: Bench) -> None:
     """Whatever is asked for: it is closed, and not that some file cannot be read."""
     client = bench.another()
     reader, producer, txn = client.reader("t"), client.producer("t"), client.transaction()
@@ -153,8 +157,8 @@ def test_open_handles_are_neither_copied_nor_pickled(bench: Bench) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of such forks
-def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Bench) -> None:
-    """R27: the lock of threads that it inherits is never freed there; it must not wait for it."""
+def test_forked_child_is_refused_while_its_parent_holds_the_mutex(bench: Bench) -> None:
+    """R27: no thread of the child frees the mutex that it inherits, so the child must not wait."""
     client = bench.client
     consumer = client.consumer("t", "s")
     is_held, is_over = threading.Event(), threading.Event()
@@ -193,9 +197,9 @@ def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Benc
     consumer.close()
 
 
-# What a closed handle may still tell: what it remembers.
+# Attributes that a closed handle still answers from memory.
 REMEMBERED = {"close", "get_last_watermark", "is_refused"}
-INSIDE = {"view", "places", "routing"}  # parameters of what our own modules call
+INSIDE = {"view", "places", "routing"}  # parameters of methods that only txlog's modules call
 OPENED: dict[str, Callable[[Any], Any]] = {
     "consumer": lambda client: client.consumer("t", "s"),
     "watermarks": lambda client: client.consumer("t", "s", enable_watermarking=True),

@@ -1,4 +1,4 @@
-"""A store is made whole or not at all, and what a making left is no hindrance to the next."""
+"""`init` makes a whole store or none, and the remains of a failed `init` do not stop the next."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bo
 
 
 def test_a_store_that_lost_its_identity_is_no_leaving(tmp_path: Path) -> None:
-    """Kills: bytes of a store removed because txlog.toml is gone."""
+    """Kills: an `init` that removes a store whose txlog.toml is missing."""
     root = tmp_path / "store"
     txlog.init(str(root))
     with txlog.open(str(root)) as client:
         client.create_topic("t")
     (root / IDENTITY_PATH).unlink()
-    held = tree(root)
+    files = tree(root)
     with pytest.raises(AlreadyExists, match="not an empty directory"):
         txlog.init(str(root))
-    assert tree(root) == held
+    assert tree(root) == files
 
 
 def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:

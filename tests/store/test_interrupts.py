@@ -1,7 +1,7 @@
-"""An interrupt anywhere leaves the folds behind the journal, never beside it (R28, R29).
+"""An interrupt anywhere leaves the folds behind the journal, never different from it (R28, R29).
 
 The library leaves signals alone, so KeyboardInterrupt may be raised between any two steps of a
-call. Whoever goes on with the same client must not go on with what was half done.
+call. A program that goes on with the same client must not see folds with half a frame.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def seen(client: Client) -> Any:
-    """What a client knows: every fold has a part in it."""
+    """The state that a client sees, with facts from every fold."""
     messages = [(m.message_id, m.value, m.txn) for m in read(client)]
     txns = [(row["txn"], row["state"]) for row in client.transactions(all=True)]
     view = client._store.read(lambda view: view)
@@ -178,10 +178,13 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     ("error", "is_kept"),
     [(KeyboardInterrupt, False), (MemoryError, False), (MissingFile, True), (TopicNotFound, True)],
 )
-def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
+def test_view_is_replaced_after_an_interrupted_read(
     bench: Bench, error: type[BaseException], is_kept: bool
 ) -> None:
-    """It may have noted half of a fold that it loaded; an error of ours has not."""
+    """An interrupt may cut the loading of a fold short, so the view is replaced.
+
+    An error of txlog keeps the view.
+    """
     views: list[View] = []
 
     def look(view: View) -> None:
@@ -190,18 +193,18 @@ def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
 
     with pytest.raises(error):
         bench.client._store.read(look)
-    before = seen(bench.another())
+    state = seen(bench.another())
     bench.client._ask(views.append)
     assert (views[0] is views[1]) == is_kept
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state
 
 
 class Alarm(Exception):
-    """What the handler of a soft time limit raises."""
+    """The exception of a soft time limit, which its signal handler raises."""
 
 
 def fresh(bench: Bench) -> list[bytes]:
-    """What a process sees that reads everything anew, of all that was written."""
+    """All values that were written, as a new process reads them."""
     other = bench.another()
     other._store.flush()
     return [m.value or b"" for m in read(other)]
@@ -210,12 +213,12 @@ def fresh(bench: Bench) -> list[bytes]:
 @pytest.mark.parametrize(
     "error", [MemoryError, Alarm, RecursionError, TimeoutError, NotAllowed, KeyboardInterrupt]
 )
-def test_what_was_appended_is_never_a_refused_decision(
+def test_appended_frame_is_never_reported_as_refused(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R28: the frame is in the journal, the folds have not taken it; the view is thrown away.
 
-    What a handler raises reaches the caller as what it is, with a note.
+    The exception of a signal handler reaches the caller unchanged, with a note.
     """
 
     def note(tail: Tail, raw: Any, ops: Any) -> None:
@@ -235,7 +238,7 @@ def test_what_was_appended_is_never_a_refused_decision(
 
 
 @pytest.mark.parametrize("error", [MemoryError, Alarm, KeyboardInterrupt])
-def test_a_commit_whose_frame_is_in_doubt_says_so(
+def test_commit_in_doubt_has_a_note(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same for the frame that the calls of a transaction share."""
@@ -335,16 +338,16 @@ class _Dropped:
 
 
 @pytest.mark.deep
-def test_what_the_collector_drops_within_calls(bench: Bench) -> None:
+def test_objects_collected_within_calls_do_no_harm(bench: Bench) -> None:
     """Stores were unreadable after some 100 sends."""
-    client, before = bench.client, gc.get_threshold()
+    client, thresholds = bench.client, gc.get_threshold()
     gc.set_threshold(7)  # the collector runs within nearly every call
     try:
         for turn in range(60):
             _Dropped(client)
             send(client, b"%d" % turn)
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)
     gc.collect()
     values = fresh(bench)
     assert [value for value in values if value.isdigit()] == [b"%d" % turn for turn in range(60)]
@@ -415,37 +418,40 @@ def test_a_call_that_another_thread_has_is_waited_for(
     assert fresh(bench) == [b"a", b"b"]
 
 
-def test_calls_of_others_survive_the_interrupt_of_their_leader(
+def test_queued_calls_survive_the_interrupt_of_their_leader(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were not decided are made by their own thread; those in doubt say so."""
+    """Their own threads make the undecided calls again; a call in doubt raises OutcomeUnknown."""
     store = bench.client._store
     undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
-    taken = [[written], [undecided]]
-    store._queue += taken
+    queued = [[written], [undecided]]
+    store._queue += queued
     append, nth = Journal.append, 0
 
-    def interrupted(journal: Journal, *given: Any, **options: Any) -> Any:
+    def interrupted(journal: Journal, *arguments: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise KeyboardInterrupt
-        return append(journal, *given, **options)
+        return append(journal, *arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             send(bench.client, b"b")
     assert not store._queue and not (written.done or undecided.done)
-    for calls in taken:
+    for calls in queued:
         store._mutex.run(partial(store._lead, calls))
     assert isinstance(written.error, OutcomeUnknown)
     assert isinstance(undecided.error, OutcomeUnknown)  # its frame was being written
     assert fresh(bench) == [b"a"]
 
 
-def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
-    """Also while it decides for another one, which decides that anew by itself."""
+def test_exception_of_a_handler_stays_in_its_thread(bench: Bench) -> None:
+    """A leader's own signal ends its call, even while it decides for another thread.
+
+    That thread then decides its call again by itself.
+    """
     store = bench.client._store
     tries = 0
 
@@ -468,16 +474,17 @@ def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
     assert fresh(bench) == [b"a", b"c"]
 
 
-def test_a_flush_that_no_witness_tells_of_is_not_answered_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R13: others see what is durable by the witness; who cannot write it does not know."""
+def test_flush_without_a_witness_is_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R13: readers learn from the witness which frames are durable, so without it none is promised.
+
+    Kills: an acknowledged send that no reader sees.
+    """
     write = Journal._raise
 
-    def without(journal: Journal, *, flushing: int, **given: Any) -> None:
+    def without(journal: Journal, *, flushing: int, **options: Any) -> None:
         if not flushing:
             raise DiskFailed("no witness")
-        write(journal, flushing=flushing, **given)
+        write(journal, flushing=flushing, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "_raise", without)

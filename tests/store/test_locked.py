@@ -1,4 +1,4 @@
-"""Who holds a lock is named, with its process and command, by every command that waits for it."""
+"""Every command that waits for a lock names the process that holds it, and its command."""
 
 from __future__ import annotations
 

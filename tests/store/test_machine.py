@@ -1,8 +1,8 @@
 """The engine against plain dicts: random histories of two processes, one list a partition.
 
-The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order
-in which they became visible, a subscription is a set of deleted messages, a transaction is what it
-sent and what it holds, a key is an epoch and the transaction that was begun under it last.
+The model knows no frames, markers, bitmaps or files. A partition is a list of messages in the order
+in which they became visible. A subscription is a set of deleted messages. A transaction is its
+messages and its acknowledgements. A key is an epoch and the last transaction begun under it.
 spec/transactions 5, 7, 8, 9.2, 9.3, 10; I-1, 3 to 5, 9 to 16, 18, 20, 22.
 """
 
@@ -62,7 +62,7 @@ class ModelKey:
 
 @dataclass
 class ModelConsumer:
-    """A consumer of the shared subscription, and what is in its hand."""
+    """A consumer of the shared subscription, and the messages leased to it."""
 
     who: int
     real: Consumer
@@ -114,7 +114,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return b"%d" % self.counter * (1 if self.counter % 5 else MESSAGE_BYTES)
 
     def expire(self) -> None:
-        """I-18: whoever looks, an overdue transaction is over."""
+        """I-18: any call aborts an overdue transaction."""
         for txn in self.txns:
             if txn.state == OPEN and self.now > txn.due_ms:
                 self.model_abort(txn, "timeout")
@@ -139,7 +139,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         known.append((where, value))
 
     def messages_of(self, number: int, picked: MessageId) -> list[MessageId]:
-        """A marker's own id stands for all its messages."""
+        """A message by its id, or all messages of a transaction by the id of its marker."""
         if picked.index:
             return [picked]
         return [
@@ -158,7 +158,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return TransactionTimedOut if txn.state == "timeout" else InvalidTxnStatus
 
     def fence(self, key: ModelKey) -> TxnId | None:
-        """What is open under the key, overdue ones apart, is fenced."""
+        """Fence the transaction that is open under the key, unless it is overdue."""
         self.expire()
         if key.bound is None or key.bound.state != OPEN:
             return None
@@ -187,7 +187,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         sequence=st.integers(0, 12),
     )
     def send_numbered(self, who: int, number: int, name: str, sequence: int) -> None:
-        """I-13; one that was left out is new, and only of the newest repetition the id is told."""
+        """I-13: a skipped number is new, and a repetition has an id only if it is the newest."""
         value = self.value()
         known = self.sequences.setdefault((number, name), {})
         receipt = (
@@ -210,7 +210,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.txns.append(ModelTxn(number, self.now + timeout))
 
     def txn_at(self, at: int) -> ModelTxn:
-        """One of the newest few: most of them are open."""
+        """One of the four newest transactions, most of which are open."""
         recent = self.txns[-4:]
         return recent[at % len(recent)]
 
@@ -475,7 +475,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: any(self.log))
     @rule(who=clients_by_number, number=partitions, at=anything, force=st.booleans())
     def trim(self, who: int, number: int, at: int, force: bool) -> None:
-        """I-20: whole ledgers before a message go, and what anybody held of them."""
+        """I-20: a trim deletes whole ledgers before a message, and the acknowledgements there."""
         self.expire()
         if not self.log[number]:
             return
@@ -515,7 +515,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         force=st.booleans(),
     )
     def seek(self, who: int, name: str, number: int, at: int, force: bool) -> None:
-        """What lies before is deleted, nothing from there on; who holds something is in the way."""
+        """A seek deletes the messages before its position, and none after it.
+
+        It is refused while a transaction holds acknowledgements, unless it is forced.
+        """
         self.expire()
         if not self.log[number]:
             return
@@ -542,7 +545,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, name=subscriptions, count=st.integers(1, 5))
     def skip(self, who: int, name: str, count: int) -> None:
-        """The next messages of each partition that nobody holds."""
+        """Skip the next messages of each partition that no transaction holds."""
         self.expire()
         self.settle(self.clients[who])
         skipped: set[MessageId] = set()
@@ -599,7 +602,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: self.hands)
     @rule(at=anything, is_clean=st.booleans())
     def leave(self, at: int, is_clean: bool) -> None:
-        """K10: what was in hand comes back, whether it closed or died."""
+        """K10: a consumer's leased messages return, whether it closed or died."""
         one = self.hands.pop(at % len(self.hands))
         if is_clean:
             one.real.close()
@@ -700,7 +703,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, name=subscriptions)
     def receive(self, who: int, name: str) -> None:
-        """I-11, 12: what is neither deleted nor held is delivered, with its count."""
+        """I-11, 12: each message that is neither deleted nor held is delivered, with its count."""
         self.expire()
         self.settle(self.clients[who])
         found = pending(self.clients[who], "t", name)
@@ -720,7 +723,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, name=subscriptions)
     def read_unacked(self, who: int, name: str) -> None:
-        """Unacked leaves out what is deleted; what is held is not acknowledged yet."""
+        """The range `unacked` omits deleted messages; a held one is not acknowledged yet."""
         self.expire()
         self.settle(self.clients[who])
         found = read(self.clients[who], "t", Range(kind="unacked", subscription=name))

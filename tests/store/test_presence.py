@@ -102,14 +102,14 @@ def client(path: Path) -> Iterator[Client]:
         client.close()
 
 
-@pytest.mark.parametrize(("fate", "said"), FATES, ids=lambda one: getattr(one, "__name__", ""))
-def test_a_store_that_is_gone_is_noticed(
-    path: Path, client: Client, fate: Callable[[Path], None], said: str
+@pytest.mark.parametrize(("fate", "message"), FATES, ids=lambda one: getattr(one, "__name__", ""))
+def test_missing_store_is_noticed(
+    path: Path, client: Client, fate: Callable[[Path], None], message: str
 ) -> None:
     """Kills: a send that is acknowledged into deleted files, a wait that never ends."""
     fate(path)
     for use in USES:
-        with pytest.raises(StoreNotFound, match=said) as caught:
+        with pytest.raises(StoreNotFound, match=message) as caught:
             use(client)
         assert caught.value.code == 301
         assert caught.value.hint
@@ -150,8 +150,8 @@ def test_a_journal_that_was_removed_is_noticed(path: Path, client: Client) -> No
         client.producer("t").send(b"lost")
 
 
-def test_what_checkpoints_remove_is_no_reason_to_refuse(path: Path, client: Client) -> None:
-    """Kills: a handle that stands in an old journal file, or has no witness, and is refused."""
+def test_files_removed_by_checkpoints_are_no_reason_to_refuse(path: Path, client: Client) -> None:
+    """Kills: a handle that is refused because a checkpoint removed its journal file or witness."""
     with txlog.open(str(path)) as other:
         for number in range(3):
             other.producer("t").send(b"%d" % number)
@@ -244,7 +244,7 @@ def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path)
             client.producer("t").send(b"lost")
 
 
-def test_where_files_have_no_steady_numbers_nobody_is_refused(
+def test_unstable_inode_numbers_are_no_reason_to_refuse(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some file systems number a file anew each time it is looked up."""

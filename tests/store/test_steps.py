@@ -1,8 +1,8 @@
-"""What small calls cost, in calls of functions: nothing creeps in unnoticed.
+"""The cost of small calls, in calls of functions: nothing creeps in unnoticed.
 
 Seconds say little on a shared machine; these are the same in each run. Other versions of Python
-make other bytecodes of the same source, so functions are counted. Whoever needs more raises a bound
-here, and says why. `bench/steps.py` shows where they are.
+make other bytecodes of the same source, so functions are counted. A change that needs more calls
+raises a bound here, and its commit says why. `bench/steps.py` shows where they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def calls_of(step: Step, source: str = SOURCE) -> int:
         count += frame.f_code.co_filename.startswith(source)
 
     before, was_collecting = sys.gettrace(), gc.isenabled()
-    gc.disable()  # what is dropped then is of other tests
+    gc.disable()  # a collection would drop objects of other tests
     sys.settrace(trace)
     try:
         step()
@@ -121,7 +121,7 @@ def send_ten(client: Client) -> Step:
 
 
 def reader_at(client: Client, start: Bound) -> Step:
-    """A new reader, and one message, of those that by_iteration sends; at its id, if it can be."""
+    """Open a reader of by_iteration's messages and read one; start "skip": at that message's id."""
     by_iteration(client)
     message = client.reader("t", start).read_next()
     assert message is not None and message.message_id is not None
@@ -179,7 +179,7 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
 
 
 def by_iteration(client: Client) -> Step:
-    """Two thousand messages, half of them in transactions of a hundred; the most in files."""
+    """Two thousand messages, a thousand in transactions of a hundred; most are in files."""
     producer, hundred = client.producer("t"), rows(100)
     for _ in range(12):
         producer.send_batch(hundred)
@@ -199,7 +199,7 @@ def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
 
 @pytest.mark.parametrize("start", [Bound("skip", 50), Bound("skip", 150), Bound("last", 1)])
 def test_a_few_messages_are_read_without_kernels(bench: Bench, start: Bound) -> None:
-    """Plain ones and those of a transaction: a kernel takes as long for one row as for a hundred.
+    """Plain messages and a transaction's: a kernel takes as long for one row as for a hundred.
 
     Nine before, for messages of a transaction.
     """
@@ -211,7 +211,7 @@ def test_a_few_messages_are_read_without_kernels(bench: Bench, start: Bound) -> 
 def test_a_row_group_is_shaped_once_for_all_that_is_cut_out_of_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten pieces that lie in two files in turn: each was brought into shape by itself, at 35 us."""
+    """Kills: a conversion, at 35 us, for each of ten pieces that come from two files in turn."""
     step = by_iteration(bench.client)
     shaped: list[int] = []
 
