@@ -40,7 +40,7 @@ print(json.dumps([type(spark).__module__, total]))
 
 
 def test_format_txlog_works_behind_a_server(tmp_path: Path) -> None:
-    """A batch with `record`, a sink and a stream, exact; docs/analytics says what does not work."""
+    """A batch with `record`, a sink and a stream, exact; docs/analytics lists missing features."""
     store = str(tmp_path / "store")
     txlog.init(store)
     with txlog.open(store) as client:

@@ -1,4 +1,4 @@
-"""The Python of docs/analytics.md runs as it stands there, one block after another."""
+"""The blocks of Python in docs/analytics.md run as they are written, one after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.source_tree import ROOT
 pytestmark = pytest.mark.spark
 
 
-def test_examples_print_what_they_should(
+def test_examples_print_the_documented_output(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

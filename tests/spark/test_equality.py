@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class Filling:
-    """Messages of every kind; random, with what a message may have or lack."""
+    """Random messages of every kind, with and without each optional field."""
 
     def __init__(self, client: Client, seed: str) -> None:
         self._client = client
@@ -97,15 +97,15 @@ def fill(client: Client) -> txlog.Transaction:
         filling.send(12)
         client.checkpoint(roll_all=True)
     client.admin.trim("orders", Bound("last", 2), force_unacked=True)
-    late, held = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
-    for txn in (late, held):
+    late, still_open = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
+    for txn in (late, still_open):
         filling.send(4, txn)
     filling.large()
     for commits in (True, False, True):
         filling.transaction(commits=commits)
         filling.send(5)
     client.checkpoint(roll_all=True)
-    client.admin.compact("orders")  # what is held keeps these sidecars unclean
+    client.admin.compact("orders")  # the open transaction keeps these sidecars unclean
     filling.large(late)
     late.commit()
     client.topic("orders").watermarks.set(1_700_000_000_000, "w")
@@ -122,9 +122,9 @@ def fill(client: Client) -> txlog.Transaction:
     filling.transaction(commits=True)
     filling.transaction(commits=False)
     filling.large()
-    filling.send(5, held)
+    filling.send(5, still_open)
     filling.send(5)  # in frames
-    return held
+    return still_open
 
 
 def by_api(client: Client) -> list[Row]:
@@ -133,19 +133,19 @@ def by_api(client: Client) -> list[Row]:
 
 
 def by_consumer(client: Client) -> list[Row]:
-    """What a consumer gets that does not wait until messages are due."""
+    """The messages of an exclusive consumer, which gets delayed ones before they are due."""
     with client.consumer("orders", "each", durable=False, start="earliest") as consumer:
-        found = [*iter(consumer.receive, None)]
+        messages = [*iter(consumer.receive, None)]
     return [
         {
-            "message_id": str(one.message_id),
-            "partition": one.partition,
-            "key": one.key,
-            "value": one.value,
-            "properties": one.properties,
-            "event_time": one.event_time,
+            "message_id": str(message.message_id),
+            "partition": message.partition,
+            "key": message.key,
+            "value": message.value,
+            "properties": message.properties,
+            "event_time": message.event_time,
         }
-        for one in found
+        for message in messages
     ]
 
 

@@ -74,7 +74,7 @@ def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
 
 
 def finish(environment: dict[str, str], *words: str) -> str:
-    """What a program says that ends well."""
+    """The output of a program, which must succeed."""
     done = start(environment, *words)
     output, errors = done.communicate()
     assert done.returncode == 0, output[-4000:] + errors[-4000:]
@@ -82,10 +82,10 @@ def finish(environment: dict[str, str], *words: str) -> str:
 
 
 def killed_at(store: str, topic: str, messages: int, process: subprocess.Popen[str]) -> None:
-    """SIGKILL of all processes of a program once so much is there."""
+    """SIGKILL all processes of a program once the topic has so many messages."""
     with txlog.open(store) as client:
-        told = client.wait([topic], messages=messages, timeout_ms=900_000)
-        assert told["met"], told
+        answer = client.wait([topic], messages=messages, timeout_ms=900_000)
+        assert answer["met"], answer
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
@@ -128,7 +128,7 @@ def test_functions_that_are_killed_give_exact_windows(air: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_stream_whose_driver_is_killed_gives_exact_windows(air: str, tmp_path: Path) -> None:
+def test_stream_with_a_killed_driver_gives_exact_windows(air: str, tmp_path: Path) -> None:
     """Loaded by Spark, killed ten times in its queries, ended by spark-submit; docs/flights.md 6.
 
     Kills: rows that a limit makes late; windows twice or not at all after the state is restored.

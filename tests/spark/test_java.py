@@ -57,7 +57,7 @@ def test_java_on_path_is_where_its_link_leads(tmp_path: Path) -> None:
 
 
 def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
-    """Kills: a session that ends in UnsupportedClassVersionError while a good Java is there."""
+    """Kills: a session that ends in UnsupportedClassVersionError although a newer Java exists."""
     old = make_runtime(tmp_path / "old", "1.8.0_292")
     older = make_runtime(tmp_path / "older", "11.0.2")
     bundled = make_runtime(tmp_path / "bundled", "25.0.2")
@@ -93,7 +93,7 @@ def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -
     assert "TXLOG_JRE" in environment_for(lacking, tmp_path / "cache", keeps_module=True)
 
 
-def test_logging_is_ours_unless_somebody_says_another(tmp_path: Path) -> None:
+def test_logging_is_ours_unless_the_user_configures_it(tmp_path: Path) -> None:
     """Kills: a configuration of the user that is overridden."""
     cache = tmp_path / "a cache"
     [option] = logging_options({}, cache, "-Xmx1g")
@@ -110,7 +110,7 @@ def test_logging_is_ours_unless_somebody_says_another(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_session_says_nothing_on_the_first_screen(tmp_path: Path) -> None:
-    """A program of a user: nothing on stderr but what it asked for."""
+    """A program of a user writes nothing to stderr but its own output."""
     program = """
 import txlog.spark
 spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"})
@@ -148,7 +148,7 @@ def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) ->
         assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
 
 
-def test_a_child_of_a_session_finds_what_is_behind_the_shim(tmp_path: Path) -> None:
+def test_child_of_a_session_finds_the_java_behind_the_shim(tmp_path: Path) -> None:
     """Kills: a shim before the shim, which starts itself for ever."""
     java = find_java({"JAVA_HOME": str(make_runtime(tmp_path / "jvm", "21.0.1"))}, None)
     added = environment_for(java, tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Tests of the jobs compact and rebuild-delayed on Spark: what the upkeep does by itself."""
+"""Tests of the jobs compact and rebuild-delayed on Spark: the same files as by upkeep itself."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def engine() -> Spark:
 
 
 def compare(client: Client, topic: str) -> None:
-    """DuckDB = Spark: every check, what was expected and what was found, the digest too."""
+    """DuckDB = Spark: every check with its expected and actual values, and the digest."""
     here, there = (audit(client, [topic], one) for one in (Local(), engine()))
     assert here["failed"] == there["failed"] == 0
     assert [c for c in here["check_list"] if c["name"] != "bytes"] == there["check_list"]

@@ -93,7 +93,7 @@ def held(client: Client, topic: str) -> list[dict[str, Any]]:
 
 
 def stages(client: Client) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return sorted(str(path) for path in Path(client.path).glob("topics/**/_stage/**/*"))
 
 
@@ -209,7 +209,7 @@ def test_attempts_that_fail_leave_nothing(spark: SparkSession, client: Client) -
         ({"partition": "CAST(NULL AS INT)"}, "names no partition"),
     ],
 )  # fmt: skip
-def test_what_a_producer_refuses_is_refused(
+def test_bulk_load_refuses_like_a_producer(
     spark: SparkSession, client: Client, columns: dict[str, str], text: str
 ) -> None:
     frame = spark.range(2, numPartitions=1).select(F.col("id").alias("value"))
@@ -220,7 +220,7 @@ def test_what_a_producer_refuses_is_refused(
     assert held(client, "t") == [] and stages(client) == []
 
 
-def test_refusal_takes_back_what_another_task_staged(spark: SparkSession, client: Client) -> None:
+def test_refusal_removes_files_staged_by_other_tasks(spark: SparkSession, client: Client) -> None:
     frame = spark.range(4, numPartitions=2).select(
         F.expr("if(id = 3, repeat('x', 6000000), 'x')").alias("value")
     )
@@ -253,15 +253,15 @@ def test_delays_count_from_the_job(spark: SparkSession, client: Client) -> None:
 def test_tasks_have_files_of_their_own_when_these_are_large(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody shuffles what is large; a key has its partition all the same."""
+    """A large frame is not shuffled, and each key still has its one partition."""
     frame = spark.range(COUNT, numPartitions=3).select(
         F.col("id").alias("value"), (F.col("id") % 17).alias("key")
     )
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")["files"] == 2
     monkeypatch.setattr(sink, "SMALL_BYTES", 1)
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="2")["files"] == 6
-    for one in held(client, "t"):
-        assert one["partition"] == crc32(one["key"]) % 2
+    for message in held(client, "t"):
+        assert message["partition"] == crc32(message["key"]) % 2
     unkeyed = frame.select("value")
     assert bulk_load(unkeyed, client.path, "t", txn_key="k", batch_id="3")["files"] == 3
     ordered = bulk_load(frame, client.path, "t", txn_key="k", batch_id="4", order_by=["value"])
@@ -273,10 +273,8 @@ def test_tasks_have_files_of_their_own_when_these_are_large(
 
 
 @pytest.mark.parametrize("column", ["value", "key"])
-def test_structs_are_refused_and_say_what_to_do(
-    spark: SparkSession, client: Client, column: str
-) -> None:
-    """Spark's own text of a struct, `{1, x}`, is nothing that anybody can read back."""
+def test_structs_are_refused_with_a_hint(spark: SparkSession, client: Client, column: str) -> None:
+    """Kills: messages with Spark's own text of a struct, `{1, x}`, which no parser reads back."""
     for sql in ("struct(1 AS n, 'x' AS s)", "array(1)", "map('a', 1)"):
         frame = spark.sql(f"SELECT {sql} AS {column}" + ", 'v' AS value" * (column == "key"))
         with pytest.raises(InvalidArgument, match=f"column {column} is ") as caught:

@@ -26,7 +26,7 @@ from txlog.lake.spark.reading import frame_of, local_frame
 from txlog.spark import read, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
-SEEDS = (19, 34)  # at the end their rows lie in all places
+SEEDS = (19, 34)  # their histories end with rows in files of every kind
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def compare(spark: SparkSession, history: History, rng: random.Random) -> None:
 def compare_part(
     spark: SparkSession, history: History, rows: list[dict[str, object]], rng: random.Random
 ) -> None:
-    """A range of any kind is what a reader has of it, and an LSN what was there then."""
+    """Compare a random range with a reader's, and a random LSN with the rows up to that LSN."""
     everything = ranged(history.client, Range())
-    wanted = some_range(rng, everything)
-    found = in_order(read(spark, history.path, "t", start=wanted.start, end=wanted.stop))
-    assert [place(row) for row in found] == [
-        place(row) for row in ranged(history.client, wanted)
-    ], str(wanted)
+    bounds = some_range(rng, everything)
+    frame_rows = in_order(read(spark, history.path, "t", start=bounds.start, end=bounds.stop))
+    assert [place(row) for row in frame_rows] == [
+        place(row) for row in ranged(history.client, bounds)
+    ], str(bounds)
     if rows:
         lsn = rng.choice([row["lsn"] for row in rows])
         assert isinstance(lsn, int)
@@ -114,7 +114,7 @@ def run(
     return seen
 
 
-def test_spark_sees_what_a_reader_sees(
+def test_spark_reads_the_messages_of_a_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """API = Spark, whatever happened to the rows, wherever they and their markers lie."""
@@ -134,7 +134,7 @@ def test_spark_sees_files_that_were_adopted(spark: SparkSession, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [1000, 1010, 1020])
-def test_spark_sees_what_a_reader_sees_in_many_histories(
+def test_spark_reads_the_messages_of_a_reader_in_many_histories(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:
     """The same, 30 more."""
@@ -194,7 +194,7 @@ def scratch_of(spark: SparkSession) -> set[str]:
 def test_many_rows_of_the_journal_are_a_file_that_goes_with_its_frame(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills a query that makes rows of all columns of them, and a copy of messages that stays."""
+    """Kills: a query that decodes all columns of these rows, and a copy that outlives its frame."""
     client.producer("orders").send_batch(pa.table({"value": [b"x", b"y"], "key": [b"a", None]}))
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     before = scratch_of(spark)
@@ -246,8 +246,8 @@ def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
 def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     spark: SparkSession, client: Client
 ) -> None:
-    """Kills: a scan for each file, a plan that reads partitions which nobody asked for, and one
-    that sifts clean files or asks for the names of files.
+    """Kills: a scan for each file, a plan that reads partitions outside of the filter, and one that
+    filters clean files or needs the names of files.
     """
     for partition in (0, 1, 0, 1):
         with client.transaction() as txn:
@@ -265,7 +265,7 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     assert len(frame.collect()) == 4
 
 
-def test_files_whose_messages_nobody_counted_are_known_by_place_or_name(
+def test_files_without_a_count_are_read_by_directory_or_name(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/format.md 7: kills a frame that takes a column for granted that such files lack, one
@@ -313,7 +313,7 @@ def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
         spark.conf.unset("parquet.page.verify-checksum.enabled")
 
 
-def test_file_that_is_gone_is_an_error(spark: SparkSession, client: Client) -> None:
+def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Client) -> None:
     """R21: kills fewer rows without a word, also where the session would ignore missing files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
@@ -354,14 +354,16 @@ def test_names_of_stores_and_topics_are_no_patterns(spark: SparkSession, tmp_pat
     ]
 
 
-def test_what_does_not_exist_is_named(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+def test_missing_topic_and_store_are_named(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
     with pytest.raises(TopicNotFound, match="orders2"):
         read(spark, client.path, "orders2")
     with pytest.raises(StoreNotFound):
         read(spark, str(tmp_path / "nowhere"), "orders")
 
 
-def test_a_frame_outlives_what_the_store_lets_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_frame_keeps_files_that_the_store_removes(spark: SparkSession, tmp_path: Path) -> None:
     """R18; kills: a frame without a pin, a pin that nothing lets go, one of the wrong files."""
     path = str(tmp_path / "store")
     txlog.init(path, reader_grace_ms=0)
@@ -454,7 +456,7 @@ def test_many_markers_are_read_by_spark_and_named(
     held.abort()
 
 
-def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) -> None:
+def test_uncommitted_rows_of_a_frame_have_a_state(spark: SparkSession, client: Client) -> None:
     """Isolation uncommitted: kills a preview that looks like a message."""
     txn = client.transaction()
     client.producer("orders").send(b"open", txn=txn)
@@ -474,7 +476,7 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
 def test_several_topics_are_as_of_one_moment(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spec 8: somebody commits in both whenever the frame of the next topic is made."""
+    """Spec 8: another client commits to both topics before each frame, and no frame shows it."""
     client.create_topic("bills")
 
     def write() -> None:

@@ -79,7 +79,7 @@ def of_duckdb(client: Client, topic: str = "t") -> list[dict[str, Any] | None]:
     return sorted(found, key=lambda one: -1 if one is None else one["cups"])
 
 
-def test_records_are_those_of_duckdb_in_every_place(spark: SparkSession, client: Client) -> None:
+def test_records_match_duckdb_in_files_of_every_kind(spark: SparkSession, client: Client) -> None:
     expected = of_duckdb(client)
     assert len(expected) == 6 and expected[0] is not None and expected[0]["note"] is None
     frame = read(spark, client.path, "t")
@@ -90,8 +90,8 @@ def test_records_are_those_of_duckdb_in_every_place(spark: SparkSession, client:
     assert source.schema["record"].dataType == frame.schema["record"].dataType
     register(spark, client.path, database="shop")
     assert rows(spark.table("shop.t")) == expected
-    found = frame.where("record.place.city = 'c'").select("record.tags", "record.note").collect()
-    assert [(row.tags, row.note) for row in found] == [(["y", "z"], "n")]
+    filtered = frame.where("record.place.city = 'c'").select("record.tags", "record.note").collect()
+    assert [(row.tags, row.note) for row in filtered] == [(["y", "z"], "n")]
 
 
 def test_fields_are_pruned_and_filters_reach_the_files(spark: SparkSession, tmp_path: Path) -> None:

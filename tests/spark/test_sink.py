@@ -1,4 +1,4 @@
-"""Tests of the sinks: what Spark writes is stored once, whatever fails and whoever tries again."""
+"""Tests of the sinks: Spark's rows are stored exactly once, through failures and retries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def held(client: Client, topic: str = "orders") -> list[int]:
 
 
 def stages(client: Client) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return sorted(str(path) for path in Path(client.path).glob("topics/**/_stage/**/*"))
 
 
@@ -95,7 +95,7 @@ class TestBatch:
         assert stages(client) == []
 
     def test_same_batch_again_writes_nothing(self, spark: SparkSession, client: Client) -> None:
-        """The tasks are told: they would fail if they staged anything."""
+        """The driver tells the tasks that the batch is stored: they would fail if they staged."""
         write(orders(spark), client)
         first = client.bulk("orders", key="k", batch="1").stored
         stage = next(Path(client.path).glob("topics/**/_stage"))
@@ -109,7 +109,7 @@ class TestBatch:
         assert len(held(client)) == COUNT + 3
 
     def test_task_that_failed_is_tried_again(self, spark: SparkSession, client: Client) -> None:
-        """A real second attempt; what the first one staged is not among the messages."""
+        """A real second attempt: the topic has no message of the first attempt's files."""
 
         @F.udf(returnType="string", useArrow=False)
         def fail_late(value: str) -> str:
@@ -131,8 +131,8 @@ class TestBatch:
                 raise RuntimeError("it always fails")
             return value
 
-        # One task: another one might still write when the first has failed, and what it leaves
-        # goes with `stage_ttl_ms`.
+        # One task: a second one might still write when the first has failed, and its files stay
+        # until `stage_ttl_ms` is over.
         rows = orders(spark).coalesce(1).withColumn("value", fail("value"))
         assert "it always fails" in refused(rows, client)
         assert held(client) == [] and stages(client) == []
@@ -168,7 +168,7 @@ class TestBatch:
         write(orders(spark), client)
         assert held(client) == [*range(COUNT)]
 
-    def test_what_is_refused(self, spark: SparkSession, client: Client) -> None:
+    def test_bad_options_and_columns_are_refused(self, spark: SparkSession, client: Client) -> None:
         rows = orders(spark, 2)
         assert "txnKey is missing" in refused(rows, client, txnKey="")
         assert "no option colour" in refused(rows, client, colour="red")

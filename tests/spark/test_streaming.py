@@ -90,7 +90,7 @@ class Stream:
         return rows
 
     def between(self, start: Offset, end: Offset) -> list[Row]:
-        """The rows of a batch, also of one that was there before."""
+        """The rows of a batch, which may be an earlier one."""
         worker = pickle.loads(pickle.dumps(self.reader))
         out: list[Row] = []
         for share in self.reader.partitions(start, end):
@@ -164,7 +164,7 @@ def test_stream_has_each_message_once(tmp_path: Path, seed: str) -> None:
 
 
 def test_batch_ends_at_a_frame(client: Client) -> None:
-    """Kills: a transaction of which one partition comes in this batch and one in the next."""
+    """Kills: a transaction that two batches share, a partition each."""
     producer = client.producer("orders")
     for _ in range(3):
         with client.transaction() as txn:
@@ -178,8 +178,10 @@ def test_batch_ends_at_a_frame(client: Client) -> None:
 
 
 def test_transaction_above_the_limit_is_a_batch_and_plain_messages_are_cut(client: Client) -> None:
-    """Kills: a stream that stands still before a frame that is too large, and one that cuts a
-    transaction, of which a watermark may drop the rest."""
+    """Kills: a stream that never gets past a frame above the limit.
+
+    Also one that cuts a transaction, so that Spark's watermark may drop its second part.
+    """
     with client.transaction() as txn:
         for partition in (0, 0, 0, 1, 1):
             client.producer("orders").send(b"t", partition=partition, txn=txn)
@@ -243,7 +245,7 @@ def test_limited_batches_of_a_large_frame_follow_event_time(
     stream.reader.stop()
 
 
-def test_limited_batches_without_event_times_share_by_what_is_left(client: Client) -> None:
+def test_limited_batches_without_event_times_share_by_remaining_rows(client: Client) -> None:
     """Kills: a partition that is done long before the others, and one read for its neighbour."""
     client.admin.update_topic("orders", partitions=3)
     later = [(home, None) for home in (0, 1) for _ in range(20)]
@@ -260,17 +262,17 @@ def test_limited_batches_without_event_times_share_by_what_is_left(client: Clien
 
 
 def test_one_row_a_batch_passes_rows_that_are_no_messages(client: Client) -> None:
-    """The least limit reads all, also beside a late event time and one that is missing."""
+    """The smallest limit still reads every message, with late and missing event times, too."""
     loaded(client, [[(0, 9), (0, 1), (0, None), (1, 5), (1, 20)]])
     stream = Stream(client.path, schema=TIMED)
-    found = [
+    batches = [
         [
             (row["partition"], row["event_time"] and row["event_time"].microsecond // 1000)
             for row in rows
         ]
         for rows in stream.rest(ReadMaxRows(1))
     ]
-    assert found == [[(1, 5)], [(0, 9)], [(0, 1)], [(0, None)], [(1, 20)]]
+    assert batches == [[(1, 5)], [(0, 9)], [(0, 1)], [(0, None)], [(1, 20)]]
     stream.reader.stop()
 
 
@@ -291,7 +293,7 @@ def test_bytes_are_a_limit_too(client: Client) -> None:
 
 
 def test_nothing_new_is_no_batch(client: Client) -> None:
-    """Kills: a batch for a ledger that was closed, or one that is there and empty."""
+    """Kills: a batch without rows, because a ledger was closed."""
     stream = Stream(client.path)
     assert stream.next() is None
     client.producer("orders").send(b"x", partition=0)
@@ -301,7 +303,7 @@ def test_nothing_new_is_no_batch(client: Client) -> None:
     stream.reader.stop()
 
 
-def test_open_transactions_hold_nobody_up(client: Client) -> None:
+def test_open_transactions_do_not_block_the_stream(client: Client) -> None:
     """Kills: a message that is lost because a later one was read first."""
     txn = client.transaction()
     client.producer("orders").send(b"late", partition=0, txn=txn)
@@ -331,16 +333,16 @@ def test_first_batch_that_is_done_again_begins_where_it_began(client: Client) ->
 
 
 @pytest.mark.parametrize(
-    ("position", "wanted"),
+    ("position", "count"),
     [("start", 4), ("end", 0), ("+1", 2), ("-1", 2), ("2:1", 3), ("sub=reading", 4)],
 )
-def test_stream_begins_where_it_is_told(client: Client, position: str, wanted: int) -> None:
+def test_stream_begins_at_its_starting_position(client: Client, position: str, count: int) -> None:
     client.create_subscription("orders", "reading")
     for partition in (0, 0, 1, 1):
         client.producer("orders").send(b"x", partition=partition)
     stream = Stream(client.path, startingPosition=position)
     rows = stream.next() or []
-    assert len(rows) == wanted
+    assert len(rows) == count
     client.producer("orders").send(b"y", partition=0)
     assert values(stream.next()) == {b"y"}
 
@@ -357,8 +359,8 @@ def test_partition_that_is_added_is_read_from_its_first_message(client: Client) 
     assert set(stream.start) - {"since", "store"} == {"0", "1", "2"}
 
 
-def test_available_now_ends_with_what_was_there(client: Client) -> None:
-    """Kills: a run that never ends because somebody writes, or reads a partition of later."""
+def test_available_now_ends_with_the_messages_at_its_start(client: Client) -> None:
+    """Kills: a run that never ends while a producer writes, or that reads a later partition."""
     client.producer("orders").send(b"there", partition=0)
     stream = Stream(client.path)
     stream.reader.prepareForTriggerAvailableNow()
@@ -366,14 +368,14 @@ def test_available_now_ends_with_what_was_there(client: Client) -> None:
     client.admin.update_topic("orders", partitions=3)
     client.producer("orders").send(b"later", partition=2)
     assert [values(rows) for rows in stream.rest(ReadMaxRows(1)) if rows] == [{b"there"}]
-    again = Stream(client.path)
-    again.start = stream.start
-    assert values(again.next()) == {b"later"}
-    assert again.reader.reportLatestOffset().keys() == {"0", "1", "2"}
+    next_run = Stream(client.path)
+    next_run.start = stream.start
+    assert values(next_run.next()) == {b"later"}
+    assert next_run.reader.reportLatestOffset().keys() == {"0", "1", "2"}
 
 
 def test_watermark_of_the_topic_marks_late_rows(client: Client) -> None:
-    """It is that of the place where the batch begins, also when the batch is read again."""
+    """A batch has the watermark of its first position, also when it is read again."""
     schema = StructType().add("event_time", TimestampType()).add("watermark", TimestampType())
     watermarks = client.topic("orders").watermarks
 

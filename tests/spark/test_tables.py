@@ -1,4 +1,4 @@
-"""Tests of tables: SQL without a path, INSERT, and what errors and options of others say."""
+"""Tests of tables: SQL without a path, INSERT, errors, and options of other sources."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def held(client: Client, topic: str) -> list[bytes]:
     return [message.value or b"" for message in client.reader(topic)]
 
 
-def test_topics_are_tables_that_show_what_is_there_now(spark: SparkSession, client: Client) -> None:
+def test_tables_show_the_current_messages_of_topics(spark: SparkSession, client: Client) -> None:
     assert register(spark, client.path, database="shop") == ["shop.bills_eu", "shop.orders"]
     assert ask(spark, "SELECT string(key), string(value), topic FROM shop.orders") == [
         ("k0", "v0", "orders"), ("k1", "v1", "orders"), ("k2", "v2", "orders"),
@@ -172,7 +172,7 @@ def test_names_that_would_be_one_are_refused(spark: SparkSession, client: Client
 
 
 class TestOptions:
-    """Those of the source `kafka`, and near names."""
+    """Options of the source `kafka`, and misspelled names."""
 
     def test_options_of_kafka_that_mean_the_same(self) -> None:
         found = stream_options(
@@ -211,7 +211,7 @@ class TestOptions:
             ({"isolatoin": "5"}, "did you mean isolation"),
         ],
     )
-    def test_others_say_what_they_are_here(self, options: dict[str, str], why: str) -> None:
+    def test_other_options_of_kafka_have_a_hint(self, options: dict[str, str], why: str) -> None:
         with pytest.raises(InvalidArgument) as caught:
             batch_options({"path": "p", **options})
         assert why in f"{caught.value}; {caught.value.hint}"

@@ -63,7 +63,7 @@ def of_frame(frame: DataFrame) -> Found:
 
 @pytest.fixture(params=[True, False], ids=["times of day", "others"])
 def has_times(request: pytest.FixtureRequest) -> bool:
-    """Spark's Parquet reader does not know times of day: `read` says so, and has no records."""
+    """Spark's Parquet reader does not know times of day: `read` warns, and has no records."""
     return bool(request.param)
 
 

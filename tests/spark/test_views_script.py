@@ -72,10 +72,10 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
     )
 
 
-def test_a_program_sees_what_txlog_sees(
+def test_views_program_reads_the_messages_of_a_reader(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """spec/analytics 4: the same views for PySpark; what no Parquet file has is told or written."""
+    """spec/analytics 4: the same views for PySpark; rows outside Parquet are counted or written."""
     history = History(tmp_path, "10")
     rest = str(tmp_path / "rest")
     try:
@@ -147,7 +147,7 @@ def test_unclean_files_are_joined_with_their_markers(
 def test_records_of_two_versions(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In files of both, in an unclean one and in that of --complete. Of a time of day: none."""
+    """Records of two versions in sealed, unclean and --complete files; none with a time of day."""
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0, ledger_entries_max=4)
     older = pa.schema([("cups", pa.int32())])
