@@ -114,7 +114,7 @@ def test_a_statement_may_scan_them_twice_and_stop_early(client: Client) -> None:
     assert len(asked(client, "SELECT value FROM a LIMIT 1")) == 1
 
 
-def test_a_scan_makes_no_batch_that_nobody_asked_for(
+def test_scan_makes_each_batch_on_demand(
     client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
 ) -> None:
     """Kills: a scanner of Arrow between, which has up to 64 batches ready and all their rows."""
@@ -146,7 +146,7 @@ def test_a_join_keeps_markers_and_lets_rows_go_by(client: Client) -> None:
 
 
 def test_instants_that_sql_has_no_room_for_are_without_end(client: Client) -> None:
-    """As in a table: infinity, and the rows beside them as they are."""
+    """As in a table: such an instant is infinity, and other rows keep theirs."""
     far = SQL_MS_MAX + 1
     client.producer("a").send(b"far", event_time=far, partition=0)
     client.checkpoint()
@@ -187,10 +187,10 @@ def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 7, 50_000])
-def test_rows_in_frames_are_those_of_the_log(
+def test_rows_in_frames_match_the_log(
     client: Client, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some at a time: plain ones, and those of transactions between them."""
+    """Frames are decoded a few at a time, with rows of transactions between plain rows."""
     monkeypatch.setattr(build, "_TOGETHER", together)
     monkeypatch.setattr(frames, "PIECE_ROWS", together)
     for number in range(20):
@@ -229,13 +229,13 @@ def written(client: Client, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_in_pieces_are_those_of_the_tail(
+def test_rows_in_pieces_match_the_tail(
     client: Client, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a column that a piece makes otherwise, a row too many or too few."""
     draw = random.Random(seed)
     monkeypatch.setattr(frames, "PIECE_ROWS", draw.choice([1, 4, 17, 10_240]))
-    is_at_once = draw.random() < 0.5  # else in another order than that of partitions
+    is_at_once = draw.random() < 0.5  # else not in the order of partitions
     monkeypatch.setattr(frames, "WINDOW_FRAMES", 256 if is_at_once else draw.choice([1, 7]))
     written(client, draw)
     for everything in (False, True):
@@ -273,14 +273,14 @@ def test_a_query_holds_a_piece_of_the_frames(
         client.producer("a").send_batch(pa.table({"value": [b"x"] * 1000, "partition": of}))
     read: list[int] = []
     decoded: list[int] = []
-    kept: list[int] = []
+    cached: list[int] = []
     batch = FrameRows.batch
 
     def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
-        made = batch(self, ref)
+        frame_batch = batch(self, ref)
         read.append(ref.lsn)
-        kept.append(len(self._batches))
-        return made
+        cached.append(len(self._batches))
+        return frame_batch
 
     def counted(columns: int, rows: pa.Buffer) -> pa.RecordBatch:
         decoded.append(columns)
@@ -297,29 +297,31 @@ def test_a_query_holds_a_piece_of_the_frames(
         assert query._contents[0].relation.tail.num_rows == 0
         assert read == []
         assert query.rows().read_all().num_rows == 2 * COUNT + 20_000
-    assert len({*read}) == len(decoded) == 20  # each once, although two partitions lie in it
-    assert max(kept) <= 4
+    assert (
+        len({*read}) == len(decoded) == 20
+    )  # each frame once, although it has rows of two partitions
+    assert max(cached) <= 4
 
 
 def test_topics_share_the_journal_files_that_a_query_keeps_open(client: Client) -> None:
-    """Kills: a descriptor for each topic, of which a process has about a thousand."""
+    """Kills: a descriptor for each topic, when a process may have about a thousand."""
 
     def opened() -> int:
         """How many journal files this process has open."""
-        found = 0
+        count = 0
         for number in os.listdir("/proc/self/fd"):
             with suppress(FileNotFoundError):
-                found += os.readlink(f"/proc/self/fd/{number}").endswith(".journal")
-        return found
+                count += os.readlink(f"/proc/self/fd/{number}").endswith(".journal")
+        return count
 
     for number in range(20):
         client.create_topic(f"few-{number}")
         client.producer(f"few-{number}").send(b"x")
-    before = opened()
+    open_before = opened()
     with Query(client, "SELECT count(*) AS n FROM messages WHERE topic LIKE 'few-%'") as query:
         assert query.rows().read_all().to_pylist() == [{"n": 20}]
-        assert 1 <= opened() - before <= 2
-    assert opened() == before
+        assert 1 <= opened() - open_before <= 2
+    assert opened() == open_before
 
 
 def test_a_condition_on_rows_in_frames_says_nothing_of_its_own(
@@ -372,7 +374,7 @@ def test_damage_of_a_frame_is_named_as_everywhere(client: Client) -> None:
 def test_views_count_without_reading_frames(
     client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: every value of the journal in memory to say how many messages are there."""
+    """Kills: every value of the journal in memory, only to count the messages."""
     client.producer("a").send_batch(pa.table({"value": [b"x"] * 10}))
     with client.transaction() as txn:
         client.producer("b").send_batch(pa.table({"value": [b"y"] * 10}), txn=txn)
@@ -383,8 +385,8 @@ def test_views_count_without_reading_frames(
     monkeypatch.setattr(FrameRows, "batch", read)
     for isolation in ("committed", "uncommitted"):
         assert main(["-S", client.path, "views", "--isolation", isolation]) == 0
-        said = f"not covered: {4 * COUNT + 20} committed messages"
-        assert said in capfd.readouterr().out
+        line = f"not covered: {4 * COUNT + 20} committed messages"
+        assert line in capfd.readouterr().out
 
 
 def test_views_count_keys_only(

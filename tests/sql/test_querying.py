@@ -63,7 +63,7 @@ def asked(
 class History:
     """A store in which random things happen; `seen` counts where rows lay.
 
-    schema: the topic is typed; some values are records with `cups`, and some of them with `note`
+    schema: the topic is typed; some values are records with `cups`, others have `note`, too
     """
 
     def __init__(self, folder: Path, seed: str, schema: Schema | None = None) -> None:
@@ -236,7 +236,7 @@ class History:
         self.seen["markers"] += relation.markers.num_rows
 
     def compare_uncommitted(self) -> None:
-        """The same with what is open or aborted; that has no id, so it is compared as a set."""
+        """The same with open and aborted messages, as sets, because these have no ids."""
         names = ("ledger", "entry", "value", "key", "partition", "visible_time", "txn_state")
         read = list(self.client.read("t", isolation="uncommitted"))
         rows = [row for table in read for row in table.to_pylist()]
@@ -289,7 +289,7 @@ def run(folder: Path, seed: str, *, loads: bool = False) -> History:
 
 
 @pytest.mark.deep
-def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
+def test_sql_reads_the_messages_of_a_reader(tmp_path: Path) -> None:
     """API = DuckDB, whatever happened to the rows and wherever they lie."""
     seen: Counter[str] = Counter()
     for seed in range(FIRST, FIRST + 6):
@@ -323,7 +323,7 @@ def test_sql_sees_files_that_were_adopted(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_sql_sees_what_a_reader_sees_in_many_histories(tmp_path: Path) -> None:
+def test_sql_reads_the_messages_of_a_reader_in_many_histories(tmp_path: Path) -> None:
     """The same, 60 more."""
     for seed in range(FIRST + 1000, FIRST + 1060):
         run(tmp_path, str(seed))
@@ -343,7 +343,7 @@ def test_lsn_of_a_message_does_not_depend_on_where_it_lies(client: Client) -> No
     assert asked(client, sql) == first
 
 
-def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> None:
+def test_clean_files_hide_rows_of_trimmed_markers(tmp_path: Path) -> None:
     """Kills: a clean file that is read whole although markers of some rows were trimmed."""
     path = str(tmp_path / "store")
     txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
@@ -382,7 +382,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
         nonlocal tries
         found = known(self, words, isolation, **how)
         tries += 1
-        if tries == 1:  # what the first look names is gone when it is opened
+        if tries == 1:  # the file disappears between the plan and the read
             file.rename(file.with_suffix(".away"))
             client.producer("orders").send(b"y", partition=0)
         elif tries == 2:
@@ -425,7 +425,7 @@ def test_a_relation_travels(client: Client) -> None:
         "SELECT * FROM nowhere",
     ],
 )
-def test_what_is_not_a_select_of_the_store_is_refused(client: Client, sql: str) -> None:
+def test_other_statements_than_selects_of_the_store_are_refused(client: Client, sql: str) -> None:
     """The gate: a ledger cannot be overwritten, and nothing else be read."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
@@ -574,12 +574,16 @@ def test_acknowledgements_are_rows(client: Client) -> None:
     ]
 
 
-def test_frames_are_those_that_journals_still_have(client: Client) -> None:
+def test_frames_list_those_in_the_journals(client: Client) -> None:
     """Kills: a frame that is left out or given twice, before and after checkpoints."""
     sql = "SELECT min(lsn) AS low, max(lsn) AS high, count(*) AS n, sum(rows)::INT AS rows FROM"
     client.producer("orders").send(b"x", partition=0)
-    [before] = asked(client, f"{sql} frames")
-    assert (before["low"], before["n"], before["rows"]) == (1, before["high"], 1)
+    [first_counts] = asked(client, f"{sql} frames")
+    assert (first_counts["low"], first_counts["n"], first_counts["rows"]) == (
+        1,
+        first_counts["high"],
+        1,
+    )
     [frame] = asked(client, "FROM frames ORDER BY lsn DESC LIMIT 1")
     assert frame["durable"] and "Appended" in frame["ops"]
     shown = client.inspect(f"lsn:{frame['lsn']}")
@@ -587,12 +591,12 @@ def test_frames_are_those_that_journals_still_have(client: Client) -> None:
     for _ in range(3):
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
-        [found] = asked(client, f"{sql} frames")
-        assert found["high"] == client._ask(lambda view: view.lsn)
-        assert found["n"] == found["high"] - found["low"] + 1 > 0
+        [counts] = asked(client, f"{sql} frames")
+        assert counts["high"] == client._ask(lambda view: view.lsn)
+        assert counts["n"] == counts["high"] - counts["low"] + 1 > 0
 
 
-def test_watermarks_are_those_of_producers_everywhere(client: Client) -> None:
+def test_watermarks_list_every_producer(client: Client) -> None:
     """Kills: a subscription, a partition or a producer that is left out."""
     client.create_subscription("orders", "billing")
     client.topic("orders").watermarks.set(1_700_000_000_000, "till")
@@ -649,7 +653,7 @@ def test_files_without_a_message_are_not_read(client: Client) -> None:
 
 
 def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
-    """Kills: a second reading of what was checked, and trust in a file that was changed since."""
+    """Kills: a second check of the same file, and trust in a file that changed since its check."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -666,7 +670,7 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
 def test_all_relations_of_a_statement_are_of_one_moment(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/analytics 4: somebody writes whenever a relation is made, and none of it is seen."""
+    """spec/analytics 4: another client writes before each relation, and no relation shows it."""
     other = txlog.open(client.path)
 
     def write() -> None:
@@ -709,7 +713,7 @@ def test_all_relations_of_a_statement_are_of_one_moment(
 def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R21: the whole statement stands on a newer view then, the lists made before as well."""
+    """R21: the whole statement moves to a newer view then, with the lists made before."""
     moved = [3]
 
     def hooked(view: View, store: Store, name: str) -> pa.Table:
@@ -730,7 +734,7 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
 
 
 @pytest.mark.deep
-def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
+def test_compacted_matches_a_table_view(client: Client) -> None:
     """Through compaction, trims, deletions, keys that moved; others see the messages as before."""
     rng = random.Random(f"{FIRST}:compacted")
     client.create_topic("other")
@@ -753,7 +757,7 @@ def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
             admin.compact_topic("orders")
         if step % 4 == 2:
             client.checkpoint(roll_all=True)
-        if step == 9:  # by now the log lacks most of what was compacted
+        if step == 9:  # from now on the log lacks most of the compacted messages
             client.checkpoint(roll_all=True)
             admin.trim("orders", END, force_unacked=True)
             assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 0}]

@@ -156,7 +156,7 @@ def run(folder: Path, seed: str, every: int = 6) -> Counter[str]:
 
 
 @pytest.mark.deep
-def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
+def test_scans_read_the_messages_of_a_reader(tmp_path: Path) -> None:
     """API = scans, for all of it and for ranges of every kind, wherever rows lie."""
     seen: Counter[str] = Counter()
     for seed in range(5):
@@ -174,7 +174,7 @@ def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scans_have_what_a_reader_has_in_many_histories(tmp_path: Path) -> None:
+def test_scans_read_the_messages_of_a_reader_in_many_histories(tmp_path: Path) -> None:
     """The same, 60 more."""
     for seed in range(1000, 1060):
         run(tmp_path, f"scan-{seed}", every=3)
@@ -225,8 +225,8 @@ def test_file_that_was_removed_is_an_error(client: Client) -> None:
         scanned(client.path, scans)
 
 
-def test_row_groups_are_left_out_by_what_is_wanted(client: Client) -> None:
-    """Kills: a range that reads a whole file, and statistics that leave out what is there."""
+def test_row_groups_outside_the_range_are_left_out(client: Client) -> None:
+    """Kills: a range that reads a whole file, and statistics that leave out matching rows."""
     client.producer("orders/0").send_batch(pa.table({"value": [b"x" * 100] * 120_000}))
     client.checkpoint(roll_all=True)
     [scan] = scans_of(client._relation("orders"))

@@ -1,4 +1,4 @@
-"""Segments: files, their rows as they are stored, and every byte of ours compared (R5)."""
+"""Segments: files, their rows as they are stored, and a checksum over every byte (R5)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from txlog.lake.sql import segments
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def rows(bench: Bench, what: str, wanted: str | None = None) -> list[tuple[int, int]]:
-    """(kind, entry) of what cat prints."""
-    asked = None if wanted is None else parse_range(wanted, 0)
-    _, batches = segments.stored(bench.client, what, None, asked)
+def rows(bench: Bench, word: str, wanted: str | None = None) -> list[tuple[int, int]]:
+    """(kind, entry) of the rows that `segment cat` prints."""
+    parsed = None if wanted is None else parse_range(wanted, 0)
+    _, batches = segments.stored(bench.client, word, None, parsed)
     return [(row["kind"], row["entry"]) for batch in batches for row in batch.to_pylist()]
 
 
-def listed_rows(*given: Any, **more: Any) -> Any:
-    """As `listed`, for what has all it may have: messages, a file, a size."""
-    return segments.listed(*given, **more)
+def listed_rows(*arguments: Any, **options: Any) -> Any:
+    """`listed` with all columns: messages, file, size."""
+    return segments.listed(*arguments, **options)
 
 
 def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
-    """What is listed of a partition is what it has, whatever form its rows are in."""
+    """The files of a partition add up to its messages, in whatever form its rows are."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -61,7 +61,7 @@ def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_what_was_trimmed_is_listed_until_its_files_go(tmp_path: Path) -> None:
+def test_trimmed_files_are_listed_until_they_are_removed(tmp_path: Path) -> None:
     """Let go by a frame; by the newest checkpoint; known by its name alone; removed (R18)."""
     bench = Bench(tmp_path / "store", reader_grace_ms=60_000)
     client = bench.client

@@ -1,4 +1,4 @@
-"""Records of one version as those of another: SQL says the same as Arrow, whatever a step does."""
+"""Records of one version read as another: SQL agrees with Arrow after any change of the schema."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def bare() -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command: its exit code and what it printed."""
+    """Return a function that runs a command: exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -106,10 +106,10 @@ def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list
 
 
 @pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 4), 1))
-def test_a_bare_duckdb_sees_what_txlog_sees(
+def test_bare_duckdb_reads_the_messages_of_a_reader(
     tmp_path: Path, run: Run, bare: Bare, seed: int
 ) -> None:
-    """spec/analytics 4 and 12: row for row; and what it does not see is counted exactly."""
+    """spec/analytics 4 and 12: row for row; the script counts exactly the rows it leaves out."""
     history = History(tmp_path, f"views-{seed}")
     seen: Counter[str] = Counter()
     try:
@@ -123,9 +123,9 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
             assert code == 0, err
             total = len(read(history.client, "t"))
             lacking = int(script.splitlines()[1].split()[3])
-            [found] = bare.ask(script, "SELECT count(*) AS n FROM t")
-            assert found["n"] + lacking == total
-            seen.update(covered=found["n"], lacking=lacking)
+            [counted] = bare.ask(script, "SELECT count(*) AS n FROM t")
+            assert counted["n"] + lacking == total
+            seen.update(covered=counted["n"], lacking=lacking)
             code, script, err = run("views", *store, "--complete", "rest", "--force")
             assert code == 0, err
             order = "ORDER BY ledger, entry, txn_index"
@@ -159,7 +159,7 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
 def test_records_of_unclean_files(
     tmp_path: Path, run: Run, bare: Bare, seed: int, default: str
 ) -> None:
-    """Whatever happened to the rows: those of files, and of `complete`, have their records.
+    """Rows in files have their records after any random history, also with --complete.
 
     With a default of null the files of both versions are one scan, otherwise several.
     """
@@ -333,7 +333,7 @@ def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> 
 
 
 def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) -> None:
-    """From compacted files when the log is gone; what came since with --complete."""
+    """The view reads compacted files, as the log is trimmed; --complete adds newer messages."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -355,7 +355,7 @@ def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) 
 
 
 def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
-    """What was adopted needs no checkpoint; its LSN is that of the load. Kills a null there."""
+    """Files of a load need no checkpoint, and have the LSN of the load. Kills: a null there."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -379,9 +379,7 @@ def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> No
         assert json.loads(run("query", "-S", path, sql, "--json")[1]) == [{"n": 100, "m": 100}]
 
 
-def test_only_what_is_asked_for_and_nothing_is_replaced(
-    tmp_path: Path, run: Run, bare: Bare
-) -> None:
+def test_flags_of_views_and_existing_files(tmp_path: Path, run: Run, bare: Bare) -> None:
     """--topic, --force; a store without topics has the views too."""
     path = str(tmp_path / "store")
     txlog.init(path)
@@ -510,7 +508,7 @@ def test_views_of_a_store_with_an_odd_path(tmp_path: Path, run: Run, bare: Bare,
     """Kills: a backslash within what is escaped as a pattern, where it cannot be."""
     folder = tmp_path / name
     folder.mkdir()
-    (tmp_path / "ab").mkdir()  # what a pattern would find
+    (tmp_path / "ab").mkdir()  # a pattern would match it
     bench = Bench(folder / "store")
     bench.client.create_topic("t")
     bench.client.producer("t").send(b"sealed")
