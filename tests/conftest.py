@@ -39,10 +39,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         tempfile.gettempdir(), f"txlog-bytecode-{os.getuid()}"
     )
 
-# Confirmed places are recorded there, and a test must not add to those of whoever runs it.
+# txlog records confirmed places there, and a test must not change the record of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="txlog-state-")
 
-# What .ci/run has installed: a test that does not find it says so, and is not skipped.
+# Programs that .ci/run has installed: a test fails without its program, and is not skipped.
 PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
 
 # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
@@ -61,7 +61,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{mark.args[0]} was installed, and is not on PATH", pytrace=False)
 
 
-# Files whose single tests take seconds: begun last, one of them keeps a worker busy alone.
+# Files with tests of seconds each: a file that begins last would keep one worker busy alone.
 LONG = (
     "crash/test_", "laws/", "test_help_examples", "test_golden", "test_querying", "test_man.py",
     "test_docs", "test_hourly_revenue", "test_report_browser", "test_demo",
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from what collecting makes: hundreds of thousands of objects.
+    """Keep the garbage collector away from the hundreds of thousands of objects that pytest makes.
 
-    They live as long as the process, and looking at all of them took half a second each time.
+    They live as long as the process, and each collection took half a second.
     """
     gc.disable()
     try:

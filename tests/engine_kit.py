@@ -36,7 +36,7 @@ def new_store(folder: object, clock: ManualClock, **settings: int | str) -> str:
 
 
 def open_client(path: str, clock: ManualClock, **options: Any) -> Client:
-    """Open a client that writes checkpoints only when it is told to."""
+    """Open a client that writes checkpoints only on request."""
     client = open_store(path, clock=clock, **options)
     client.checkpoint_automatically = False
     return client
@@ -143,20 +143,20 @@ def ids(client: Client, topic: str = "t", **given: Any) -> list[MessageId]:
 
 
 def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[Message]:
-    """What a new consumer of the subscription is given now."""
+    """The messages that a new consumer of the subscription receives now."""
     with client.consumer(topic, subscription) as consumer:
         return rows([consumer.receive_batch(100_000)])
 
 
 @contextmanager
 def little_room(size: int) -> Iterator[None]:
-    """No file of this process grows beyond a size: to whoever writes it, its disk is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    """No file of this process grows beyond a size: its writer gets the error of a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:

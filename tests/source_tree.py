@@ -83,7 +83,7 @@ def _imports(node: ast.AST, *, deferred: bool) -> Iterator[Import]:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the last name of what is called: `sleep` for `time.sleep(1)`."""
+    """Return the last name of the called function: `sleep` for `time.sleep(1)`."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -36,8 +36,8 @@ def page(name: str) -> str:
 
 @cache
 def places(name: str) -> frozenset[str]:
-    """What can be cited of a page: sections by number, items of a section's list as `12.5`,
-    and rules that have a name, as R32."""
+    """The places of a page that code can cite: sections by number, items of a section's list as
+    `12.5`, and rules that have a name, as R32."""
     found = set[str]()
     section = ""
     for line in page(name).splitlines():
@@ -89,10 +89,10 @@ def words(cell: str) -> list[str]:
 class Field:
     """A field of a shape.
 
-    type:  as `-f help` says it
-    inner: of an array its objects, of an object its fields; None: not said
+    type:  the word of `-f help`
+    inner: the objects of an array, or the fields of an object; None: the page does not say
     every: an object whose keys are names, each with the fields of `inner`
-    mixed: an array, of whatever it holds
+    mixed: an array of any elements
     enum:  the words that it may be; empty: any
     """
 

@@ -11,7 +11,7 @@ import time
 
 
 def shown(argv: list[str], env: dict[str, str]) -> str:
-    """What a terminal shows of a program until it ends; its lines end with a newline alone."""
+    """The output of a program on a terminal, until it ends; lines end with a newline alone."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)
@@ -20,14 +20,14 @@ def shown(argv: list[str], env: dict[str, str]) -> str:
         while more := os.read(terminal, 65536):
             data += more
     except OSError:
-        pass  # Linux says so when the other side is closed
+        pass  # Linux raises EIO once the other side is closed
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0, data
     return data.decode().replace("\r\n", "\n")
 
 
 def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
-    """What a terminal shows while keys are typed, each once the text before has come."""
+    """The output on a terminal while keys are typed, each after the awaited text before it."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)

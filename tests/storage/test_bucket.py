@@ -145,7 +145,7 @@ def test_a_bucket_comes_back_as_it_was(
 
 
 @given(made=buckets(), ids_max=st.integers(1, 9), data=st.data())
-def test_joined_bitmaps_are_those_of_the_segments(
+def test_joined_bitmaps_match_the_segments(
     made: tuple[list[Key], dict[tuple[int, int], int]], ids_max: int, data: st.DataObject
 ) -> None:
     keys, counts = made
@@ -159,7 +159,7 @@ def test_joined_bitmaps_are_those_of_the_segments(
     assert all(at in {i[:2] for i in ids} for at in found)
 
 
-def test_a_marker_whose_count_is_unknown_is_never_whole() -> None:
+def test_marker_with_unknown_count_is_never_whole() -> None:
     keys = [(9, 1, 0, 1), (9, 1, 0, 2), (9, 2, 7, 1)]
     (found,) = opened(encode(keys, {(2, 7): 1})).bitmaps()
     assert list(found.inner) == [(1, 0)]

@@ -17,7 +17,7 @@ MANY = 1_000
 
 
 def cut_segments(times: Sequence[int], cutting: Cutting) -> list[int]:
-    """The ends of the segments of sorted times, the last of them len(times)."""
+    """The ends of the segments of sorted times; the last is len(times)."""
     if not times:
         return []
     finder = StepFinder(cutting, times[-1] - times[0])
@@ -91,7 +91,7 @@ def test_ids_do_not_widen_the_step() -> None:
 def test_pieces_cut_as_the_whole(
     times: list[int], step: int, ids_max: int, segments_max: int, cuts: list[int]
 ) -> None:
-    """A merge streams: what comes in pieces is cut as if it were there at once."""
+    """A merge streams: pieces are cut at the same places as the whole."""
     if not times:
         return
     bounds = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]

@@ -1,4 +1,4 @@
-"""A process keeps few files open, however many a store has; what is closed is opened again.
+"""A process keeps few files open, however many a store has, and reopens them on demand.
 
 RLIMIT_NOFILE of the processes here is below the number of files.
 """
@@ -85,10 +85,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda most: monkeypatch.setattr(disk_module, "KEPT_MAX", most)
 
 
-def test_a_file_that_was_closed_and_removed_is_looked_for_in_the_newest_manifest(
+def test_closed_and_removed_file_is_found_by_the_newest_manifest(
     bench: Bench, kept: Callable[[int], None]
 ) -> None:
-    """R21: a view that stands behind a checkpoint of others finds its rows where they are now."""
+    """R21: a view older than another process's checkpoint finds its rows in the newer files."""
     kept(2)
     other = bench.another()
     send(bench.client, *(b"%d" % number for number in range(6)))

@@ -75,7 +75,7 @@ def disk(opener: Opener) -> Disk:
 
 
 class TestConformance:
-    """What a `Disk` promises, whichever it is."""
+    """The promises of a `Disk`, which every implementation keeps."""
 
     def test_published_bytes_are_read_back_joined(self, disk: Disk) -> None:
         disk.publish("a/b/one", [b"ab", bytearray(b"cd"), memoryview(b"ef"), b""])
@@ -94,8 +94,8 @@ class TestConformance:
         assert disk.read("m/1") == b"first"
         assert disk.listdir("m") == ["1"]
 
-    def test_what_is_begun_has_no_name_until_it_is_whole(self, opener: Opener) -> None:
-        """R3, R19: until then a temporary, which the sweeper leaves to whoever holds its lock."""
+    def test_draft_has_no_name_until_it_is_published(self, opener: Opener) -> None:
+        """R3, R19: until then it is a temporary, which the sweeper keeps while its lock is held."""
         disk = opener(False)
         draft, other = disk.begin("d/f"), disk.begin("d/g")
         for part in (b"ab", b"", bytearray(b"cd"), memoryview(b"efg")[:1], bytes(100_000)):
@@ -162,7 +162,7 @@ class TestConformance:
         assert not disk.exists("a/2/b/new")
 
     def test_linked_file_has_two_names(self, disk: Disk) -> None:
-        """What was staged gets the name that a frame will give; a name is used once (R3)."""
+        """A staged file also gets the name that a frame will use; a name is used once (R3)."""
         disk.publish("stage/one", [b"rows"])
         disk.link("stage/one", "ledgers/1")
         disk.sync_dir("ledgers")
@@ -173,7 +173,7 @@ class TestConformance:
         disk.unlink("stage/one")
         assert disk.read("ledgers/1") == b"rows"
 
-    def test_a_watch_tells_of_what_another_process_does(self, opener: Opener) -> None:
+    def test_watch_reports_changes_by_another_process(self, opener: Opener) -> None:
         """Writes to a file, names that come, files that close, announcements; each once."""
         disk, other = opener(False), opener(False)
         for path in ("journal/witness", "consumers/1.lock"):
@@ -191,8 +191,8 @@ class TestConformance:
         other.read("journal/witness")
         with closing(other.lock_file("consumers/1.lock", create=False)) as lock:
             assert lock.try_acquire()
-        told = watch.take()
-        assert "consumers/1.lock" not in told or isinstance(disk, MemoryDisk)  # only asked
+        changed = watch.take()
+        assert "consumers/1.lock" not in changed or isinstance(disk, MemoryDisk)  # only asked
         other.announce("consumers")
         assert watch.wait(None) == {"consumers"}
         lock = other.lock_file("consumers/1.lock")

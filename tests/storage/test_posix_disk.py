@@ -98,7 +98,7 @@ class TestPosix:
             0o600,
         ]
 
-    def test_shared_store_says_so_by_its_mode(self, tmp_path: Path) -> None:
+    def test_shared_store_has_the_mode_of_a_group(self, tmp_path: Path) -> None:
         import grp
 
         path = tmp_path / "shared"
@@ -205,10 +205,10 @@ class TestPosix:
         assert disk.listdir("d") == []
         publish(disk, "d/f", [b"x"])
 
-    def test_what_reads_back_differently_gets_no_name(
+    def test_draft_that_reads_back_differently_gets_no_name(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """R3: what was written is not kept, so its checksums are compared."""
+        """R3: the disk keeps no copy of the data, so it compares checksums after writing."""
         disk = PosixDisk(root)
         draft = disk.begin("d/f")
         draft.write(b"ab")
@@ -222,7 +222,7 @@ class TestPosix:
         draft.close()
         assert disk.listdir("d") == []
 
-    def test_a_forked_child_leaves_what_its_parent_began(self, root: str) -> None:
+    def test_forked_child_keeps_the_draft_of_its_parent(self, root: str) -> None:
         disk = PosixDisk(root)
         draft = disk.begin("d/f")
         draft.write(b"x")
@@ -235,7 +235,7 @@ class TestPosix:
         draft.close()
         assert disk.read("d/f") == b"x"
 
-    def test_publish_whose_last_flush_fails_is_unknown(
+    def test_publish_with_a_failed_last_flush_is_unknown(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R31."""
@@ -254,7 +254,7 @@ class TestPosix:
     def test_many_files_cost_few_flushes(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """9: kills a flush a file; where one of the file system is not trusted, each has its own.
 
-        None of a directory twice: all names in it are there before it is flushed.
+        Each directory is flushed once, after all its names are made.
         """
         flushed: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda fd: flushed.append("one"))
@@ -293,7 +293,7 @@ class TestPosix:
             assert disk.listdir("") == []
         disk.publish_all([(f"d/{n}/f", [b"x"]) for n in range(3)])
 
-    def test_many_files_whose_names_cannot_be_flushed_are_unknown(
+    def test_many_files_with_unflushed_names_are_unknown(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R31; 3 files and 3 directories are flushed before their names are."""
@@ -306,7 +306,7 @@ class TestPosix:
                 disk.publish_all([(f"d/{n}", [b"x"]) for n in range(3)])
         assert disk.listdir("d") == ["0", "1", "2"]
 
-    def test_what_reads_back_differently_is_not_published(
+    def test_data_that_reads_back_differently_is_not_published(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R3; kills the mutant `no read-back`."""
@@ -519,20 +519,20 @@ class TestPosix:
         one.release()
         one.acquire(60_000)
 
-    def test_what_is_done_while_waiting(self, root: str) -> None:
+    def test_callback_runs_while_waiting(self, root: str) -> None:
         disk = PosixDisk(root)
         one, two = disk.lock_file("lock"), disk.lock_file("lock")
         one.acquire(0)
-        asked: list[int] = []
+        calls: list[int] = []
 
         def meanwhile() -> bool:
-            asked.append(len(asked))
-            if len(asked) == 3:
+            calls.append(len(calls))
+            if len(calls) == 3:
                 one.release()
             return False
 
         assert two.acquire(60_000, meanwhile)
-        assert len(asked) == 3
+        assert len(calls) == 3
         assert not one.acquire(60_000, lambda: True)
         two.release()
         assert one.acquire(0)
@@ -607,7 +607,7 @@ def _failing(number: int, error: Exception | None = None, after: int = 0) -> Cal
 def _held(root: str) -> LockFile:
     lock = PosixDisk(root).lock_file("lock")
     lock.acquire(0)
-    return lock  # who has no handle any more has no lock
+    return lock  # the lock is freed when the last handle goes
 
 
 def _child(work: Callable[[], object]) -> tuple[int, bytes]:
@@ -650,7 +650,7 @@ CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_a_handler_raises_is_not_the_disks(
+def test_exception_of_a_handler_is_no_disk_error(
     root: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An OSError without a number passes as it is, whatever call it interrupts; none is lost."""
@@ -672,7 +672,7 @@ def test_what_a_handler_raises_is_not_the_disks(
 
 
 @pytest.mark.parametrize("is_free", [True, False])
-def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
+def test_exception_of_a_handler_does_not_mean_a_held_lock(
     root: str, is_free: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A BlockingIOError of the system does; one that a handler raised passes."""
@@ -691,7 +691,7 @@ def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
 
 
 class Napping:
-    """Time that passes only while somebody naps; notes (when, how long) of each nap."""
+    """A clock that advances only during naps, and records (when, how long) of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -710,7 +710,7 @@ class Napping:
         return [length for at, length in self.naps if start <= at < stop]
 
 
-def test_who_waited_longer_than_usual_naps_briefly_for_a_while(
+def test_naps_are_brief_after_the_usual_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kills: naps that grow for ever, so that the longest wait is the last to end."""

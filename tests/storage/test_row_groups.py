@@ -1,4 +1,4 @@
-"""Row groups of a user's file: how many rows wait for each other, and what they take meanwhile."""
+"""Row groups of a user's file: how many rows a group collects, and how much memory it needs."""
 
 from __future__ import annotations
 

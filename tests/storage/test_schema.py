@@ -1,4 +1,4 @@
-"""The rows of a frame: what is written comes back, and nothing else is written."""
+"""The rows of a frame: written rows come back, and a frame holds nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scratch: what is put aside comes back as it was, or not at all."""
+"""Scratch: data put aside comes back unchanged, or raises an error."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ class Seen(MemoryDisk):
         return self.seen
 
 
-def test_what_is_put_aside_comes_back_in_any_order() -> None:
+def test_data_put_aside_comes_back_in_any_order() -> None:
     aside = Scratch(MemoryDisk())
-    kept = [aside.put([b"%d" % n, b"", b"x" * n]) for n in range(50)]
-    assert aside.bytes == sum(one.length for one in kept)
+    slots = [aside.put([b"%d" % n, b"", b"x" * n]) for n in range(50)]
+    assert aside.bytes == sum(slot.length for slot in slots)
     order = [*range(50)]
     random.Random(3).shuffle(order)
     for n in order:
-        assert aside.get(kept[n]) == b"%d" % n + b"x" * n
+        assert aside.get(slots[n]) == b"%d" % n + b"x" * n
     assert aside.get(aside.put([])) == b""
 
 
-def test_what_reads_back_differently_is_not_given_out() -> None:
+def test_changed_scratch_data_is_refused() -> None:
     """R5; kills: no checksum, none of the length."""
     disk = Seen()
     aside = Scratch(disk)
-    kept, other = aside.put([b"abc"]), aside.put([b"def"])
+    slot, other = aside.put([b"abc"]), aside.put([b"def"])
     disk.seen.pwrite(1, b"B")
     with pytest.raises(DiskFailed):
-        aside.get(kept)
+        aside.get(slot)
     assert aside.get(other) == b"def"
     with pytest.raises(DiskFailed):
         aside.get(other._replace(length=4))
 
 
-def test_a_full_disk_is_told_and_has_its_room_back() -> None:
+def test_full_disk_is_an_error_and_its_space_is_freed() -> None:
     disk = MemoryDisk(free_bytes=1000)
     aside = Scratch(disk)
     aside.put([bytes(900)])

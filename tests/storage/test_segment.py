@@ -268,7 +268,7 @@ def grouped() -> tuple[pa.Table, bytes, FileRef]:
     return table, *encode(table, "sealed")
 
 
-def test_a_range_reads_the_groups_it_lies_in(grouped: tuple[pa.Table, bytes, FileRef]) -> None:
+def test_range_reads_only_its_groups(grouped: tuple[pa.Table, bytes, FileRef]) -> None:
     """A partial read checks what it reads, and reads no more. Kills: reading the whole file."""
     table, stored, ref = grouped
     assert [group[0] for group in ref.groups] == [50_000, 50_000, 20_000]
@@ -310,16 +310,16 @@ def test_spans_come_in_their_order_with_the_columns_asked_for(
 def test_few_rows_decode_each_group_once_and_only_their_columns(
     grouped: tuple[pa.Table, bytes, FileRef],
 ) -> None:
-    """A pass over single rows far apart. Kills: a decoding a span, columns nobody wants."""
+    """A pass over single rows far apart. Kills: a decoding per span, and of unneeded columns."""
     table, stored, ref = grouped
     file = Bytes(stored)
     reader = SegmentReader(file, ref)
     places = list(range(7, 120_000, 1_000))
-    found = reader.pick([(at, at + 1) for at in places], ["value", "key"])
-    assert found.equals(table.select(["value", "key"]).take(places))
+    picked = reader.pick([(at, at + 1) for at in places], ["value", "key"])
+    assert picked.equals(table.select(["value", "key"]).take(places))
     assert (reader.groups_decoded, len(file.reads)) == (3, 4)  # the tail, once
     assert reader.rows(119_000, 119_001, ["key"]).column_names == ["key"]
-    assert reader.groups_decoded == 3  # what was decoded is there
+    assert reader.groups_decoded == 3  # the decoded column is cached
     assert reader.rows(119_000, 119_001).equals(table.slice(119_000, 1))
     assert reader.groups_decoded == 4  # the other columns of one group
 
@@ -370,10 +370,10 @@ def test_rows_outside_of_the_file_are_a_bug_of_the_caller() -> None:
             reader.rows(start, stop)
 
 
-def test_a_part_leaves_out_what_no_row_has() -> None:
+def test_part_leaves_out_empty_columns() -> None:
     stored, _ = small("part")
-    found = pa.ipc.open_file(pa.py_buffer(stored)).read_all()
-    assert found.column_names == ["kind", "entry", "lsn", "publish_time", "key", "value"]
+    table = pa.ipc.open_file(pa.py_buffer(stored)).read_all()
+    assert table.column_names == ["kind", "entry", "lsn", "publish_time", "key", "value"]
 
 
 def test_a_sealed_file_is_written_as_the_readers_want_it() -> None:

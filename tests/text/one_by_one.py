@@ -1,6 +1,6 @@
 """Owns the records of messages made one message after the other, field by field: the oracle.
 
-Nothing of `txlog.base.text` is used here. What it says is section 7 of spec/cli.
+It uses nothing of `txlog.base.text`, and follows section 7 of spec/cli.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def instant(ms: int | None) -> str | None:
-    """RFC 3339, of what no year has the number."""
+    """RFC 3339, or the number of an instant outside of the years 1 to 9999."""
     if ms is None:
         return None
     least, most = ((day - _EPOCH) // timedelta(milliseconds=1) for day in (_FIRST, _LAST))
@@ -67,7 +67,7 @@ def transaction(row: Row) -> str | None:
 
 
 def text_of(data: bytes | None) -> tuple[str | None, str | None]:
-    """Text, and how bytes say it."""
+    """Bytes as text, and the encoding: utf8 or base64."""
     if data is None:
         return None, None
     try:
@@ -179,7 +179,7 @@ def _pairs(said: Any) -> Any:
     )
 
 
-# What a verb, with its options, says of a row.
+# The text of a row by verb and options.
 VERBS: dict[str, Any] = {
     "%v": lambda row: _raw(row["value"]),
     "%k": lambda row: _raw(row["key"]),

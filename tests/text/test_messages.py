@@ -67,13 +67,13 @@ def _encoded(
     return Records(form, names, raw_strings=raw_strings, look=LOOK).encode(table)
 
 
-def test_records_are_those_of_one_message_after_the_other() -> None:
+def test_records_match_those_made_one_by_one() -> None:
     """spec/cli 7; rows with nulls, bytes that are not text, control characters, far instants."""
     for seed in SEEDS:
         check_records(seed)
 
 
-def test_formats_say_of_columns_what_they_say_of_a_row() -> None:
+def test_formats_of_columns_match_formats_of_rows() -> None:
     """spec/cli 7: every verb, with and without options."""
     for seed in SEEDS:
         check_formats(seed)
@@ -100,7 +100,7 @@ def test_a_table_that_is_cut_and_large_columns_give_the_same(
 
 
 def test_an_embedded_value_is_checked_by_itself() -> None:
-    """Halves of two messages that make JSON together are text: nobody gets out of a value."""
+    """Two values that are JSON only when joined stay text: no value affects another one."""
     values = [b"[1", b"2]", b'{"a":1', b'"b":2}', b"{}],[{}", b'{"a":1}']
     rows = [{"topic": "t", "partition": 0, "value": value} for value in values]
     table = pa.Table.from_pylist(rows, schema=random_table(random.Random(1), 1).schema)
@@ -109,23 +109,23 @@ def test_an_embedded_value_is_checked_by_itself() -> None:
 
 
 def test_text_is_read_as_instants_as_the_parser_does() -> None:
-    """spec/cli 3: what is not read here is left to the parser, which takes more."""
-    kept = 0
+    """spec/cli 3: the fast path reads common forms, and leaves other text to the parser."""
+    converted = 0
     for seed in range(1_000):
         rng = random.Random(seed)
-        one = rng.choice([_instant, _other_instant, _number])
-        texts = [one(rng) for _ in range(rng.choice([1, 2, 5]))]
+        make_text = rng.choice([_instant, _other_instant, _number])
+        texts = [make_text(rng) for _ in range(rng.choice([1, 2, 5]))]
         try:
-            said = [parse_instant(text, 0) for text in texts]
+            parsed = [parse_instant(text, 0) for text in texts]
         except InvalidArgument:
-            said = []
+            parsed = []
         nulls = [None] * rng.randrange(2)
-        found = columns.from_instants(pa.array([*texts, *nulls], pa.string()))
-        assert said or found is None, f"seed {seed}: {texts}"
-        if found is not None:
-            assert found.to_pylist() == [*said, *nulls], f"seed {seed}: {texts}"
-            kept += 1
-    assert kept > 350
+        instants = columns.from_instants(pa.array([*texts, *nulls], pa.string()))
+        assert parsed or instants is None, f"seed {seed}: {texts}"
+        if instants is not None:
+            assert instants.to_pylist() == [*parsed, *nulls], f"seed {seed}: {texts}"
+            converted += 1
+    assert converted > 350
 
 
 @pytest.mark.parametrize(
