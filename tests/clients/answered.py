@@ -1,6 +1,7 @@
-"""Owns the count of answered messages: what stock clients were answered is stored, and once.
+"""Owns the count of answered messages: each one that a stock client got answered is stored once.
 
-A *plan* says what a client sends, while the server is killed or stopped and started again:
+A *plan* describes the messages that a client sends, while the server is killed or stopped and
+started again:
 
     Count    messages; message n has the value n
     DelayMs  how long a batch waits
@@ -77,7 +78,7 @@ def drawn(seed: int, client: str) -> Plan:
 def wrong(client: str, plan: Plan, server: bed.Server, topic: str) -> str:
     """Run a plan; returns what became of answered messages that should not, or nothing."""
     server.settings = {"PLAN": json.dumps(plan)}
-    lines = list(bed.said([*program(client), server.url, topic], server))
+    lines = list(bed.lines_of([*program(client), server.url, topic], server))
     if not lines:
         return "it did not end"
     said = json.loads(lines[-1])

@@ -111,8 +111,8 @@ class Server:
         assert wish == "kill", wish
         self.restart()
 
-    def told(self, *words: str) -> None:
-        """Read what it says until a line has all these words."""
+    def await_log(self, *words: str) -> None:
+        """Read the server's log until a line has all these words."""
         assert self._process is not None and self._process.stderr is not None
         for line in self._process.stderr:
             if all(word in line for word in words):
@@ -229,24 +229,24 @@ def built(command: list[str], source: Path, out: Path) -> Path:
 
 
 def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> dict[str, str]:
-    """What a client's program found: for each scenario the reason why it failed, or nothing."""
+    """Run a client's program; returns for each scenario the reason why it failed, or nothing."""
     command = PROGRAMS[client]()
     if not names or PARTITIONED in names:
         server.prepare(prefix)
-    lines = said([*command, server.url, prefix, *names], server)
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    return {one["scenario"]: one["error"] for one in found}
+    lines = lines_of([*command, server.url, prefix, *names], server)
+    outcomes = [json.loads(line) for line in lines if line.startswith("{")]
+    return {outcome["scenario"]: outcome["error"] for outcome in outcomes}
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """That of a program: ours, with some settings."""
+    """The environment of a program: the test's own, with some settings."""
     return {**os.environ, **settings}
 
 
-def said(
+def lines_of(
     command: list[str], server: Server | Elsewhere, folder: Path | None = None
 ) -> Iterator[str]:
-    """The lines that a program prints; what it asks for in a pause is done, and it is told.
+    """The lines that a program prints; at a pause, `server` does what the program asks for.
 
     folder: where it runs
     """
@@ -265,7 +265,7 @@ def said(
             for line in process.stdout:
                 if line.startswith('{"pause"'):
                     server.answer(json.loads(line)["pause"])
-                    with suppress(BrokenPipeError):  # it does not read that
+                    with suppress(BrokenPipeError):  # the program may have ended
                         os.write(process.stdin.fileno(), b"\n")
                 else:
                     yield line

@@ -1,4 +1,4 @@
-"""Owns the count of copied messages: a copy in transactions has each message once, whoever dies.
+"""Owns the count of copied messages: a copy in transactions has each message once, despite kills.
 
 A stock client copies a topic of three partitions: in each transaction it sends what it received
 and acknowledges that. It and the server are killed at random times. A *plan* says how it copies:
@@ -57,13 +57,13 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Copy:
-    """What became of a copy.
+    """The outcome of a copy.
 
     seconds: from the start to the last acknowledgement
     lost:    messages without a copy
     doubled: messages with several
     left:    messages in the backlog
-    open:    transactions that nobody ended
+    open:    transactions that were never ended
     """
 
     messages: int

@@ -1,4 +1,4 @@
-"""Owns which features of the protocol are tried with each stock client, and the table of them.
+"""Owns the list of features that each stock client tries, and their table in the documents.
 
 `python -m tests.clients.features` writes the table into docs/serve-clients.md; with --url and
 --admin it tries the clients against another server, such as Apache Pulsar, and prints what fails.
@@ -81,7 +81,7 @@ SECURED = {
     "token_txn": "transactions of a role",
 }
 _TRANSACTIONS = {name for name in FEATURES if name.startswith("txn_")} | {"token_txn"}
-# What a client has no call for, or what its scenario would say twice.
+# Features without a call in a client, or that another scenario of the client covers.
 LACKS = {
     "java": set[str](),
     "go": {
@@ -105,7 +105,7 @@ NOT_YET = {
 
 
 def expected(client: str, features: Mapping[str, str] = FEATURES) -> set[str]:
-    """Those of the features that are tried with a client."""
+    """The features that a client tries."""
     return features.keys() - LACKS[client]
 
 

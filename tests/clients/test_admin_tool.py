@@ -219,7 +219,7 @@ def test_transactions_are_found_and_aborted(admin: Admin, store: txlog.Client) -
     assert again == "transaction 0:999 was never issued"
 
 
-def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Client) -> None:
+def test_rates_and_backlog_follow_the_traffic(admin: Admin, store: txlog.Client) -> None:
     paced = full("paced")
     store.create_topic("paced")
     store.create_subscription("paced", "s", type="shared")
@@ -302,7 +302,7 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
         ("bookies racks-placement", "{}"),
     ],
 )
-def test_what_a_store_has_not_is_answered(
+def test_missing_features_are_answered_with_defaults(
     admin: Admin, store: txlog.Client, command: str, said: str
 ) -> None:
     store.create_topic("bare", if_not_exists=True)
@@ -351,10 +351,10 @@ def test_what_a_store_has_not_is_answered(
         "proxy-stats connections",
     ],
 )
-def test_what_a_store_would_not_keep_is_refused_with_a_reason(
+def test_settings_without_effect_are_refused_with_a_reason(
     admin: Admin, store: txlog.Client, command: str
 ) -> None:
-    """Kills: a success that promises what nobody keeps."""
+    """Kills: a success for a setting that the store does not have, so that it has no effect."""
     store.create_topic("bare", if_not_exists=True)
     store.create_subscription("bare", "s", type="shared", if_not_exists=True)
     said = admin.refused(*command.format(topic=full("bare")).split())
@@ -429,7 +429,7 @@ def test_a_namespace_is_cleared_and_its_schemas_go_by_the_older_names(
     assert "may only grow" in said
 
 
-def test_what_needs_nothing_to_be_done_succeeds(admin: Admin, store: txlog.Client) -> None:
+def test_commands_without_work_succeed(admin: Admin, store: txlog.Client) -> None:
     store.create_topic("idle")
     for kind in ("a", "b"):
         store.create_subscription("idle", kind, type="shared")

@@ -53,7 +53,7 @@ def test_stock_client_looks_topics_up_by_http(client: str, tmp_path: Path) -> No
     names = [name for name in BY_HTTP if name in features.expected(client)]
     with bed.serving(tmp_path, "--http", "127.0.0.1:0") as server:
         server.prepare("t")
-        lines = bed.said([*command, server.http, "t", *names], server)
+        lines = bed.lines_of([*command, server.http, "t", *names], server)
         found = [json.loads(line) for line in lines if line.startswith("{")]
     assert {one["scenario"]: one["error"] for one in found} == dict.fromkeys(names, "")
 
@@ -116,8 +116,8 @@ def test_invoice_lines_are_added_up_while_everything_is_killed(
 ) -> None:
     """Kills: a line that is counted twice, or not at all, when client or server dies.
 
-    kills:  of the client, and of servers
-    number: of servers, each of which the client may use
+    kills:  how often the client is killed, and as often a server
+    number: how many servers the client may use
     """
     try:
         command = bed.PROGRAMS["java"]()

@@ -1,4 +1,4 @@
-"""A copy in transactions by a stock client is exact, whoever is killed meanwhile."""
+"""A copy in transactions by a stock client is exact, though client and server are killed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def built(name: str) -> list[str]:
 
 
 def ran(folder: Path, *command: str) -> str:
-    """What a program prints that has to succeed; it leaves its files in the folder."""
+    """Run a program, which must succeed, in a folder; returns its output."""
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=bed.RUN_SECONDS
     )
@@ -59,13 +59,15 @@ def test_spring_sends_and_listens_in_transactions(
 ) -> None:
     """PulsarTemplate, @PulsarListener, PulsarTransactionManager.
 
-    Kills: a number that is doubled twice, or never, when the server is killed at any of them.
+    Kills: a number that is doubled twice, or never, when the server is killed at some number.
     """
     command = [*built("spring"), "clients.Spring"]
     with bed.serving(tmp_path) as server:
-        [line] = bed.said([*command, server.url, str(count), *map(str, kills)], server, tmp_path)
+        [line] = bed.lines_of(
+            [*command, server.url, str(count), *map(str, kills)], server, tmp_path
+        )
         doubles = [*range(2, 2 * count + 1, 2)]
-        assert line.endswith(f" {doubles}\n")  # what is heard is outside of any transaction
+        assert line.endswith(f" {doubles}\n")  # listeners run outside of any transaction
         assert kills or line.startswith(f"heard {count} more null ")
         assert server.restarts == len(kills)
         assert numbers(server.store, "spring-in") == [*range(1, count + 1)]
@@ -94,7 +96,7 @@ def test_flink_reads_and_writes_exactly_once(tmp_path: Path, count: int, kills: 
             values = [b"%d" % number for number in range(1, count + 1)]
             client.producer("flink-in").send_batch(pa.table({"value": values}))
         program = [command[0], *opened, *command[1:], "clients.Flink", server.url, server.http]
-        assert [*bed.said([*program, *map(str, kills)], server, tmp_path)] == ["done\n"]
+        assert [*bed.lines_of([*program, *map(str, kills)], server, tmp_path)] == ["done\n"]
         assert server.restarts == len(kills)
         assert numbers(server.store, "flink-out") == [*range(2, 2 * count + 1, 2)]
 

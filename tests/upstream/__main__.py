@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _prepared(clients: Iterable[str], sources: str | None) -> Iterator[Suite]:
-    """The suites that can be had here; says of the others why not."""
+    """The suites that can run here; prints why the others cannot."""
     for client in clients:
         suite = suite_of(client, sources)
         try:
@@ -144,7 +144,7 @@ def _chosen(
 
 
 def _part(text: str | None, parts: int) -> tuple[int, int]:
-    """The part that was asked for, or that of today: each day another one."""
+    """The requested part, or today's: each day has another one."""
     if text:
         number, _, whole = text.partition("/")
         return int(number), int(whole)

@@ -1,8 +1,8 @@
 """Owns the suite of the Go client: the tests of package `pulsar` in its module.
 
 `go` fetches the module by the version that `tests/clients/go/go.mod` names. Each test runs in a
-process of its own, beside two new servers of one store at the ports that the tests have in their
-text: one without TLS, and one with the certificates that come with the module.
+process of its own, with two new servers of one store at the ports that the tests expect: one
+without TLS, and one with the certificates that come with the module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Owns the suite of the Java client: its tests in `org.apache.pulsar:pulsar-broker:tests`.
 
 Maven fetches that jar, the server's distribution, which has the libraries, and TestNG. The classes
-in `java` stand in for the base classes that start a broker in the process of the tests: they start
-`txlog serve` instead. What reaches for objects of that broker fails with "needs the broker's
+in `java` replace the base classes that start a broker in the process of the tests: they start
+`txlog serve` instead. A test that uses objects of that broker fails with "needs the broker's
 insides".
 """
 
@@ -27,7 +27,7 @@ from tests.upstream.verdicts import Outcome
 FOLDER = BUILD / "java"
 SOURCE = Path(__file__).resolve().parent / "java"
 TESTS = re.compile(r"org/apache/pulsar/client/api/(\w+Tests?)\.class")
-# They are parents of others, or of a protocol before this one.
+# Base classes of other tests, and tests of an older protocol.
 NO_TESTS = ("AbstractMessageDispatchThrottlingTest", "Test")
 MEMORY = ("-Xmx640m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 OPENED = (
@@ -35,7 +35,7 @@ OPENED = (
     " java.base/jdk.internal.loader java.base/jdk.internal.misc java.base/jdk.internal.platform"
     " java.management/sun.management jdk.management/com.sun.management.internal"
 ).split()
-# Beyond its limit TestNG interrupts a test; one that does not heed that is killed with its process.
+# Beyond its limit TestNG interrupts a test; if the test goes on, its process is killed.
 GRACE_SECONDS = 40
 
 
@@ -85,7 +85,7 @@ class Java(Suite):
                 self._classes[match[1]] = name.removesuffix(".class").replace("/", ".")
 
     def tests(self) -> Sequence[str]:
-        """Those with a verdict, and `CLASS.*` for the classes of which none has one."""
+        """The tests with a verdict, and `CLASS.*` for each class without any verdict."""
         named = [test for test in verdicts.read(self.name) if self.group(test) in self._classes]
         groups = {self.group(test) for test in named}
         return [*named, *(f"{name}.*" for name in self._classes if name not in groups)]
@@ -206,5 +206,5 @@ def _unpack() -> None:
 
 def _classpath() -> str:
     libraries = (FOLDER / "classpath").read_text(encoding="utf-8").strip()
-    # the stand-ins come before the classes that they stand in for
+    # the stand-ins come before the classes that they replace
     return f"{FOLDER}/classes:{FOLDER}/tests:{FOLDER}/libraries/*:{libraries}"

@@ -30,7 +30,7 @@ import txlog
 from txlog.cli.main import main
 
 START_SECONDS = 30
-# What a server comes to use; a child that had to load it took a second more.
+# Packages that a server uses; a child that had to load them took a second more.
 PRELOADED = (
     "txlog.serve.",
     "txlog.engine.",

@@ -1,7 +1,7 @@
 """Owns the suite of the Python client: the tests in a checkout of its repository.
 
 No package manager has these tests: the wheels do not contain them, and there is no source
-distribution. So whoever has a checkout names it with --sources; without one the suite is
+distribution. A developer with a checkout names it with --sources; without one the suite is
 unavailable. The client is the wheel that the environment has.
 """
 
@@ -25,7 +25,7 @@ from tests.upstream.suite import BUILD, Suite, Unavailable
 from tests.upstream.verdicts import Outcome
 
 FOLDER = BUILD / "python"
-# Where the tests look for what upstream's script for starting a broker leaves.
+# The directory where the tests expect the tokens of upstream's script that starts a broker.
 TOKENS = Path("/tmp/pulsar-test-data/tokens")
 SECRET = bytes(range(32))
 # The largest message, as upstream configures its broker.

@@ -21,7 +21,7 @@ class Suite(ABC):
 
     name:    of the client
     parts:   how many days a run of all takes, a part each day
-    causes:  reasons why a test differs, by what its error contains
+    causes:  reasons why a test differs, by a text that its error contains
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Suite(ABC):
 
     @abstractmethod
     def group(self, test: str) -> str:
-        """What a worker is given at once: tests of one group run one after the other."""
+        """The group of a test: a worker runs the tests of a group one after the other."""
 
     @abstractmethod
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:

@@ -35,7 +35,7 @@ def test_a_test_without_a_verdict_fails_the_run() -> None:
     assert verdicts.broken({}, [PASSED]) == ["a has no verdict: it passed"]
 
 
-def test_an_update_writes_what_the_run_found(
+def test_update_writes_the_outcomes_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "FOLDER", tmp_path)

@@ -1,4 +1,4 @@
-"""Owns the verdicts: what is known of each test, in a file for each client.
+"""Owns the verdicts: the expected outcome of each test, in a file for each client.
 
 A line has four columns, with tabs between them:
 
@@ -25,10 +25,10 @@ UNKNOWN = "not looked into"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a test.
+    """The outcome of a test.
 
     seconds: how long it took
-    error:   what it said when it failed; empty if it passed
+    error:   its error if it failed; empty if it passed
     """
 
     test: str
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a test."""
+    """The expected outcome of a test, and the reason if it differs."""
 
     test: str
     kind: str
@@ -103,7 +103,7 @@ def updated(
 ) -> dict[str, Verdict]:
     """The verdicts after a run. A reason stays until the test passes.
 
-    causes: reasons, by what an error contains
+    causes: reasons, by a text that an error contains
     """
     result = dict(verdicts)
     for outcome in outcomes:

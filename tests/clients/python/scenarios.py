@@ -49,7 +49,7 @@ def scenario(act: Scenario) -> Scenario:
 
 
 def only_sync(act: Scenario) -> Scenario:
-    """A scenario of what the asyncio flavour does not have."""
+    """A scenario of a feature that the asyncio flavour lacks."""
     ONLY_SYNC.add(act.__name__)
     return scenario(act)
 
@@ -61,9 +61,9 @@ def secured(act: Scenario) -> Scenario:
 
 
 class Bed:
-    """What a scenario has: a client of its own, and names of topics that nobody else uses.
+    """Gives a scenario a client of its own, and names of topics that no other scenario uses.
 
-    A client has one connection. If it is lost, what is not acknowledged comes again, so scenarios
+    A client has one connection. If it is lost, unacknowledged messages come again, so scenarios
     that shared one would disturb each other.
     """
 
@@ -71,7 +71,7 @@ class Bed:
         self.client, self._prefix, self._connect = client, prefix, connect
 
     @contextmanager
-    def beside(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
+    def with_client(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
         """The same with another client: it logs in so, and trusts certificates of an authority."""
         client = self._connect(
             authentication=who,
@@ -708,7 +708,7 @@ def by_certificate(role: str) -> Any:
 
 
 def pause(wish: str) -> None:
-    """Ask whoever runs this for something, and wait until it is done."""
+    """Ask the process that runs this program for something, and wait until it is done."""
     with PRINTING:
         print(json.dumps({"pause": wish}), flush=True)
         sys.stdin.readline()
@@ -716,32 +716,32 @@ def pause(wish: str) -> None:
 
 @secured
 def tls(bed: Bed) -> None:
-    with bed.beside(by_token("worker")) as known:
+    with bed.with_client(by_token("worker")) as known:
         known.send(3)
         same(texts(following(known.consumer(), 3)), values(0, 3))
-    with bed.beside(by_token("worker"), "other", **SOON) as unknown:
+    with bed.with_client(by_token("worker"), "other", **SOON) as unknown:
         fails(unknown.producer, *NO_CONNECTION)
 
 
 @secured
 def tls_reloaded(bed: Bed) -> None:
-    with bed.beside(by_token("worker")) as known:
+    with bed.with_client(by_token("worker")) as known:
         producer = known.producer()
         producer.send(b"m0")
         pause("certificate")
         producer.send(b"m1")
-        with bed.beside(by_token("worker"), "other") as later:
+        with bed.with_client(by_token("worker"), "other") as later:
             same(texts(following(later.consumer(), 2)), values(0, 2))
-    with bed.beside(by_token("worker"), **SOON) as late:
+    with bed.with_client(by_token("worker"), **SOON) as late:
         fails(late.producer, *NO_CONNECTION)
 
 
-def each_what_it_may(bed: Bed, logged_in: Callable[[str], Any]) -> None:
-    """One may produce, one consume, one nothing, and none of them anything else."""
+def each_client_by_its_rights(bed: Bed, logged_in: Callable[[str], Any]) -> None:
+    """One client may produce, one consume, one nothing; each is refused everything else."""
     with (
-        bed.beside(logged_in("sender")) as sender,
-        bed.beside(logged_in("reader")) as reader,
-        bed.beside(logged_in("idle")) as idle,
+        bed.with_client(logged_in("sender")) as sender,
+        bed.with_client(logged_in("reader")) as reader,
+        bed.with_client(logged_in("idle")) as idle,
     ):
         sender.send(2)
         same(texts(following(reader.consumer(), 2)), values(0, 2))
@@ -752,13 +752,13 @@ def each_what_it_may(bed: Bed, logged_in: Callable[[str], Any]) -> None:
 
 @secured
 def token_roles(bed: Bed) -> None:
-    each_what_it_may(bed, by_token)
+    each_client_by_its_rights(bed, by_token)
 
 
 @secured
 def certificate_roles(bed: Bed) -> None:
-    each_what_it_may(bed, by_certificate)
-    with bed.beside(by_certificate("stranger"), **SOON) as stranger:
+    each_client_by_its_rights(bed, by_certificate)
+    with bed.with_client(by_certificate("stranger"), **SOON) as stranger:
         fails(stranger.producer, *NO_CONNECTION)
 
 
@@ -766,7 +766,7 @@ def certificate_roles(bed: Bed) -> None:
 def token_refused(bed: Bed) -> None:
     # The library of C++ reads no error before it is connected, and tries again till the time-out.
     for who in (None, by_token("expired"), by_token("forged")):
-        with bed.beside(who, **SOON) as refused:
+        with bed.with_client(who, **SOON) as refused:
             fails(refused.producer, "AuthenticationError", *NO_CONNECTION)
 
 
@@ -784,7 +784,7 @@ def token_renewed(bed: Bed) -> None:
         with open(secret(f"{name}.token")) as file:
             return file.read()
 
-    with bed.beside(pulsar.AuthenticationToken(supplied)) as known:
+    with bed.with_client(pulsar.AuthenticationToken(supplied)) as known:
         producer = known.producer()
         producer.send(b"m0")
         is_late.set()
