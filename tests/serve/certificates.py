@@ -1,4 +1,4 @@
-"""Owns the certificates of tests: signed by themselves, or by one another."""
+"""Owns the certificates of tests: self-signed, or signed by another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chromium over its own protocol: a page is opened, looked at, typed into, and photographed."""
+"""Chromium over its own protocol: a test opens a page, reads it, types, and takes screenshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 60
 
 
 class Gone(AssertionError):
-    """The page that was asked is another one now."""
+    """The page was replaced by another one before it answered."""
 
 
 class Page:
@@ -90,7 +90,7 @@ class Page:
             self.events.append(heard)
 
     def look(self, width: int, height: int, scheme: str) -> None:
-        """Be a screen of this size, light or dark; a narrow one is a phone."""
+        """Emulate a screen of this size, light or dark; a narrow one is a phone."""
         phone = width < 600
         self.tell(
             "Emulation.setDeviceMetricsOverride",
@@ -148,7 +148,7 @@ class Page:
         self.tell("Input.insertText", text=text)
 
     def photograph(self, file: Path, *, whole: bool = False) -> None:
-        """Save what is seen as PNG; whole: all of the page."""
+        """Save a screenshot as PNG; whole: of the whole page, not only the visible part."""
         found = self.tell(
             "Page.captureScreenshot", captureBeyondViewport=whole, **self._clip(whole)
         )

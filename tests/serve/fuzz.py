@@ -1,4 +1,4 @@
-"""Owns what a server is fed by fuzzing, by kind: all of it comes from one seed.
+"""Owns the inputs of fuzzing, by kind: all of them come from one seed.
 
     python -m tests.serve.fuzz --seed 1 --rounds 1000
 
@@ -163,7 +163,7 @@ def bombs(chance: random.Random) -> bytes:
 
 
 def swollen(chance: random.Random) -> bytes:
-    """What becomes far more than it is: long lists of little things, batches of empty messages."""
+    """Small input that expands: long lists of small items, batches of empty messages."""
     count = chance.choice([1_000, 20_000, 60_000, 100_000, 120_000])
     if chance.random() < 0.5:
         one = SingleMessageMetadata(payload_size=0)
@@ -289,7 +289,7 @@ def _end(writer: asyncio.StreamWriter) -> None:
 
 
 async def fed(port: int, data: bytes) -> str:
-    """Send something, and a moment later the end; what became of it."""
+    """Send bytes, and a moment later the end; returns the outcome."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     size = 0
     try:
@@ -310,7 +310,7 @@ async def fed(port: int, data: bytes) -> str:
 
 
 class Witnesses:
-    """A client of each protocol that goes on, come what may."""
+    """An honest client of each protocol, which must be served throughout the fuzzing."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -399,7 +399,7 @@ def resident() -> int:
 
 
 async def besieged(served: Served, seed: int, rounds: int, *, witness_each: int = 50) -> list[Any]:
-    """Feed each kind; returns (protocol, kind, how often, what became of it, memory)."""
+    """Send inputs of each kind; returns (protocol, kind, how often, outcomes, memory)."""
     witnesses = Witnesses(served)
     await witnesses.begin()
     rows = []

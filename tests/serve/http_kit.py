@@ -95,7 +95,7 @@ class Talk:
         self._given.put_nowait({"type": "websocket.receive", "text": text})
 
     async def close(self) -> None:
-        """Go away, and wait until the application has noticed."""
+        """Disconnect, and wait until the application has noticed."""
         gone = {"type": "websocket.disconnect", "code": 1000}
         self._given.put_nowait(gone)
         self._given.put_nowait({"type": "http.disconnect"})

@@ -24,7 +24,7 @@ class Raw:
         self._came: list[tuple[str, Any]] = []
 
     async def ask(self, name: str, /, **fields: object) -> tuple[str, Any]:
-        """Send a command; returns the name and the body of the next one that comes."""
+        """Send a command; returns the name and the body of the next command from the server."""
         self._writer.write(encoded(name, **fields))
         return await self.next()
 
@@ -55,7 +55,7 @@ class Raw:
 
 
 class Story(Protocol):
-    """What happens between some clients and a server."""
+    """The steps of some clients against a server."""
 
     def __call__(self, place: Place) -> Coroutine[Any, Any, None]: ...
 

@@ -1,4 +1,4 @@
-"""Owns a server in the process of a test, and clients that say exactly what a test wants."""
+"""Owns a server in the process of a test, and clients that send exact bytes and fields."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Served:
 
     @property
     def service(self) -> Any:
-        """What its listeners share."""
+        """The service that its listeners share."""
         return self.server.service
 
     async def client(self, **tls: Any) -> Wire:
-        """A connection that has said nothing."""
+        """A connection that has sent nothing so far."""
         client = Wire(*await asyncio.open_connection("127.0.0.1", self.pulsar, **tls))
         self.clients.append(client)
         return client
 
     async def connected(self, **fields: Any) -> Wire:
-        """A connection that is connected."""
+        """A connection after the handshake."""
         made = await self.client()
         made.send("connect", client_version="test", protocol_version=19, **fields)
         assert (await made.answer()).HasField("connected")
@@ -96,13 +96,13 @@ class Wire:
         return command
 
     async def ask(self, name: str, /, **fields: Any) -> Any:
-        """Send a command; returns what answers it, by its field."""
+        """Send a command; returns the body of the answer."""
         self.send(name, **fields)
         answer = await self.answer()
         return getattr(answer, FIELDS[answer.type])
 
     async def is_ended(self) -> bool:
-        """Whether the server has ended it; reads all it has said."""
+        """Whether the server has ended the connection; reads the rest of its output."""
         try:
             while await self.reader.read(1 << 16):
                 pass

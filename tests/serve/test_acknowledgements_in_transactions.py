@@ -74,7 +74,7 @@ def test_aborted_transaction_returns_its_acknowledged_messages(tmp_path: Path) -
 def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
     tmp_path: Path,
 ) -> None:
-    """Go names all of a batch that it ever acknowledged: also what came again since.
+    """Go acknowledges all messages of a batch again, even those that were redelivered since.
 
     Kills: a copy in transactions that lacks the messages of an aborted one, or has some twice.
     """
@@ -87,7 +87,7 @@ def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
             assert acknowledged(raw, first, ledger, STEP, ack_set=[0b110]) == ""
             aborted(raw, first)
             assert messages(raw, 1) == [(STEP, 3, 1)]
-            # with the first copy of the second message it names the first one, too
+            # with the first copy of the second message, Go names the first message, too
             assert acknowledged(raw, second, ledger, STEP, ack_set=[0b100]) == "NotAllowedError"
             assert acknowledged(raw, second, ledger, STEP, ack_set=[0b101]) == ""
             third = begun(raw)
@@ -99,7 +99,7 @@ def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
 
 
 def test_whole_batch_is_redelivered_after_an_abort_of_one_of_its_messages(tmp_path: Path) -> None:
-    """As in Pulsar all of it counts, so Java makes dead letters of all of it at once, in order.
+    """As in Pulsar, every message of the batch counts: Java dead-letters the batch, in order.
 
     Source: Apache Pulsar, TransactionEndToEndTest.testSendTxnAckBatchMessageToDLQ
     """
@@ -115,8 +115,8 @@ def test_whole_batch_is_redelivered_after_an_abort_of_one_of_its_messages(tmp_pa
                 assert messages(raw, 1) == [(STEP, 3, count)]
 
 
-def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
-    """Go gets each message of a batch alone; another one that it has is none of its business."""
+def test_message_delivered_alone_is_redelivered_alone(tmp_path: Path) -> None:
+    """Go gets each message of a batch alone, so a redelivery does not touch its other messages."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "alone")
         with Raw(url, version="Pulsar-Go-0.19") as raw:
@@ -133,7 +133,7 @@ def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
             assert [counts[STEP + at] for at in (1, 2, 3)] == [1, 2, 1]
 
 
-def test_a_refused_acknowledgement_is_not_made_up_for_by_the_next(tmp_path: Path) -> None:
+def test_refused_acknowledgement_is_not_covered_by_the_next(tmp_path: Path) -> None:
     """A later acknowledgement of Go names the refused message too.
 
     Kills: a message that the consumer loses, as no transaction has taken a copy of it.

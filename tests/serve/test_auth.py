@@ -145,8 +145,8 @@ def test_a_secret_is_for_hashes_that_are_not_longer(tmp_path: Path, size: int, m
 # --- what is not -----------------------------------------------------------------------------
 
 
-def test_a_token_without_a_signature_is_nobodys(secret: Secret) -> None:
-    """Kills: alg none, in any case of its letters."""
+def test_token_without_a_signature_is_refused(secret: Secret) -> None:
+    """Kills: a token with the algorithm `none`, in upper or lower case."""
     for algorithm in ("none", "None", "NONE", "nOnE", "", None, 0, ["HS256"], "hs256"):
         token = hand_made({"alg": algorithm, "typ": "JWT"}, {"sub": "boss"})
         for one in (token, token + "AAAA"):
@@ -387,7 +387,7 @@ def test_without_rules_every_caller_acts_as_the_user() -> None:
 
 
 def test_role_owns_its_transactions(guard: Guard) -> None:
-    """A number above all users of Linux, which stays the same for ever: it is stored."""
+    """The number of a role is above all user ids of Linux, and never changes, as it is stored."""
     assert caller(guard, "billing").owner == (906_850_724_494_580_375, "billing")
     assert caller(guard, "boss").owner == ROOT
     roles = [f"role{number}" for number in range(1_000)] + ["0", "root", "1000"]
@@ -500,7 +500,7 @@ def test_methods_of_connect(guard: Guard) -> None:
             guard.requested(header)
 
 
-def test_a_certificate_is_a_role_where_the_rules_say_so(tmp_path: Path) -> None:
+def test_certificate_is_a_role_if_the_rules_allow_it(tmp_path: Path) -> None:
     certificate = {
         "subject": ((("organizationName", "acme"),), (("commonName", "billing"),)),
         "subjectAltName": (("IP Address", "10.0.0.1"), ("URI", "urn:b"), ("DNS", "b.example")),

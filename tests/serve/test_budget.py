@@ -24,7 +24,7 @@ def alone(budget: MemoryBudget, owner: str = "a") -> Hold:
 
 
 async def turns() -> None:
-    """Let every task go as far as it can."""
+    """Let every task run until it waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -81,7 +81,7 @@ def test_cancelled_wait_does_not_block_the_next() -> None:
         third = asyncio.create_task(alone(budget).reserve(50 * UNIT))
         await turns()
         first.close()
-        third.cancel()  # at the moment in which it has its turn
+        third.cancel()  # at the moment in which it gets its turn
         await asyncio.wait([third])
         assert budget.held == 30 * UNIT
 
@@ -111,7 +111,7 @@ def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(*, is_late: bool) -> None:
-    """Also if it goes in the moment in which it has room."""
+    """Also if the client disconnects in the moment in which it gets memory."""
 
     async def program() -> None:
         budget = MemoryBudget(100 * UNIT)
@@ -138,7 +138,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(*, is_late: boo
 
 
 def test_one_owner_leaves_room_for_the_others() -> None:
-    """Kills: many connections of one role that have all there is."""
+    """Kills: many connections of one role that occupy all the memory."""
 
     async def program() -> None:
         budget = MemoryBudget(1_000 * UNIT)
@@ -160,7 +160,7 @@ def test_one_owner_leaves_room_for_the_others() -> None:
 
 
 def test_half_frames_that_fill_the_memory_become_whole() -> None:
-    """Kills: frames that all wait for the room that the others have, for ever."""
+    """Kills: a deadlock of half-read frames that wait for each other's memory."""
     print("seed 7")
     chance = random.Random(7)
 
@@ -192,7 +192,7 @@ def test_half_frames_that_fill_the_memory_become_whole() -> None:
 
 
 def test_a_guest_that_ends_makes_room_for_the_next() -> None:
-    """Also if its whole client goes."""
+    """Also if the guest's client disconnects."""
 
     async def program() -> None:
         budget = MemoryBudget(100 * UNIT)

@@ -95,7 +95,7 @@ def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -
 
 
 def test_the_last_message_is_one_that_a_reader_gets(compacted: Any) -> None:
-    """Kills: the last of the log, which was deleted: readers waited for it."""
+    """Kills: the id of the log's last message, which is deleted, so that readers wait for ever."""
     _, url, name = compacted
     with Raw(url) as raw:
         reads(raw, name)

@@ -77,10 +77,10 @@ def test_topics_are_looked_up(url: str) -> None:
     ("version", "name"),
     [("Pulsar-Java-v4.0.4", "NotAllowedError"), ("Pulsar Go 0.19", "InvalidTopicName")],
 )
-def test_a_client_does_not_look_up_a_refused_name_until_its_time_out(
+def test_client_does_not_repeat_the_lookup_of_a_refused_name(
     url: str, version: str, name: str
 ) -> None:
-    """Java knows no InvalidTopicName, and repeats what fails with an error unknown to it."""
+    """Java does not know InvalidTopicName, and repeats a request with an error unknown to it."""
     with Raw(url, connects=False) as raw:
         raw.send("connect", client_version=version, protocol_version=21)
         raw.read("connected")
@@ -99,7 +99,7 @@ def test_a_missing_topic_stays_missing_if_the_server_makes_none(tmp_path: Path) 
 
 
 def test_server_without_http_and_tokens_loads_neither() -> None:
-    """The libraries of HTTP and of tokens take longer to load than all the rest."""
+    """The libraries of HTTP and of tokens take longer to load than all other modules."""
     code = "import sys; from txlog.serve.app import Server; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())

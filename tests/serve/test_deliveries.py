@@ -29,7 +29,7 @@ from txlog.serve.pulsar.messages import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-NO_ID = (1 << 64) - 1  # -1: of an older repetition the client gets no id
+NO_ID = (1 << 64) - 1  # -1: the receipt of an older repetition has no id
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +97,13 @@ def test_a_batch_comes_back_with_the_ids_of_its_receipt(place: tuple[Path, str])
 
 
 def test_ids_survive_a_restart_after_a_part_was_acknowledged(tmp_path: Path) -> None:
-    """A batch in parts: its messages come alone, with ids in order; they are acknowledged so."""
+    """The rest of a batch comes as single messages, whose ids are in order and acknowledge them."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "parts")
         with Raw(url) as raw:
             subscribed(raw, "parts")
             messages(raw, 3)
-            acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second is done
+            acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second message is acknowledged
     with served(tmp_path / "s") as url, Raw(url) as raw:
         subscribed(raw, "parts")
         frames = messages(raw, 4)
@@ -114,7 +114,7 @@ def test_ids_survive_a_restart_after_a_part_was_acknowledged(tmp_path: Path) -> 
 
 
 def test_messages_of_an_earlier_connection_can_be_acknowledged(place: tuple[Path, str]) -> None:
-    """A client that was cut off acknowledges by the ids it has."""
+    """A client that lost its connection acknowledges later by the ids that it still has."""
     path, url = place
     ledger = filled(url, "later")
     with Raw(url) as raw:
@@ -152,7 +152,7 @@ def test_everything_up_to_an_id_is_acknowledged(
     assert backlog(tmp_path / "s", "up") == left
 
 
-def test_no_more_comes_than_was_permitted_but_for_a_batch(place: tuple[Path, str]) -> None:
+def test_deliveries_exceed_permits_by_one_batch_at_most(place: tuple[Path, str]) -> None:
     _, url = place
     filled(url, "few")
     with Raw(url) as raw:
@@ -190,7 +190,7 @@ def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
 def test_each_partition_has_its_own_permits(tmp_path: Path, kind: int) -> None:
-    """Kills: permits of all partitions spent on whichever has messages, and a client overrun."""
+    """Kills: permits that are shared by all partitions, so that one partition floods the client."""
     with served(tmp_path / "s") as url, Raw(url) as raw:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 1)
         for at in range(3):
@@ -216,7 +216,7 @@ def test_each_partition_gets_the_whole_of_its_last_batch(tmp_path: Path) -> None
         assert counted(raw, 6) == [(at, 4) for at in range(3) for _ in range(2)]
 
 
-def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> None:
+def test_shared_batch_costs_permits_for_own_messages_only(tmp_path: Path) -> None:
     """Several consumers share a batch by key, and each delivered message costs a permit.
 
     Kills: a consumer that gets extra messages for the keys of the batch that its peers received.
@@ -232,7 +232,7 @@ def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> N
 
 
 def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
-    """Kills: an id that a producer got, and that no consumer is given."""
+    """Kills: a receipt with an id that no consumer ever sees."""
     with served(tmp_path / "s") as url, Raw(url) as raw:
         opened(raw, "chunked")
         for at in range(3):
@@ -255,7 +255,7 @@ def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
 
 
 def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
-    """As clients do, which grant a permit for each chunk that came."""
+    """A client grants a permit for each chunk that it received, so the server counts chunks."""
     size = 3 << 20
     txlog.init(str(tmp_path / "s"), max_message_bytes=1 << 20)
     with txlog.open(str(tmp_path / "s")) as client:
@@ -324,13 +324,13 @@ def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
         raw.read("active_consumer_change")
         last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
         assert (last.last_message_id.entryId, last.last_message_id.batch_index) == (4 * STEP, -1)
-        # the message that it names comes too: clients that do not want it leave it out
+        # the named message comes, too: a client that does not want it drops it
         assert messages(raw, 3) == [(0, 1, 0), (STEP, 3, 0), (4 * STEP, 1, 0)]
     with txlog.open(str(path), read_only=True) as client:
         assert client.subscriptions("read") == []
 
 
-def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str]) -> None:
+def test_reader_ignores_the_seek_of_another_reader(place: tuple[Path, str]) -> None:
     """Kills: a position kept by name, from which the next reader of that name would start."""
     _, url = place
     filled(url, "nightly")
@@ -363,8 +363,8 @@ def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str])
 
 
 @pytest.mark.parametrize("is_together", [False, True], ids=["commands", "ids"])
-def test_an_id_that_is_wrong_fails_no_other(tmp_path: Path, is_together: bool) -> None:
-    """Acknowledgements are made together, of one command or of many."""
+def test_wrong_id_fails_no_other_acknowledgement(tmp_path: Path, is_together: bool) -> None:
+    """The server makes acknowledgements in groups, from one command or from several."""
     path = tmp_path / "s"
     with served(path) as url, Raw(url) as raw:
         ledger, other = filled(url, "good"), filled(url, "other")
@@ -492,7 +492,7 @@ def test_message_sent_in_a_batch_of_one_is_delivered_in_one(tmp_path: Path, vers
 def test_go_gets_each_message_alone_if_its_client_uses_transactions(
     place: tuple[Path, str], with_transactions: bool
 ) -> None:
-    """Also once it comes back, before its client asks for the coordinator again.
+    """Also after a reconnect, before the client asks for the coordinator again.
 
     Kills: messages of an aborted transaction that Go acknowledges with their batch later.
     """
@@ -520,7 +520,7 @@ def test_go_gets_each_message_alone_if_its_client_uses_transactions(
 def test_a_reader_behind_the_first_message_of_a_batch_gets_the_others(
     place: tuple[Path, str],
 ) -> None:
-    """The id that this message has alone is greater than the batch's, which the client leaves out.
+    """A single message has a greater id than its batch, so the client would drop the whole batch.
 
     Kills: a reader of Go or Java that misses a whole batch, after SUBSCRIBE or SEEK by such an id.
     """
@@ -542,7 +542,7 @@ def test_a_reader_behind_the_first_message_of_a_batch_gets_the_others(
 
 
 def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path, str]) -> None:
-    """Kills: a reader that began within a batch, and takes the rest of it for read."""
+    """Kills: a reader that began within a batch, and skips the rest of the batch."""
     _, url = place
     with Raw(url) as raw:
         opened(raw, "within")
@@ -558,7 +558,7 @@ def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path,
 
 
 def test_last_message_id_has_its_index_in_the_batch(place: tuple[Path, str]) -> None:
-    """A reader that begins behind it compares the places in the batch, too."""
+    """A reader that begins behind the last message also compares indexes within the batch."""
     _, url = place
     with Raw(url) as raw:
         opened(raw, "last")
@@ -593,7 +593,7 @@ def singles(url: str, topic: str, count: int) -> list[tuple[int, int]]:
 
 
 def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: Path) -> None:
-    """Read from the journal and from files; sent again they are stored once, the last is found."""
+    """From the journal and from files; a repeated send stores nothing, and the last id is right."""
     path = tmp_path / "s"
     with served(path) as url:
         sent = singles(url, "alone", 12)
@@ -616,7 +616,7 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
 def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
     place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: an acknowledgement that comes while the subscription is moved, and is made after."""
+    """Kills: an acknowledgement that arrives during a seek, and is applied after it."""
     _, url = place
     begun, goes_on = Event(), Event()
     seek_to = positions.seek_to
@@ -663,7 +663,7 @@ def stored(path: Path, topic: str, name: str | None, count: int, **head: Any) ->
 
 
 def test_a_long_batch_of_the_library_comes_in_pieces(tmp_path: Path) -> None:
-    """Kills: a batch so long that acknowledging it in a transaction takes too large a frame."""
+    """Kills: a batch whose acknowledgement in a transaction needs a frame above the limit."""
     path = tmp_path / "s"
     with served(path) as url:
         stored(path, "long", None, 700)
@@ -704,7 +704,7 @@ def test_a_batch_with_a_receipt_comes_whole(tmp_path: Path) -> None:
             assert messages(raw, 1, permits=5_000) == [(0, 3_000, 0)]
 
 
-def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
+def test_oversized_batch_comes_in_pieces_despite_its_receipt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ids, "BATCH_MAX", 1_500)
@@ -829,7 +829,7 @@ def test_key_slots_match_pulsar(key: bytes) -> None:
 
 
 def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) -> None:
-    """Batches, too: each message goes to the one reader whose range has the hash of its key."""
+    """Each message, also of a batch, goes to the one reader whose range has the hash of its key."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("ranges")

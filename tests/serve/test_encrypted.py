@@ -85,7 +85,7 @@ def test_an_encrypted_send_is_one_row_and_comes_out_as_it_came(
 
 
 def test_an_encrypted_batch_is_acknowledged_with_its_last_message(place: tuple[Path, str]) -> None:
-    """Kills: an acknowledgement of one message that takes the others along."""
+    """Kills: an acknowledgement of one message that acknowledges the whole batch."""
     path, url = place
     with Raw(url) as raw, Raw(url) as reader, txlog.open(str(path)) as client:
         opened(raw, "acks")
@@ -137,7 +137,7 @@ def test_encrypted_batch_costs_a_permit_per_message(
 def test_permits_run_out_within_one_encrypted_batch_and_not_after_several(
     kind: int | None, place: tuple[Path, str]
 ) -> None:
-    """Kills: as many batches as there are permits, each of many messages."""
+    """Kills: one permit spent per batch of many messages."""
     _, url = place
     topic = f"overrun-{kind}"
     how: dict[str, Any] = {"subType": kind} if kind is not None else {"durable": False}
@@ -157,7 +157,7 @@ def test_permits_run_out_within_one_encrypted_batch_and_not_after_several(
 
 
 def test_encrypted_messages_of_a_transaction_come_alone(place: tuple[Path, str]) -> None:
-    """No batch of the server can hold them: their clients made batches of their own."""
+    """The server cannot batch them, as each one is already an encrypted batch of a client."""
     _, url = place
     with Raw(url) as raw, Raw(url) as reader:
         opened(raw, "txn")

@@ -1,4 +1,4 @@
-"""Every number and text of every command: refused with an answer where it means nothing."""
+"""Every number and text of every command: a senseless value is refused with an answer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def sized(data: bytes) -> bytes:
 
 
 def filled(kind: Any, depth: int = DEPTH) -> Proto:
-    """A message of a class with all that it requires."""
+    """A message of a class with its required fields."""
     made = kind()
     for field in kind.DESCRIPTOR.fields:
         value = VALUES.get(field.name)
@@ -104,7 +104,7 @@ def spoiled(message: Proto, depth: int = DEPTH) -> Iterator[Spoiled]:
 
 
 def is_refused(kind: Any, data: bytes) -> bool:
-    """Whether `check` refuses it as the server reads it."""
+    """Whether `check` refuses the bytes as the server parses them."""
     try:
         check(kind.FromString(data))
     except TxlogError:
@@ -193,8 +193,8 @@ async def refuse_messages(served: Served) -> list[str]:
     return wrong
 
 
-def test_every_odd_number_and_text_is_refused_and_others_go_on(tmp_path: Path) -> None:
-    """Kills: a command with a number beyond its range that fails what other clients have."""
+def test_every_odd_number_and_text_is_refused_alone(tmp_path: Path) -> None:
+    """Kills: a number out of range in one command that breaks other clients."""
 
     async def program(served: Served) -> None:
         witness = await served.connected()
@@ -215,7 +215,7 @@ def test_every_odd_number_and_text_is_refused_and_others_go_on(tmp_path: Path) -
 
 
 def test_a_command_with_odd_values_that_are_allowed_is_answered(tmp_path: Path) -> None:
-    """Kills: an answer that never comes, or a bug within, for a number at the end of its range."""
+    """Kills: a missing answer, or an internal error, for a number at the end of its range."""
 
     async def program(served: Served) -> None:
         for kind in (one for one in handlers() if one not in UNSPOILED):
@@ -250,7 +250,7 @@ ODD_NUMBERS: Final = (-1, 1 << 63, (1 << 64) - 1, 2**70, True, 1.5, [1])
 
 @pytest.mark.parametrize("name", ["eventTime", "sequenceId", "deliverAt", "deliverAfterMs"])
 def test_odd_numbers_by_rest_are_refused(tmp_path: Path, name: str) -> None:
-    """Kills: a stored message that no consumer of the protocol can be sent."""
+    """Kills: a stored message that the server cannot encode for its consumers."""
 
     async def program(served: Served) -> None:
         for number in ODD_NUMBERS:

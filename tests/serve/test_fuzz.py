@@ -18,13 +18,13 @@ SEED = 7
 
 
 def test_server_survives_any_input_and_serves_its_other_clients(tmp_path: Path) -> None:
-    """Kills: a frame or request that ends the server, hangs, stays, or is a bug within."""
+    """Kills: input that ends the server, hangs, leaks memory, or causes an internal error."""
 
     async def program(served: Served) -> None:
         rows = await fuzz.besieged(served, SEED, ROUNDS, witness_each=ROUNDS)
         assert [row for row in rows if "hung" in row[3]] == []
         assert [facts for event, facts in served.told if event == "failed"] == []
-        assert served.service.seats.count == 1  # who witnessed
+        assert served.service.seats.count == 1  # the honest client
 
     limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
     with fuzz.Longest() as longest:

@@ -1,4 +1,4 @@
-"""Slow and hostile clients: each ends alone, in bounded time and memory."""
+"""Slow and hostile clients: the server drops each one alone, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def still_served(served: Served) -> None:
-    """Another client is served as if nothing were."""
+    """Check that another client is served as usual."""
     other = await served.connected()
     assert (await other.ask("ping")) is not None
     other.close()
@@ -119,8 +119,8 @@ def test_client_that_does_not_authenticate_is_dropped(folder: Path, data: bytes)
     serving(folder, program, limits=QUICK)
 
 
-def test_one_that_drips_is_dropped(folder: Path) -> None:
-    """A byte now and then is no sign of life: a frame that has begun has an end."""
+def test_client_that_sends_byte_by_byte_is_dropped(folder: Path) -> None:
+    """A byte now and then is no sign of life: a frame must be complete within its timeout."""
 
     async def program(served: Served) -> None:
         slow = await served.connected()
@@ -148,7 +148,7 @@ def test_a_silent_client_is_asked_and_then_dropped(folder: Path) -> None:
     serving(folder, program, limits=QUICK)
 
 
-def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: Path) -> None:
+def test_connections_beyond_the_limit_are_refused_alone(folder: Path) -> None:
     async def program(served: Served) -> None:
         first = await served.connected()
         second = await served.connected()
@@ -197,7 +197,7 @@ def test_announced_bytes_take_no_memory_until_they_arrive(folder: Path) -> None:
 
 
 def test_client_waiting_for_memory_is_not_dropped(folder: Path) -> None:
-    """Kills: honest senders that lose their connection because others have the memory."""
+    """Kills: honest producers that lose their connection while other clients hold the memory."""
 
     async def program(served: Served) -> None:
         others = served.service.budget.share("others", 1 << 40)
@@ -205,7 +205,7 @@ def test_client_waiting_for_memory_is_not_dropped(folder: Path) -> None:
         request = f"POST {REST} HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n"
         storing = asyncio.create_task(stores(served, bytes(70_000)))
         answer = asyncio.create_task(served.request(request, bytes(150_000)))
-        for _ in range(3):  # the time for such a frame is over when one that stalls is dropped
+        for _ in range(3):  # when a stalled client is dropped, the frame timeout has passed
             slow = await served.connected()
             slow.writer.write(frame(65_000, bytes(100)))
             await slow.is_ended()
@@ -221,7 +221,7 @@ def test_client_waiting_for_memory_is_not_dropped(folder: Path) -> None:
 
 
 def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
-    """Kills: room that is given up at each piece, so that all frames are read in turns."""
+    """Kills: memory that is given up after each piece, so that frames are read in turns."""
 
     async def program(served: Served) -> None:
         budget = served.service.budget
@@ -241,8 +241,8 @@ def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
 
 
-def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
-    """Kills: all that a consumer has asked for, in memory for one that does not read it."""
+def test_consumers_that_read_nothing_use_little_memory(folder: Path) -> None:
+    """Kills: all messages that a consumer has permits for, in memory while it does not read."""
     count, size, megabyte = 10, 1_000_000, 1 << 20
 
     def fill(client: txlog.Client) -> None:
@@ -266,7 +266,7 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
         # The server may read the last client only after the others have filled the shared backlog.
         turns_after = 0
         while turns_after < 10 * count:  # enough to deliver all, if nothing held it up
-            await served.service.client.run(lambda client: None)  # it has done what came before
+            await served.service.client.run(lambda client: None)  # all earlier calls have ended
             turns_after += served.service.backlog.is_large
         await still_served(served)
         most = [one._writer.transport.get_write_buffer_size() for one in connections]
@@ -274,7 +274,7 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
         assert max(most) < 6 * megabyte
         assert backlog.used <= backlog.peak <= backlog.bytes_max + len(slow) * 4 * megabyte
         slow[0].reader._transport.resume_reading()  # type: ignore[attr-defined]
-        for _ in range(2 * count):  # all of it comes after all
+        for _ in range(2 * count):  # all messages arrive in the end
             assert (await slow[0].answer()).HasField("message")
 
     # the idle timeout is long, so that a busy machine drops none of the silent clients
@@ -321,7 +321,7 @@ def test_hanging_offloads_do_not_block_other_requests(
         hangs.set()
         statuses = [status for status, _ in await asyncio.gather(*waiting)]
         assert statuses.count(200) == 4
-        assert (await served.request(head))[0] == 200  # there is room again
+        assert (await served.request(head))[0] == 200  # a thread is free again
 
     serving(folder, program, places={"cold": str(folder)})
 
@@ -353,7 +353,7 @@ def test_older_census_closes_no_newer_handle(folder: Path) -> None:
     serving(folder, program)
 
 
-def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_census_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: one expired snapshot, and no client learns any more of deleted topics and its turn."""
     monkeypatch.setattr(census_of_serve, "AGAIN_SECONDS", 0)
     monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
@@ -396,7 +396,7 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
 def test_a_consumer_that_acknowledges_nothing_gets_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a shared type; as in Pulsar. It gets more once it acknowledges."""
+    """As in Pulsar, a consumer of a shared type gets more once it acknowledges."""
     monkeypatch.setattr(members, "HELD_MAX", 10)
 
     def fill(client: txlog.Client) -> None:
@@ -474,10 +474,10 @@ def test_messages_returned_by_a_full_consumer_are_redelivered(
     serving(folder, program)
 
 
-def test_an_acknowledgement_leaves_a_consumer_that_waits_alone(
+def test_acknowledgement_does_not_restart_a_waiting_consumer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for the next message all the time, and does not begin anew."""
+    """The consumer keeps waiting for the next message, and does not restart its wait."""
     begun: list[str] = []
     until = waits.Waits.until
 
@@ -533,7 +533,7 @@ def test_server_stops_reading_from_a_client_that_takes_no_answers(folder: Path) 
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=80), max_size=8), st.integers(1, 300))
 def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) -> None:
-    """However they are cut, and never more is kept than one frame may have."""
+    """However the bytes are cut, the decoder never buffers more than one frame."""
     frames = Frames(bytes_max)
     try:
         for piece in pieces:
@@ -727,8 +727,8 @@ def test_a_request_without_end_is_dropped(folder: Path) -> None:
         ),
     ],
 )
-def test_a_name_of_elsewhere_is_refused(folder: Path, host: str, status: int) -> None:
-    """Kills: DNS rebinding, by which a page of another site reads what is here."""
+def test_foreign_host_name_is_refused(folder: Path, host: str, status: int) -> None:
+    """Kills: DNS rebinding, by which a page of another site reads this server's answers."""
 
     async def program(served: Served) -> None:
         head = f"GET /admin/v2/clusters HTTP/1.1\nHost: {host}\nConnection: close\n\n"
@@ -825,8 +825,8 @@ def chunk(at: int, of: int, size: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("payload", "said"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
-def test_a_chunk_that_cannot_be_is_refused(folder: Path, payload: bytes, said: int) -> None:
-    """Kills: chunks larger than they said, chunks without end, a message larger than may be."""
+def test_impossible_chunk_is_refused(folder: Path, payload: bytes, said: int) -> None:
+    """Kills: chunks above their announced size, endless chunks, a message above the limit."""
 
     async def program(served: Served) -> None:
         client = await served.connected()
@@ -863,7 +863,7 @@ def test_unfinished_chunked_messages_do_not_block_others(folder: Path) -> None:
             for _ in range(12):
                 assert (await client.answer()).HasField("send_receipt")
 
-        # together they are more than there is: the eldest that waits goes on
+        # together they exceed the memory: the oldest waiting client goes on
         await asyncio.gather(*(send(client) for client in whole))
         assert served.service.budget.peak < 24 << 20
 

@@ -493,7 +493,7 @@ def test_hints_do_not_name_hidden_topics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", [f"{BASE}/orders", "/admin/v2/namespaces/public/default"])
 def test_a_negative_policy_is_no_policy_for_ever(tmp_path: Path, base: str) -> None:
-    """Kills: a slip of a sign that keeps everything; and numbers that no answer can hold."""
+    """Kills: a mistyped sign that keeps messages for ever; numbers that no answer can hold."""
     wrong: list[tuple[str, str, object]] = [
         ("POST", "messageTTL", -5),
         ("POST", "messageTTL", 1 << 62),

@@ -48,14 +48,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def url(store: str) -> Iterator[str]:
-    """A server of its own process."""
+    """The URL of a server in a process of its own."""
     with at(store) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def guarded(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Another one, of the same store, that wants tokens."""
+    """The URL of another server, of the same store, that requires tokens."""
     folder = tmp_path_factory.mktemp("rules")
     (folder / "secret.key").write_bytes(SECRET)
     (folder / "rules.toml").write_text(RULES)
@@ -93,7 +93,7 @@ def visited(page: Page, url: str, width: int, height: int, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844), (320, 640)])
-def test_it_fits_every_screen_and_breaks_none_of_its_rules(
+def test_page_fits_every_screen_and_keeps_its_policy(
     page: Page, url: str, width: int, height: int, scheme: str
 ) -> None:
     """Kills: a table that widens a phone's page, a style that the policy refuses, an error in the
@@ -150,7 +150,7 @@ def test_a_keyboard_is_enough(page: Page, url: str) -> None:
 def test_many_topics_hide_nothing_below_them(
     page: Page, tmp_path: Path, width: int, height: int
 ) -> None:
-    """The list has its own scroll bar, and stays where a reader has moved it."""
+    """The list of topics has its own scroll bar, and keeps the position that the user chose."""
     path = str(tmp_path / "many")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -175,9 +175,7 @@ def test_many_topics_hide_nothing_below_them(
             assert page.ask(moved) == 700
 
 
-def test_it_follows_the_store_and_a_topic_is_one_click_away(
-    page: Page, url: str, store: str
-) -> None:
+def test_page_follows_the_store_and_opens_topics(page: Page, url: str, store: str) -> None:
     visited(page, url, 390, 844, "dark")
     before = page.ask("document.querySelector('#topics tbody tr:last-child').innerText")
     with txlog.open(store) as client:
@@ -244,7 +242,7 @@ def test_very_long_text_keeps_the_layout(page: Page, tmp_path: Path) -> None:
 
 
 def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None:
-    """Kills: a keyboard that is thrown back to the top each second, a page that jumps."""
+    """Kills: an update that moves the focus back to the top each second, or scrolls the page."""
     path = str(tmp_path / "store")
     full_store(path)
     with txlog.open(path) as client, at(path) as url:

@@ -166,7 +166,7 @@ def test_dead_letter_topic_needs_the_right_to_produce(path: str) -> None:
     ],
 )
 def test_half_a_character_is_refused(path: str, body: bytes) -> None:
-    """Kills: text of JSON that UTF-8 cannot hold, as a bug of the server."""
+    """Kills: JSON text that UTF-8 cannot encode, as an internal error of the server."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")

@@ -55,8 +55,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_read_ends_after_some_bytes_and_says_where_to_go_on(tmp_path: Path) -> None:
-    """Kills: one GET that takes a multiple of a topic as memory."""
+def test_read_is_bounded_and_names_the_next_position(tmp_path: Path) -> None:
+    """Kills: one GET that needs several times the size of a topic as memory."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(12, MIB))
@@ -88,7 +88,7 @@ def test_a_read_ends_after_some_bytes_and_says_where_to_go_on(tmp_path: Path) ->
 
 
 def test_unread_answers_are_bounded_and_dropped(tmp_path: Path) -> None:
-    """Kills: answers in memory, for ever, of clients that read nothing."""
+    """Kills: answers that stay in memory for ever, because clients do not read them."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(8, MIB))
@@ -111,7 +111,7 @@ def test_unread_answers_are_bounded_and_dropped(tmp_path: Path) -> None:
 
 
 def test_unread_tails_stop_reading_the_topic(tmp_path: Path) -> None:
-    """Kills: a queue of messages for each client that looks at a topic and reads nothing."""
+    """Kills: a growing queue of messages for each client that follows a topic and reads nothing."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(12, MIB))

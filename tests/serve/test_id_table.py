@@ -66,7 +66,7 @@ def close_producer(topic: str, request: int) -> bytes:
 
 
 class Gate:
-    """Holds up one call of the store: the one with this number that a command makes."""
+    """Holds up one call of the store: call number `at` of a command."""
 
     def __init__(self) -> None:
         self.at, self.is_early = -1, True
@@ -82,13 +82,13 @@ class Gate:
         self._late.clear()
 
     def open(self) -> None:
-        """Hold up nothing any more."""
+        """Let every call pass from now on."""
         self.at = -1
         self._early.set()
         self._late.set()
 
     async def passed(self, act: Callable[[], Any]) -> Callable[[], Any]:
-        """The act to run instead, once it may begin."""
+        """Wait until the call may begin; returns the act to run in its place."""
         task = asyncio.current_task()
         assert task is not None
         if "_answer" not in str(task.get_coro()):  # of a task in the background
@@ -137,7 +137,7 @@ async def answers(raw: Raw, *requests: int) -> dict[int, str]:
 
 
 async def one_more(place: Place, frame: bytes) -> None:
-    """Another client gets the one place there is, as soon as the server knows that it is free."""
+    """Check that another client can open the handle once the server has freed it."""
     other = await place.client()
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
@@ -173,7 +173,7 @@ def closer_of(name: str) -> Command:
 
 
 async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: str) -> bool:
-    """One story; False: the command made fewer calls than the gate waits for."""
+    """Run one story; returns False if the command made fewer calls than the gate waits for."""
     opener, closer = opener_of(name), closer_of(name)
     command = OPENERS[name] if name in OPENERS else MOVERS[name][1]
     raw, at, is_early = await place.client(), gate.at, gate.is_early
@@ -239,7 +239,7 @@ def test_interrupted_command_leaves_no_handle(
     assert max(reached) < CALLS_MAX - 1
 
 
-def test_an_id_that_is_open_is_opened_again_only_as_it_is(tmp_path: Path) -> None:
+def test_open_id_is_reopened_only_with_the_same_fields(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         raw.write([subscribe("t", 1), produce("t", 2)])
@@ -274,7 +274,7 @@ def test_close_ends_the_opens_before_it(tmp_path: Path) -> None:
     run_story(tmp_path, story)
 
 
-def test_one_that_cannot_be_closed_keeps_no_other_open(
+def test_failed_close_does_not_keep_other_handles_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave, left = Member.leave, set[int]()
@@ -346,7 +346,7 @@ def test_exclusive_producer_excludes_all_others(tmp_path: Path) -> None:
     run_story(tmp_path, story)
 
 
-def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None:
+def test_waiting_producer_is_fenced_by_a_takeover(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         one, two, three = [await place.client() for _ in range(3)]
         assert await asked(one, 1, EXCLUSIVE) == "producer_success"
@@ -361,7 +361,7 @@ def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None
 
 
 def test_producer_name_belongs_to_its_newest_holder(tmp_path: Path) -> None:
-    """Kills: the end of an old connection that frees the name for a third one."""
+    """Kills: an old connection's end that frees the name while a newer client holds it."""
 
     async def story(place: Place) -> None:
         one, two, three = [await place.client() for _ in range(3)]

@@ -60,7 +60,7 @@ def test_connections_are_counted_in_all_and_per_address() -> None:
 
 
 def test_a_role_leaves_connections_for_others() -> None:
-    """Kills: a role, with any right or none, that opens all connections there are."""
+    """Kills: a role, with any right or none, that occupies all connections."""
     seats = Seats(Limits(connections=100, connections_per_address=100))
 
     def taken(role: str, **more: bool) -> int:
@@ -83,7 +83,7 @@ def test_a_role_leaves_connections_for_others() -> None:
 
 
 def test_silent_connections_do_not_block_new_ones() -> None:
-    """Kills: connections without a byte that take the places of clients that would say more."""
+    """Kills: silent connections that occupy the places of real clients."""
     seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
 
     def arrive(address: str, name: str) -> Seat:
@@ -95,7 +95,9 @@ def test_silent_connections_do_not_block_new_ones() -> None:
 
     for at in range(20):
         arrive("10.0.0.1", f"first {at}")
-    assert dropped == [f"first {at}" for at in range(16)]  # the oldest of its own
+    assert dropped == [
+        f"first {at}" for at in range(16)
+    ]  # the oldest connections of the same address
     dropped.clear()
     for at in range(20):
         arrive("10.0.0.2", f"second {at}")
@@ -117,7 +119,7 @@ def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
     seats = Seats(Limits(connecting=4))
     for _ in range(4):
         seats.arrive("10.0.0.1", lambda: False)
-    assert seats.is_full  # the listener takes no more for a moment
+    assert seats.is_full  # the listener accepts no more for a moment
     seats.arrive("10.0.0.2", no_drop)
     assert seats.is_full
     assert seats.waiting == 5

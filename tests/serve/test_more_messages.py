@@ -28,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
 
 
 def came(raw: Raw, name: str) -> Any:
-    """The next command, but for those that say whose turn it is."""
+    """The next command, skipping changes of the active consumer."""
     while (frame := raw.frame()).kind == wire.BY_FIELD["active_consumer_change"]:
         pass
     assert frame.kind == wire.BY_FIELD[name], frame
@@ -36,7 +36,7 @@ def came(raw: Raw, name: str) -> Any:
 
 
 def positions(raw: Raw) -> tuple[Position, Position]:
-    """(up to where all is done, the last message), as clients compare them."""
+    """(mark-delete position, last message), as clients compare them."""
     raw.send("getLastMessageId", request_id=7, consumer_id=1)
     found = came(raw, "getLastMessageIdResponse")
     return tuple(
@@ -46,7 +46,7 @@ def positions(raw: Raw) -> tuple[Position, Position]:
 
 
 def moved(raw: Raw, topic: str, durable: bool, **to: Any) -> bool:
-    """Seek and come again, as a client does; returns whether there is more."""
+    """Seek and subscribe again, as a client does; returns whether there is more."""
     raw.send("seek", consumer_id=1, request_id=9, **to)
     came(raw, "close_consumer")
     came(raw, "success")

@@ -127,7 +127,7 @@ def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
 
 
 def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
-    """Kills: a producer or consumer that another connection uses, by its number."""
+    """Kills: a connection that uses another one's producer or consumer by its number."""
     handles = [
         name for name, who in WHO.items() if who == "handle" and COMMANDS[name] in handlers()
     ]
@@ -232,7 +232,7 @@ def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None
 
 
 def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
-    """As by the binary protocol; of a topic the rules decide. A role that asks creates nothing."""
+    """As by the binary protocol. For a topic the rules decide; asking creates nothing."""
     assign = "pulsar/system/transaction_coordinator_assign"
 
     async def program(served: Served) -> None:
@@ -325,7 +325,7 @@ def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: P
             if topic != "orders":  # for the other topics, only paths with a topic
                 paths = {(method, path) for method, path in paths if "{topic}" in path}
             for method, path in sorted(paths):
-                if path.endswith("/events"):  # never ends by itself; the gate is asked as for GET
+                if path.endswith("/events"):  # never ends by itself; passes the same gate as GET
                     continue
                 there = _filled(path, given)
                 head = f"{method} {there} HTTP/1.1\nHost: a.example\n{by}Content-Length: 2\n\n"

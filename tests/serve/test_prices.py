@@ -68,7 +68,7 @@ def test_expanding_batch_is_read_in_a_thread_within_the_budget(
     properties: int,
     is_stored: bool,
 ) -> None:
-    """Kills: 500 bytes that keep the event loop for seconds, and take gigabytes."""
+    """Kills: 500 bytes that block the event loop for seconds, and need gigabytes."""
     held: list[int] = []
     unpack = batches.unpacked
 
@@ -138,7 +138,7 @@ def test_other_commands_are_short() -> None:
 
 
 def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a client that sends much at once, and keeps others waiting until it is all done."""
+    """Kills: a client that sends much at once, and delays other clients until all is done."""
     turns: list[int] = []
     spend = Connection.spend
 
@@ -162,7 +162,7 @@ def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
 def test_unknown_ids_are_looked_for_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one acknowledgement that has the thread of the store for minutes."""
+    """Kills: one acknowledgement that occupies the thread of the store for minutes."""
     looks = [0]
     most: list[int] = []
     look, place_of = members.resolved, ids.place_of
@@ -199,7 +199,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
     serving(tmp_path, program)
 
 
-def test_a_look_at_the_whole_store_keeps_no_client_waiting(
+def test_figures_of_the_whole_store_block_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: figures of thousands of topics in the thread that serves the clients."""
@@ -253,7 +253,7 @@ def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '"a\\\\"', '{"a":["\\"["]}'])
 def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
-    """Kills: 8 MiB of brackets for which the event loop stands still for two seconds."""
+    """Kills: 8 MiB of brackets that block the event loop for two seconds."""
     each = 1 + value.count("[") + value.count("{") - ('"["' in value)
     data = f"[{','.join([value] * 30_000)}]".encode()
     assert answers.values_in(data) == 30_000 * each

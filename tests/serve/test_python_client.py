@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
 
 
 def everything(consumer: Any, count: int, *, acks: bool = True) -> list[Any]:
-    """So many messages."""
+    """Receive so many messages."""
     found = []
     for _ in range(count):
         message = consumer.receive(20_000)
@@ -196,7 +196,7 @@ def test_producer_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
 
 
 def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Path, Any]) -> None:
-    """All have one key; a Key_Shared consumer gets all of an ordering key, and sees it."""
+    """All messages have one key; Key_Shared consumers share them by their ordering keys."""
     path, client = place
     keys = [f"o{number}" for number in range(20)]
     with txlog.open(str(path)) as store:

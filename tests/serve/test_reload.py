@@ -46,7 +46,7 @@ def reasons(served: Served) -> list[object]:
 
 
 def test_a_second_connect_ends_the_connection(folder: Path) -> None:
-    """Kills: a client that exchanges the token that ends for one without any right."""
+    """Kills: a client that replaces an expiring token by one without any rights."""
 
     async def program(served: Served) -> None:
         client = await served.connected(**token("owner"))
@@ -110,7 +110,7 @@ def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_connections_of_a_key_end_that_has_left_the_file_of_keys(folder: Path) -> None:
+def test_connections_of_a_removed_key_end(folder: Path) -> None:
     """The server reads a changed file at the next login, without a signal."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     public = [
@@ -205,7 +205,7 @@ def test_removed_authorities_are_no_longer_trusted(folder: Path, has_rules: bool
     serving(folder, program, rules=rules, tls=tls)
 
 
-def test_authorities_that_cannot_be_read_change_nothing(folder: Path) -> None:
+def test_unreadable_authorities_change_nothing(folder: Path) -> None:
     old = make_signed("old authority")
     written(folder, "ca", old)
     served_by = make_certificate(folder, "localhost")

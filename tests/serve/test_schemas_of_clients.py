@@ -1,4 +1,4 @@
-"""Schemas by the binary protocol: versions are the store's, and so is what is compatible."""
+"""Schemas by the binary protocol: the store decides versions and compatibility."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def declared(kind: int, data: bytes, properties: dict[str, str]) -> Any:
 def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
     kind: int, data: bytes, properties: dict[str, str], tmp_path: Path
 ) -> None:
-    """AUTO_CONSUME asks for it; values are none of the server's business."""
+    """AUTO_CONSUME asks for the schema; the server does not check values of such a type."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -187,7 +187,7 @@ def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
     run_story(tmp_path, story)
 
 
-def test_a_schema_that_is_none_of_its_type_is_refused(tmp_path: Path) -> None:
+def test_malformed_schema_is_refused(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         for kind, data in ((AVRO, b"{"), (AVRO, b'"strin"'), (JSON, b"\xff"), (AVRO, b"[" * 9_000)):
@@ -200,7 +200,7 @@ def test_a_schema_that_is_none_of_its_type_is_refused(tmp_path: Path) -> None:
     run_story(tmp_path, story)
 
 
-def test_records_and_declared_values_may_follow_each_other_where_nothing_is_checked(
+def test_records_and_declared_values_mix_without_checks(
     tmp_path: Path,
 ) -> None:
     """Messages with a record keep its columns, and messages of a declared type have none."""
@@ -238,7 +238,7 @@ async def sent(raw: Raw, value: bytes, sequence: int) -> str:
     return (await raw.next())[0]
 
 
-def test_values_of_clients_that_are_no_records_are_stored_and_counted(tmp_path: Path) -> None:
+def test_malformed_records_are_stored_and_counted(tmp_path: Path) -> None:
     """Python writes an enum as its value, and Go a field by its tag. Kills: ChecksumError."""
 
     async def story(place: Place) -> None:

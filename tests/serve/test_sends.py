@@ -52,7 +52,7 @@ def opened(raw: Raw, topic: str, name: str | None = None) -> str:
 
 
 def again(raw: Raw, topic: str, name: str | None = None) -> None:
-    """Open a producer once more, which the server has closed."""
+    """Open a producer again after the server has closed it."""
     raw.read("close_producer")
     opened(raw, topic, name)
 
@@ -144,7 +144,7 @@ def test_repeated_messages_out_of_sequence_are_stored_once(place: tuple[Path, st
     assert [int(value or b"") for value, _ in rows(path, "overtaken")] == [0, 3, 1, 4, 2]
 
 
-def test_a_client_that_comes_again_numbers_its_next_messages_apart(
+def test_reconnected_client_numbers_new_messages_above_old_ones(
     place: tuple[Path, str],
 ) -> None:
     """Kills: a new message that the server takes for a repetition, and loses.
@@ -278,7 +278,7 @@ def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
 
 
 def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Path, str]) -> None:
-    """Kills: each opened it in the store, and the last one fenced the others."""
+    """Kills: a producer in the store for each partition, where the last one fences the others."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("at-once", 2)
@@ -304,7 +304,7 @@ def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Pat
 def test_partitions_of_one_producer_come_over_several_connections(
     place: tuple[Path, str],
 ) -> None:
-    """A partition has one producer of a name; one that comes again takes its place there."""
+    """A partition has one producer of a name; a reconnecting producer replaces its old one."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("spread", 2)
@@ -342,7 +342,7 @@ WRONG = {
 def test_nothing_is_stored_behind_a_message_that_is_refused(
     tmp_path: Path, wrong: dict[str, Any], size: int
 ) -> None:
-    """Kills: a message that is sent again, taken for a duplicate and answered, and stored nowhere.
+    """Kills: a repeated message that is answered as a duplicate, but was never stored.
 
     size: of batches; 0: messages without one
     """
@@ -443,7 +443,7 @@ def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) 
 def test_a_producer_that_was_fenced_is_closed_and_its_connection_goes_on(
     place: tuple[Path, str],
 ) -> None:
-    """Kills: SEND_ERROR, after which a client begins again all that it has on the connection."""
+    """Kills: SEND_ERROR, on which a client resets everything on its connection."""
     path, url = place
     with Raw(url) as first, Raw(url) as second:
         epoch = seated(first, "fenced", EXCLUSIVE)

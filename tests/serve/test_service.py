@@ -77,7 +77,7 @@ class Running:
         return code
 
     def urls(self) -> list[str]:
-        """Where it listens."""
+        """The URLs at which it listens."""
         urls = self.until("serving")["urls"]
         assert isinstance(urls, list)
         return urls
@@ -109,7 +109,7 @@ def port(one: socket.socket) -> int:
 
 @contextlib.contextmanager
 def activated(store: str, names: str, sockets: list[socket.socket]) -> Iterator[Running]:
-    """A server that is given sockets."""
+    """A server that inherits sockets."""
     numbers = [one.fileno() for one in sockets]
     wrapped = [sys.executable, "-c", ACTIVATE, names, ",".join(map(str, numbers))]
     with running([*wrapped, *command(store)], pass_fds=numbers) as server:
@@ -271,8 +271,8 @@ def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(2, 10), (60, 0)])
-def test_a_call_that_waits_does_not_keep_the_server(store: str, seconds: int, code: int) -> None:
-    """Kills: SIGTERM that waits as long as a call of the store does, here for another process."""
+def test_blocked_call_does_not_delay_the_stop(store: str, seconds: int, code: int) -> None:
+    """Kills: SIGTERM that waits for a blocked call, which here waits for another process."""
     options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--limit", f"stop_timeout_ms={seconds}s")
     with running(command(store, *options)) as server:
         (pulsar,) = server.urls()

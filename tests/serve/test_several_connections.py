@@ -18,7 +18,7 @@ EXCLUSIVE, FAILOVER, KEY_SHARED = 0, 2, 3
 
 
 def until(raw: Raw, name: str) -> Any:
-    """The next command of a name; other news of a subscription before it are skipped."""
+    """The next command with a name; notifications about subscriptions before it are skipped."""
     while True:
         frame = raw.frame()
         kind = BaseCommand.DESCRIPTOR.fields_by_number[frame.kind].name
@@ -28,7 +28,7 @@ def until(raw: Raw, name: str) -> Any:
 
 
 def asked(raw: Raw, answer: str, partition: int, kind: int) -> Any:
-    """Subscribe to a partition by a consumer that its user named."""
+    """Subscribe to a partition by a consumer with a name from the user."""
     raw.send(
         "subscribe",
         request_id=7,

@@ -60,20 +60,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def begun(client: Wire) -> str:
-    """Begin a transaction; returns why not, or nothing."""
+    """Begin a transaction; returns the error, or ""."""
     answer = await client.ask("newTxn", request_id=1, tc_id=0, txn_ttl_seconds=60_000)
     return str(answer.message)
 
 
 async def keyed(client: Wire, key: str) -> str:
-    """Take a transaction key; returns why not, or nothing."""
+    """Connect a transaction key; returns the error, or ""."""
     name = "tcClientConnectRequest"
     answer = await client.ask(name, request_id=1, tc_id=0, transaction_key=key, epoch=-1)
     return str(answer.message)
 
 
 async def subscribed(client: Wire, number: int) -> str:
-    """Open a consumer; returns why not, or nothing."""
+    """Open a consumer; returns the error, or ""."""
     name = f"s{number}"
     kind = {"subType": 1, "consumer_id": number}
     answer = await client.ask("subscribe", topic=TOPIC, subscription=name, request_id=1, **kind)
@@ -81,7 +81,7 @@ async def subscribed(client: Wire, number: int) -> str:
 
 
 def test_a_role_without_a_right_begins_nothing(folder: Path) -> None:
-    """Kills: a token that may do nothing, and opens all transactions that the store allows."""
+    """Kills: a token without rights that begins all transactions that the store allows."""
 
     async def program(served: Served) -> None:
         client = await served.connected(**token("nothing"))
@@ -109,7 +109,7 @@ def test_a_role_leaves_transactions_for_others(folder: Path) -> None:
 
 
 def test_begins_that_come_together_are_counted_one_by_one(folder: Path) -> None:
-    """Kills: a share that is looked at once for a group of begins."""
+    """Kills: a share that is checked only once for a group of begins."""
     txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=100)
 
     async def program(served: Served) -> None:
@@ -179,7 +179,7 @@ def test_many_holders_that_take_all_they_can_leave_some(limit: int) -> None:
     pool = Pool("things", limit)
 
     def taken(holder: str) -> int:
-        """How many a holder gets that takes all it can."""
+        """Take as many as the pool allows this holder; returns the count."""
         for count in range(limit + 1):
             try:
                 pool.take(holder)

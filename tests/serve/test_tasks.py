@@ -1,4 +1,4 @@
-"""A task or a command that meets a bug fails alone, is logged, and closes what it served."""
+"""A task or a command that meets a bug fails alone, is logged, and closes its own handle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bug(Exception):
 
 
 def failing(act: Callable[..., Any], is_bad: Callable[..., bool]) -> Callable[..., Any]:
-    """A function that meets a bug where its arguments are bad."""
+    """A function that raises Bug for arguments that `is_bad` selects."""
 
     def call(*args: Any, **more: Any) -> Any:
         if is_bad(*args):
@@ -118,7 +118,7 @@ def test_a_delivery_that_meets_a_bug_closes_its_consumer(
     serving(tmp_path, program)
 
 
-def test_failed_task_closes_its_connection() -> None:
+def test_failed_task_runs_its_close() -> None:
     """Cancelling a task is no failure; a close that fails is one more."""
     failed: list[BaseException] = []
     closed: list[str] = []

@@ -51,7 +51,7 @@ def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
 
 
 def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> None:
-    """Kills: topics of two clusters that are one, or a client of old names that is refused."""
+    """Kills: one topic for two clusters' names, or a client with old names that is refused."""
     path, url = place
     with Raw(url) as raw:
         for at, topic in enumerate(("p/use/ns/old", "p/usw/ns/old", "p/ns/old", "p/ns/old/0")):

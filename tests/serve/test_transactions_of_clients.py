@@ -1,4 +1,4 @@
-"""Transactions by the binary protocol: whose they are, what an end answers, keys."""
+"""Transactions by the binary protocol: their owners, the answers of an end, keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def error_in(body: Any) -> str:
     return names[body.error] if body.HasField("error") else ""
 
 
-def test_coordinator_is_one_partition_of_a_topic_that_is_none(tmp_path: Path) -> None:
+def test_coordinator_topic_has_one_partition_and_does_not_exist(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         assign = "persistent://pulsar/system/transaction_coordinator_assign"
@@ -136,7 +136,7 @@ async def add(raw: Raw, txn: TxnId, *topics: str, subscription: str = "") -> Non
 
 @pytest.mark.parametrize("action", [COMMIT, ABORT])
 def test_registered_topics_take_part_before_they_are_used(tmp_path: Path, action: int) -> None:
-    """PIP-31, "Add partition". It is in the store, so each server and command shows it."""
+    """PIP-31, "Add partition". The store keeps it, so each server and command shows it."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -166,7 +166,7 @@ def test_registered_topics_take_part_before_they_are_used(tmp_path: Path, action
 
 
 def test_a_transaction_registers_so_many_places_ahead(tmp_path: Path) -> None:
-    """Kills: a short command that costs every process seconds. Messages still register theirs."""
+    """Kills: a short command that costs every process seconds. Sends still register partitions."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -188,7 +188,7 @@ def test_a_transaction_registers_so_many_places_ahead(tmp_path: Path) -> None:
 
 
 def test_transaction_goes_on_with_another_server(tmp_path: Path) -> None:
-    """The server keeps nothing: what one began, a second that opens the store ends."""
+    """A server keeps no state of transactions: a second server can end one of the first."""
     began: list[TxnId] = []
 
     async def first(place: Place) -> None:
@@ -244,7 +244,7 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
 
 
 def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
-    """They share a frame: one that is refused is refused alone."""
+    """The ends share a frame, and a refused end does not affect the others."""
 
     async def story(place: Place) -> None:
         raws = [await place.client() for _ in range(4)]
@@ -258,7 +258,7 @@ def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
 
 
 def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Path) -> None:
-    """One that is refused closes its producer, and no other."""
+    """A refused send closes its own producer, and no other."""
 
     async def story(place: Place) -> None:
         raw = await place.client()

@@ -37,7 +37,7 @@ def watched(raw: Raw, pattern: str, answer: str = "watchTopicListSuccess") -> An
 
 
 def test_pattern_watch_reports_created_and_deleted_topics(place: tuple[Path, str]) -> None:
-    """Changes of another handle of the store, as another process has one."""
+    """The changes come from another client of the store, as from another process."""
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         client.create_topic("shop-a")
@@ -72,7 +72,7 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(place: tuple[Path, s
 
 
 def named(raw: Raw, namespace: str = "acme/asked", **fields: object) -> tuple[list[str], Any]:
-    """The last parts of the topics that a client is answered, and the answer."""
+    """Ask for topics; returns the last parts of their names, and the whole answer."""
     said = raw.ask(
         "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", namespace=namespace, **fields
     )
@@ -175,7 +175,7 @@ def test_a_client_may_unsubscribe_from_partitions_that_the_server_has_closed(
 
 
 def test_a_producer_that_waits_for_its_turn_does_not_hold_up_the_stop(tmp_path: Path) -> None:
-    """Kills: a stop that takes all the time there is for draining."""
+    """Kills: a stop that waits for the whole drain timeout."""
     with served(tmp_path / "s") as url:
         raws = [Raw(url) for _ in range(3)]
         for number, raw in enumerate(raws):

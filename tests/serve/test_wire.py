@@ -1,4 +1,4 @@
-"""Frames and batches against the official runtime, and against whatever a client may send."""
+"""Frames and batches against the official runtime, and against arbitrary input of clients."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
 
 
 def test_a_stored_row_with_negative_numbers_is_sent_without_them() -> None:
-    """Kills: one odd row, stored by an older program, that ends the delivery of its topic."""
+    """Kills: one odd row of an older program that stops the delivery of its topic."""
     odd = {"value": b"x", "sequence_id": -5, "event_time": -1, "publish_time": -1}
     shown = pa.table(
         {field.name: pa.array([odd.get(field.name)] * 2, field.type) for field in RECEIVED}
