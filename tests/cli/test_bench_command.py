@@ -1,4 +1,4 @@
-"""`txlog bench`: it measures what it says, and leaves nothing behind. No figure is judged."""
+"""`txlog bench`: each mode does its operations, and leaves no files. No test judges a figure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def bench() -> ModuleType:
 
 @pytest.mark.deep
 def test_watermark_at_any_position_agrees_with_sql(bench: ModuleType, tmp_path: Path) -> None:
-    """Least over the latest row of each producer, at places all over the log; rows read bounded."""
+    """The least of the producers' latest watermarks at random positions; row reads are bounded."""
     markers = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
     assert len(markers) == MARKERS
     bench.make_peer(tmp_path / "peer.sqlite", markers)
@@ -53,8 +53,8 @@ def test_every_way_gives_a_figure(bench: ModuleType, tmp_path: Path) -> None:
     assert bench.only_watermarks(tmp_path / "e", 3, 12)[1] < 0.1
 
 
-def test_sections_take_the_place_of_the_one_before(bench: ModuleType, tmp_path: Path) -> None:
-    """What stands around them stays, in whatever order they come."""
+def test_new_sections_replace_old_ones(bench: ModuleType, tmp_path: Path) -> None:
+    """New figures replace their old sections, in any order, and keep the text around them."""
     path = tmp_path / "RESULTS.md"
     path.write_text("# Results\n\nfirst\n")
     spec = importlib.util.spec_from_file_location("bench_d", ROOT / "bench" / "delayed.py")

@@ -72,7 +72,7 @@ def test_offline_partition_and_hanging_transaction_are_warnings(tmp_path: Path) 
 
 
 def test_damage_and_a_full_disk_are_critical(tmp_path: Path) -> None:
-    """Real damaged bytes in a sealed file, met by a reader."""
+    """A reader meets damaged bytes in a real sealed file."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     send(bench.client, b"1" * 1000)

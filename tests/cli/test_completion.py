@@ -129,10 +129,8 @@ def test_a_flag_that_was_given_is_not_offered_again(here: Path) -> None:
     assert "-n" in words("consume", "orders", "-")  # it has no long form
 
 
-def test_every_flag_and_argument_of_every_command_can_be_asked_for(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: a metavar that makes completion fail, which only silence would tell."""
+def test_every_flag_and_argument_is_completed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a metavar that makes completion fail, which a user sees only as missing candidates."""
     monkeypatch.setattr(completion, "_names", lambda kind, before: [])
     from txlog.cli.line.dispatch import load
     from txlog.cli.line.parameters import parameters_of
@@ -243,7 +241,7 @@ def test_another_shell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_path(tmp_path: Path, here: Path) -> dict[str, str]:
-    """An environment with `txlog` on the path, one that starts at once."""
+    """An environment with a `txlog` on the path that starts fast."""
     ready.tool(tmp_path / "txlog")
     return {
         "PATH": f"{tmp_path}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -326,7 +324,7 @@ def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("fish")
-def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
+def test_fish_gets_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "txlog.fish").write_text(script("fish"))
     code = f"source {tmp_path}/txlog.fish; complete -C'txlog txn show '; complete -C'txlog top'"
     done = subprocess.run(
@@ -335,7 +333,7 @@ def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Pat
     assert sorted(done.stdout.splitlines()) == ["0:0\taborted", "1:0\topen", "topic\ttopics"]
 
 
-def test_the_answer_of_a_start_of_its_own(here: Path) -> None:
+def test_completion_in_a_process_of_its_own(here: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "txlog", "__complete", "--line", "txlog consume o"],
         env={"PYTHONPATH": str(SOURCE)},

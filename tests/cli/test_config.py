@@ -1,4 +1,4 @@
-"""Settings: of the store and of the user, where each comes from, and how they are changed."""
+"""Settings of the store and of the user: their origins and their changes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_setting_of_the_store_applies_to_open_clients(
             "changed": True,
             "dry_run": False,
         }
-        other.topics()  # an open store takes it with its next look
+        other.topics()  # an open client reads it with its next call
         assert other.begin()["timeout_ms"] == 300_000
         assert main(["config", "set", "txn_timeout_default_ms", "300000"]) == 0
         assert "already" in capfd.readouterr().err
@@ -169,7 +169,7 @@ def test_every_bounded_setting_accepts_its_own_value(config: Path) -> None:
 
 
 def test_user_file_keeps_its_other_lines(config: Path) -> None:
-    """Remarks, order and other sections stay; a value is replaced where it stands."""
+    """A change keeps comments, order and other sections, and replaces a value in its line."""
     config.parent.mkdir(parents=True)
     config.write_text(
         '# mine\nutc = false  # here\n\n[shop]\nstore = "~/shop"\n\n[b]\nutc = true\n'
@@ -247,7 +247,7 @@ def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[st
 def test_undo_is_a_command_that_restores_the_setting(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for a setting that was -1: no flag is a digit, so -1 is a value."""
+    """Also for the old value -1: as no flag is a digit, the parser takes -1 for a value."""
     monkeypatch.setenv("TXLOG_STORE", str(config.parents[2] / "shop"))
     before = rows(capfd, "config", "show")
     for name, row in before.items():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """What runs a command on a store with the topic `orders`; exit code, stdout, stderr."""
+    """A function that runs a command on a store with a topic: exit code, stdout, stderr."""
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -61,8 +61,8 @@ def test_missing_partition_is_not_found(run: Run, words: str) -> None:
     assert (error["code"], error["topic"], error["partition"]) == ("TXL-302", "orders", 1)
 
 
-def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
-    """spec/cli 5: 304; one that was issued and wrote nothing here has no messages."""
+def test_range_of_an_unknown_transaction_is_not_found(run: Run) -> None:
+    """spec/cli 5: 304; a transaction that wrote nothing to this topic has no messages there."""
     assert run("txn", "begin") == (0, "0:0\n", "")
     assert run("consume", "orders", "-o", "txn:0:0") == (0, "", "")
     for txn in ("0:1", "7:0"):

@@ -55,8 +55,8 @@ def test_file_has_the_published_totals() -> None:
         ) == {"refunds": 3836, "quantity": 5_176_450, "value": Decimal("9747747.934")}
 
 
-def test_lines_of_an_invoice_stand_together_also_when_the_file_scatters_them() -> None:
-    """Kills: invoices cut out of the file by runs; one invoice of the file is interrupted."""
+def test_lines_of_an_invoice_are_grouped_though_scattered_in_the_file() -> None:
+    """Kills: an invoice read as a run of lines, as one invoice of the file is interrupted."""
     with source.open_source(source.locate(), None) as session:
         rows, starts = source.messages(session, NONE_COMMITTED)
     assert (len(rows), len(starts) - 1, starts[0], starts[-1]) == (541_909, 25_900, 0, 541_909)
@@ -101,7 +101,7 @@ def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> No
 
 
 def test_an_invoice_cut_by_a_batch_is_held_back(session: Session) -> None:
-    """Kills: totals of a part of an invoice, which is what a cut at a batch's maximum gives."""
+    """Kills: a total over a part of an invoice, which a batch at its maximum has cut."""
     rows = pa.table(source.messages(session, NONE_COMMITTED)[0])
     with Session() as mine:
         whole, totals = pipeline._transform(mine, rows.slice(0, 8))
@@ -158,7 +158,7 @@ def test_line_that_a_kill_cut_short_says_nothing(line: str) -> None:
 
 
 def test_every_planned_death_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a worker that is done before its killer looks; it is held instead."""
+    """Kills: a worker that ends before its planned death; the gate holds it instead."""
     fake(monkeypatch, FAKE_WORKER.format(start=0, total=30))
     seen: list[tuple[str, int, int, int]] = []
     stage = supervisor.Stage("load", 30, ())
@@ -181,7 +181,7 @@ def test_worker_that_fails_is_an_error_with_its_last_words(
 
 
 def test_worker_that_ends_unkilled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a kill that is counted though nothing was killed."""
+    """Kills: a death that is counted although the worker ended by itself."""
     fake(monkeypatch, "print('done 0')")
     plan = [supervisor.Death(at=5, allow=9, delay_ms=0)]
     with pytest.raises(CommandFailed, match="before it could be killed"):
@@ -265,7 +265,7 @@ def test_proof_names_each_fault(session: Session, fault: str, noticed: str) -> N
 
 
 def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> None:
-    """Guards: nothing at all is a wrong answer too, and not an error of the check."""
+    """Guards: an empty store is a failed proof, and no crash of the check."""
     orders, outputs = made_rows(session)
     checks, found = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
     assert {"lines", "value", "lines missing", "invoice totals missing"} <= wrong(checks)
@@ -274,7 +274,7 @@ def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> Non
 
 @pytest.mark.parametrize(("limit", "kills"), [(0, 1), (1, -1)])
 def test_senseless_arguments_are_refused(tmp_path: Path, limit: int, kills: int) -> None:
-    """Guards: refused before anything is made."""
+    """Guards: the demo refuses them before it makes a store."""
     with pytest.raises(InvalidArgument):
         demo.run(str(tmp_path / "store"), limit=limit, kills=kills)
     assert not (tmp_path / "store").exists()
@@ -299,7 +299,7 @@ class Log:
 
 
 def test_worker_takes_over_the_transaction_of_a_killed_one(tmp_path: Path) -> None:
-    """Kills: lines lost because the open transaction of a dead worker holds them back."""
+    """Kills: lines that are lost because a dead worker's open transaction has acknowledged them."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)
     with txlog.open(path) as client:
@@ -320,7 +320,7 @@ def test_worker_takes_over_the_transaction_of_a_killed_one(tmp_path: Path) -> No
 
 
 def test_proof_counts_lines_that_an_open_transaction_holds(tmp_path: Path) -> None:
-    """Kills: a proof that asks for lines to receive, which does not see those held back."""
+    """Kills: a proof that counts receivable lines only, and misses those of an open transaction."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)
     with txlog.open(path) as client:

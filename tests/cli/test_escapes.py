@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_messages_move_nothing_on_a_terminal(
     store: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a message that sets the title, clears the screen or turns what follows around."""
+    """Kills: a message that sets the title, clears the screen or reverses the following text."""
     text = shown(monkeypatch, "-S", store, "peek", "orders", "-f", form)
     assert "title" in text or form in ("envelope", "raw")
     assert not set(OBEYED) & set(text.replace("\r\n", "\n"))

@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted(golden.GOLDEN.glob("*.txt"))
 
 @pytest.mark.parametrize("name", [path.stem for path in TRANSCRIPTS])
 def test_a_transcript_is_still_true(name: str) -> None:
-    """STYLE 11: golden first. Rewrite with `python -m scripts.golden` and read the diff."""
+    """The commands print each transcript again. `python -m scripts.golden` rewrites it."""
     text = (golden.GOLDEN / f"{name}.txt").read_text()
     blocks = golden.parse(text)
     assert golden.render(blocks) == text

@@ -1,4 +1,4 @@
-"""What `txlog help` says is true: every code, every verb, every relation, and how it is shown."""
+"""The texts of `txlog help` are true: every code, every verb, every relation; and their layout."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_a_topic_fits_a_terminal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Only lines that are meant to be typed, or are data, are longer than 79 columns."""
+    """Only command lines and data are longer than 79 columns."""
     assert main(["help", name]) == 0
     out = capfd.readouterr().out
     assert out.count("\n") > 20
@@ -90,7 +90,7 @@ def test_help_on_an_unknown_word(
 
 
 def test_forms_of_offsets_all_parse() -> None:
-    """Every form of the page parses; a spelling that changes here changes there."""
+    """Every form of the page parses, so a changed spelling must change the page."""
     page = topics.read("offsets")
     terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
     written = {"N": "5", "L:E:I": "17:4:2", "L:E": "17:4", "TIME": "-1h", "SUB": "billing"}
@@ -137,7 +137,7 @@ def test_markup_is_shown_as_text() -> None:
 
 
 def test_a_page_on_a_terminal_says_the_same() -> None:
-    """Word for word what a pipe gets, in the width of the terminal; colours only when asked."""
+    """The same words as in a pipe, in the width of the terminal; colours only on request."""
 
     def look(width: int, color: bool) -> Look:
         return Look(human=True, color=color, utc=True, width=width)

@@ -1,6 +1,6 @@
 """Every example of every help text runs: of commands, of errors, of help topics, of txlog(1).
 
-They run in a copy of one store, made so that the names and ids that the texts like exist: topic
+They run in a copy of one store, which has the names and ids that the texts use: topic
 orders with 17:4, 17:9:2 and 17:90, subscriptions billing and audit, transaction 0:42, key nightly.
 A plain command runs in this process, and a line that needs a shell runs in one bash.
 """
@@ -206,7 +206,7 @@ def before(example: str) -> str:
 
 
 def heavy(example: str) -> bool:
-    """Whether it takes most of a second: engines, charts, whole checkpoints."""
+    """Whether an example takes most of a second: engines, charts, whole checkpoints."""
     words = ("txlog job ", "txlog report", "--parallelism", "--roll-all", "man install", "--out ")
     return any(word in example for word in words)
 
@@ -232,7 +232,7 @@ def _copied(source: str, target: str) -> None:
 
 
 def changes(example: str) -> bool:
-    """Whether it may leave the store, or the directory, as the next one must not find it."""
+    """Whether an example may change the store or directory, so that the next needs a new copy."""
     if before(example):
         return True
     path, _ = catalogue.resolve(words_of(example)) if words_of(example)[0][0] != "-" else ("", 0)
@@ -254,7 +254,7 @@ def test_plain_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """STYLE: examples in every --help are executed. One that asks is answered with yes."""
+    """Every example of every --help runs. A command that asks for consent gets a yes."""
     failed = []
     place: Path | None = None
     chosen = [one for one in ALL if plain(one[1]) and heavy(one[1]) == (weight == "heavy")]

@@ -1,7 +1,7 @@
 """Every word of every command, with values that make no sense: refused or done, never a bug.
 
-The tree of commands is walked: each argument, each flag, each global flag, each value of VALUES.
-The quick suite takes a slice of it, which holds each value and each command.
+The test walks the tree of commands: each argument, flag and global flag with each value of VALUES.
+The quick suite runs a part with each value and each command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALUES = (
     "9223372036854775807:9223372036854775807", "txn:0:0", "..", "+9223372036854775807", "(",
     "(a+)+$", "_txnlog", "__x", "persistent://a/b/c", "'; SELECT 1", "8EiB", "a,b", ",", "messages",
 )  # fmt: skip
-# What makes another command of it: it waits, follows, or runs programs and Spark.
+# Left out: commands and flags that wait, follow, or run programs or Spark.
 NOT_HERE = {"demo", "bench", "shell", "txn run", "job engine", "job master", "job conf",
             "status watch", "consume max_wait", "consume follow", "wait timeout",
             "txn wait timeout", "run max_wait", "run follow", "transform max_wait",
@@ -64,7 +64,7 @@ EXITS = {*range(11), 130, 141, 143}
 
 
 class Case(NamedTuple):
-    """A line of words, without those that name the store."""
+    """The words of a command line, without the words that name the store."""
 
     path: str
     name: str
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every command, with one word of it being each of VALUES."""
+    """Every command, with each of its words replaced by each of VALUES in turn."""
     for path in catalogue.COMMANDS:
         if path in NOT_HERE:
             continue
@@ -204,7 +204,7 @@ class Place:
         return None
 
 
-# Words that name files which the command makes: with ../escaped they may be outside.
+# Words that name new files of the command: with ../escaped these may be outside.
 GLOBAL_PATHS = {
     "store", "log_file", "path", "out", "complete", "textfile", "outfile", "to", "dest",
     "public", "pidfile",
@@ -234,7 +234,7 @@ def place(
     "part", ["slice", *(pytest.param(at, marks=pytest.mark.deep) for at in range(16))]
 )
 def test_no_word_is_a_bug(place: Place, part: int | str) -> None:
-    """spec/cli 5: an exit code of the table, one error, nothing raw, no file that was not named."""
+    """spec/cli 5: an exit code of the table, one error, no raw bytes, no file except named ones."""
     every = list(cases())
     taken = every[part::16] if isinstance(part, int) else every[5::97]
     wrong = []

@@ -1,4 +1,4 @@
-"""Clean blocks of input give by columns what they give record by record."""
+"""Clean blocks of input give the same rows by columns as record by record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = (
     ["value", "deliver_at", "deliver_after", "prop.x"], ["a", "b"], ["a", "a"], ["value", "zzz"],
     ["x", "key", "prop.q"],
 )  # fmt: skip
-# What makes an envelope bad, or one that is not written as ours are.
+# Replacements that make an envelope bad, or unlike those that txlog writes.
 CHANGES = (
     (b'"utf8"', b'"json"'), (b"null", b"1.0"), (b"null", b"5"), (b'"key"', b'"other"'),
     (b'{"key"', b'{"key":"z","key"'), (b"}\n", b"}}\n"), (b"}\n", b"}\n\n"), (b"null", b"true"),
@@ -81,7 +81,7 @@ def _delimited(rng: random.Random, between: str) -> bytes:
 
 
 def _quoted(rng: random.Random, lines: list[list[str]]) -> bytes:
-    """As a writer of csv writes it, and perhaps changed in a place."""
+    """A cell as a writer of csv writes it, perhaps with a random change."""
     text = io.StringIO()
     ends = rng.choice(["\n", "\r\n"])
     writer = csv.writer(text, lineterminator=ends)
@@ -100,7 +100,7 @@ def _quoted(rng: random.Random, lines: list[list[str]]) -> bytes:
 
 
 def read(form: str, given: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
-    """The records, the error that ended it, the warnings, what was left out, and the line."""
+    """Read blocks; returns records, final error, warnings, skipped records and the last line."""
     said: list[str] = []
     source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=said.append)
     rows: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def _listed(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """One input, cut somewhere, read both ways; whether a block was read by columns."""
+    """Read a random input in random pieces both ways; returns whether columns read a block."""
     rng = random.Random(seed)
     form, data = random_input(rng)
     cuts = sorted({rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3]))})
@@ -174,7 +174,7 @@ def test_a_format_means_the_same_by_columns(
 
 @pytest.mark.slow
 def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of some thousand others."""
+    """The same for some thousand other inputs."""
     for seed in range(1000, 5000):
         check(seed, monkeypatch)
 
@@ -189,7 +189,7 @@ def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_clean_input_is_read_by_columns(form: str, data: bytes, lines: list[int]) -> None:
-    """Kills a way by columns that nothing takes."""
+    """Kills: a path by columns that no input takes."""
     read = columns.Delimited(form, 1, NOW_MS).messages(data + b"rest")
     assert read is not None
     assert read[0]["line"].to_pylist() == lines
@@ -197,7 +197,7 @@ def test_clean_input_is_read_by_columns(form: str, data: bytes, lines: list[int]
 
 
 def test_output_of_consume_is_read_by_columns() -> None:
-    """The same of envelopes, and of a key before its value."""
+    """The same for envelopes, and for a key before its value."""
     table = random_table(random.Random(2), 9)
     lines = Records("envelope", None, look=LOOK).encode(table).splitlines()
     read = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))

@@ -94,7 +94,7 @@ def test_raw_is_one_message_a_file(tmp_path: Path) -> None:
 def test_bad_json_names_its_line(
     tmp_path: Path, data: bytes, good: int, line: int, word: str
 ) -> None:
-    """spec/cli 9: `line 2: unfinished JSON object`; what stands before it is read."""
+    """spec/cli 9: `line 2: unfinished JSON object`; the records before it are read."""
     rows, error = read(tmp_path, "ndjson", data)
     assert len(rows) == good
     assert isinstance(error, BadRecord)
@@ -113,7 +113,7 @@ def test_skipped_records_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_key_delimiter_cuts_once(tmp_path: Path) -> None:
-    """The key is what stands before the first delimiter; without one the record is bad."""
+    """The key ends at the first delimiter; a record without a delimiter is bad."""
     rows, error = read(tmp_path, "lines", b"a=1=2\n=x\nb\nc=3\n", key_delimiter=b"=")
     assert [(row["key"], row["value"]) for row in rows] == [(b"a", b"1=2"), (b"", b"x")]
     assert error.fields["line"] == 3
@@ -154,7 +154,7 @@ TSV_TEXTS = ("", "a\tb\nc\rd", "\\", "\\t", "\\\\n", "\t\\", "C:\\new\\table", "
 
 
 def test_tsv_goes_round(tmp_path: Path) -> None:
-    """What -f tsv writes is what --in tsv reads; kills: a backslash before a t comes back a tab."""
+    """--in tsv reads the output of -f tsv. Kills: a backslash before a t that becomes a tab."""
     text = delimited("tsv", ["key", "value"], [["k", text] for text in TSV_TEXTS])
     rows, error = read(tmp_path, "tsv", text.encode())
     assert (error, values(rows)) == (None, [text.encode() for text in TSV_TEXTS])

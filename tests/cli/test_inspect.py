@@ -76,7 +76,7 @@ def test_every_kind_of_thing_has_rows(run: Run, what: str, kind: str, rows: int)
 
 
 def test_a_transaction_has_its_messages_and_its_ends(run: Run) -> None:
-    """Kills: rows of another transaction, and hidden ones that are left out."""
+    """Kills: rows of another transaction, and missing rows that are still hidden."""
     with txlog.open("store") as client:
         txn = client.transaction()
         client.producer("orders/1").send(b"open", txn=txn)
@@ -136,7 +136,7 @@ def test_files_need_no_store(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_place_in_a_topic(run: Run) -> None:
-    """--at: the message there, or all behind it."""
+    """--at: JSON has the message at a position, and `this` all messages from there on."""
     assert counted(run, "orders/0", "--at", "1:3") == 4
     assert counted(run, "orders", "--at", "-1") == 2
     assert counted(run, "orders/0", "--at", "1:4:2") == 2
@@ -146,7 +146,7 @@ def test_a_place_in_a_topic(run: Run) -> None:
 
 
 def test_frames_and_bytes(run: Run) -> None:
-    """Kills: a frame that is listed and cannot be looked at, bytes of another place."""
+    """Kills: a listed frame that inspect cannot show, and bytes from a wrong offset."""
     _, out, _ = run("inspect", "--frames", "--json")
     frames = json.loads(out)
     assert [row["lsn"] for row in frames] == list(
@@ -175,7 +175,7 @@ def test_two_things_of_one_name_are_refused_with_both_spellings(run: Run) -> Non
 
 
 def test_schema_stats_sample_and_plan(run: Run) -> None:
-    """Each answers for a thing of the store as well."""
+    """These flags also work for topics, subscriptions and other things of the store."""
     _, out, _ = run("inspect", "orders", "--schema", "--json")
     assert {"name": "key", "type": "BLOB"} in json.loads(out)
     _, out, _ = run("inspect", "orders", "--stats", "--json")
@@ -220,7 +220,7 @@ def test_the_file_of_a_message_has_it(run: Run) -> None:
 
 
 def test_this_of_a_subscription_is_its_backlog(run: Run) -> None:
-    """`this` of a subscription = its backlog, wherever acknowledgements lie."""
+    """`this` of a subscription is its backlog, however its acknowledgements are stored."""
     with txlog.open("store") as client:
         subscription = client.subscription("orders", "billing")
         for text in ("1:1", "1:4", "1:3"):

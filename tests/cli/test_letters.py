@@ -52,7 +52,7 @@ def test_aborted_transaction_leaves_no_dead_letter(tool: Tool) -> None:
     flags = ["--in", "ndjson", "--txn", *FLAG]
     assert tool.error("produce", "orders", str(path), *flags, "--expect", "5")["exit"] == 8
     assert tool.ok("consume", "bad") == ""
-    path.write_bytes(b"x\n" * 5500)  # nothing but bad ones, more than a batch
+    path.write_bytes(b"x\n" * 5500)  # only bad records, and more than a batch
     assert tool.json("produce", "orders", str(path), *flags)["dead_lettered"] == 5500
     assert len(letters(tool)) == 5500
 
@@ -66,7 +66,7 @@ def test_a_key_that_is_missing_and_a_record_that_is_too_large(tool: Tool) -> Non
 
 
 def test_large_records_go_into_frames_of_some_megabytes(tool: Tool) -> None:
-    """A batch of records is one of bytes, too: of many large ones no frame can be made."""
+    """Bytes bound a batch of dead letters, too, as no frame could hold many large records."""
     path = tool.path.parent / "in"
     path.write_bytes(b"".join(b"%d" % number + b"x" * 1_000_000 + b"\n" for number in range(40)))
     assert tool.json("produce", "orders", str(path), "--batch", "5000")["messages"] == 40

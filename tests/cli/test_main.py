@@ -107,7 +107,7 @@ def imported_by(args: list[str], light: bool = False) -> str:
 
 
 def test_between_programs_nothing_imports_rich(tmp_path: Path) -> None:
-    """Whatever a command says, with colours or without: rich is for terminals."""
+    """No output needs rich off a terminal, with colours or without."""
     lines = [
         "init", "topic create orders", "produce orders -m a", "produce orders /dev/null -v",
         "status", "status -f table", "topic list", "topic list -f table --color always",
@@ -136,7 +136,7 @@ print("rich is", "rich" in sys.modules, file=sys.stderr)
 
 @pytest.mark.parametrize("thread", [False, True])
 def test_exit_functions_and_threads_run_at_the_end(thread: bool) -> None:
-    """The interpreter is not taken apart, but exit functions, output and threads are not lost."""
+    """The process skips the interpreter's tear-down, but not exit functions, output and threads."""
     code = f"""
 import atexit, sys, threading
 from txlog.cli.main import script
@@ -179,7 +179,7 @@ way.script()
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_an_interrupt_while_a_class_is_made_is_no_bug(
+def test_interrupt_within_set_name_is_no_bug(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Python 3.11 turns an exception of `__set_name__`, even a signal, into a RuntimeError."""
@@ -199,7 +199,7 @@ def test_an_interrupt_while_a_class_is_made_is_no_bug(
 
 @pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])
 def test_lost_output_of_a_function_is_a_failure(flag: str, code: int, tmp_path: Path) -> None:
-    """Output of user code that cannot be written turns success into 10, and no other end."""
+    """Unwritable output of user code turns success into 10, and keeps other exit codes."""
     program = f"""
 import sys
 from txlog.cli.main import script
@@ -494,7 +494,7 @@ def test_field_help_needs_no_store(
         assert main([*path.split(), *words, "-f", "help"]) == 0, path
         lines = capfd.readouterr().out.splitlines()
         if path in ("query", "views"):
-            assert lines  # the columns of their relations, which test_cli_query compares
+            assert lines  # columns of relations, which test_query compares
             continue
         verbs = [line for line in lines if line.startswith("%")]
         assert bool(verbs) == command.records
@@ -536,7 +536,7 @@ def test_missing_files_and_impossible_places_have_exit_codes(tmp_path: Path) -> 
 def test_a_path_that_is_not_utf8_is_json_all_the_same(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """spec/cli 11.2: each odd byte is escaped as Python names it, so what is read back opens."""
+    """spec/cli 11.2: each odd byte is escaped as in Python, so that the path read back opens."""
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     store = str(tmp_path / os.fsdecode(b"\xff") / "s")
     assert main(["init", store, "--json"]) == 0
@@ -590,7 +590,7 @@ def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
 def test_a_name_of_thousands_of_levels_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """os.makedirs calls itself for each level; a store may lie as deep as the system allows."""
+    """Kills: the recursion of os.makedirs; a store may be as deep as the system allows."""
     monkeypatch.chdir(tmp_path)
     assert main(["init", "d/" * 3000]) == 1
     assert "name too long" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The man pages are those that the program makes, are well formed, and leave nothing out."""
+"""The man pages are up to date, well formed, and complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_command_noun_and_topic_has_a_page() -> None:
 
 
 def test_every_handwritten_text_belongs_to_a_page() -> None:
-    """Kills: a text in topics/ that no page shows, for a command that has another name by now."""
+    """Kills: a text in topics/ that no page shows, because its command was renamed."""
     folder = ROOT / "src" / "txlog" / "cli" / "topics"
     for path in folder.glob("*.txt"):
         assert man_pages.find(path.stem) is not None, path.stem
@@ -54,7 +54,7 @@ def test_every_handwritten_text_belongs_to_a_page() -> None:
 def test_a_page_has_every_flag_of_its_command(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What -h shows, which Typer made, is what the page tells; each with its meaning."""
+    """A page lists the flags that Typer shows for -h, each with its meaning."""
     command = load(path)
     assert command.invoke(["-h"], errors.Report(json=False, store=None)) == 0
     shown = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_every_job_has_a_program_for_spark_submit() -> None:
 
 @pytest.mark.needs("groff")
 def test_no_page_gives_a_warning() -> None:
-    """All pages in one process; `man --warnings` looks at fewer things, one by one."""
+    """All pages in one process: faster and stricter than `man --warnings` for each page."""
     pages = sorted(str(path) for path in (ROOT / "man").glob("*/*"))
     done = subprocess.run(
         ["groff", "-z", "-ww", "-mandoc", "-Tutf8", *pages],

@@ -1,4 +1,4 @@
-"""Tests of `txlog run --parallelism`: processes that are killed, fail, stop and are left alone."""
+"""Tests of `txlog run --parallelism`: instances that die, fail, stop or lose their parent."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
 
 @pytest.mark.deep
 def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
-    """Guards: a state an instance, taken up by the one started again; all look once more."""
+    """Guards: a restarted instance continues its predecessor's state; all take a last look."""
     with txlog.open(str(tool.path)) as client:
         client.producer("in", "A").new_watermark().event_time((1 << 63) - 1).send()
     for number in (50, 399):
@@ -172,7 +172,7 @@ def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> Non
 
 
 def test_open_windows_of_missing_instances_are_reported(tool: Tool) -> None:
-    """Kills: open windows of an instance that is not started any more, left in silence."""
+    """Kills: open windows of an instance that no longer runs, without any report."""
     with txlog.open(str(tool.path)) as client:
         client.create_topic("late")
         client.create_subscription("in", "s", type="shared")
@@ -186,7 +186,7 @@ def test_open_windows_of_missing_instances_are_reported(tool: Tool) -> None:
 
 
 def started(child: subprocess.Popen[str], count: int) -> None:
-    """Wait until so many instances have said that they are at work."""
+    """Wait until so many instances have logged their start."""
     assert child.stderr is not None
     seen = 0
     for line in child.stderr:
@@ -209,7 +209,7 @@ def received(tool: Tool) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
-    """Guards: no process stays, no consumer, no transaction."""
+    """Guards: a signal leaves no process, no consumer and no transaction."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
     started(child, 2)
     received(tool)
@@ -239,7 +239,7 @@ def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
     code, out, err = tool.run("fail", "--parallelism", "2")
     error = events(err)[-1]["error"]
     assert (out, error["exit"]) == ("", code)
-    assert code in (1, 7)  # whether another one had committed before
+    assert code in (1, 7)  # 7 if another instance had committed before
     assert "ValueError: no 300" in error["message"]
     assert error["path"].endswith("f.py")
     code, out, err = tool.run("fail", "--parallelism", "2", "--on-error", "skip")

@@ -1,4 +1,4 @@
-"""The %-formats of input: what `consume -f` printed is read back, however the bytes come."""
+"""The %-formats of input read back the output of `consume -f`, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_produce_takes_a_format(tool: Tool, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_a_rate_is_kept(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is ours: it goes on only while the command waits."""
+    """The test's clock advances only while the command waits."""
     now = [100.0]
     slept: list[float] = []
 

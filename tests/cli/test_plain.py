@@ -19,7 +19,7 @@ VALUES = ("a", "", "-", "-3", "7", "0", "-x", "--", "--json", "a=b", "=", "5_0",
 
 
 def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
-    """What Typer makes of a line; None when it refuses it, or shows help."""
+    """The values that Typer parses from a line; None if it refuses the line or shows help."""
     found: list[dict[str, Any]] = []
 
     def take(values: dict[str, Any]) -> int:
@@ -64,7 +64,7 @@ def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
 
 
 def right_line(command: Command, chance: random.Random) -> list[str]:
-    """A line as one writes it: every argument, some flags with their values, in any order."""
+    """A valid line: every argument, some flags with their values, in any order."""
     hints, defaults = hints_of(command.function), defaults_of(command.function)
     parts: list[list[str]] = []
     for name, hint in hints.items():
@@ -94,7 +94,7 @@ def right_line(command: Command, chance: random.Random) -> list[str]:
 
 
 def any_line(command: Command, chance: random.Random) -> list[str]:
-    """Words in no order that makes sense."""
+    """Random words in random order."""
     words = [word for word, _, _ in flags_of(command)] + list(VALUES) + ["-qq", "-vq", "-yS", "-n5"]
     words += ["--json=", "--yes=1", "-hq", "--no-such", "-n=5"]
     return [chance.choice(words) for _ in range(chance.randint(0, 6))]
@@ -112,8 +112,8 @@ def test_a_right_line_needs_no_typer_and_means_the_same() -> None:
             )
 
 
-def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
-    """Lines of chance over all commands: it agrees or leaves them; and Typer's refusals are so."""
+def test_plain_parser_agrees_with_typer_or_leaves_the_line() -> None:
+    """For random lines of all commands, the plain parser agrees with Typer, or leaves the line."""
     chance = random.Random(SEED)
     taken = 0
     for number in range(300):

@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> str:
 
 
 def calling(**flags: object) -> Call:
-    """As much of a call as a bar looks at."""
+    """A call with the attributes that a bar reads."""
     usual: dict[str, object] = {"no_progress": False, "quiet": 0, "color": None}
     made = SimpleNamespace(
         flags=SimpleNamespace(**{**usual, **flags}),
@@ -87,7 +87,7 @@ class Screen:
 
 
 def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
-    """How much of the file is stored, not how much was read; then only the summary is left."""
+    """The bar shows the stored share of the file, not the read one; only the summary stays."""
     file = tmp_path / "lines"
     file.write_text("".join(f"line {number:03}\n" for number in range(30)))
     terminal = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
@@ -108,7 +108,7 @@ def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
 
 
 def test_a_pipe_has_a_counter(store: str) -> None:
-    """It comes while nothing more comes in."""
+    """The counter appears even while no more input arrives."""
     terminal = Screen("-S", store, "produce", "t", "--flush-every", "10ms")
     assert terminal.child.stdin is not None
     terminal.child.stdin.write(b"a\nb\n")
@@ -178,7 +178,7 @@ def test_no_bar_off_a_terminal_or_if_turned_off(
 
 
 def test_line_shows_amount_and_speed() -> None:
-    """Of files a share; of pipes a count; never beyond the whole."""
+    """A share for files, a count for pipes; never more than the whole."""
     assert bars.amount("t", 0, None, 0, 0.0) == ("t", "", None)
     pipe = bars.amount("t", 2048, None, 1200, 2.0)
     assert pipe == ("t", "1,200 messages, 2.0 KiB, 1.0 KiB/s", None)
@@ -190,7 +190,7 @@ def test_line_shows_amount_and_speed() -> None:
 
 
 def test_a_line_is_no_wider_than_the_terminal() -> None:
-    """A bar as long as its share where there is room; no colours unless asked for."""
+    """The bar is as long as its share, if it fits; it has colours only on request."""
     words = " 50% 512 B of 1.0 KiB, 512 B/s, 1s left"
     assert screen.progress("t", "2 messages", None, 80, False) == "t 2 messages"
     half = screen.progress("t", words, 0.5, 79, False)

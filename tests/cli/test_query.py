@@ -139,7 +139,7 @@ def test_values_keep_their_types() -> None:
 
 
 class _Counted:
-    """Rows that say how many batches were asked for."""
+    """Endless rows that count the batches taken from them."""
 
     def __init__(self) -> None:
         self.schema = pa.schema([("i", pa.int64())])
@@ -160,7 +160,7 @@ def test_limit_computes_no_more_than_it_prints(limit: int, asked: int) -> None:
 
 
 def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
-    """Kills: what Arrow makes of it, an OSError, which would pass for a broken disk."""
+    """Kills: Arrow's OSError for the error of a query, which would look like a broken disk."""
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     with Session() as session, pytest.raises(SqlError, match="late"):
         session.stream(late).read_all()

@@ -1,4 +1,4 @@
-"""Rows of a query made of columns are, byte for byte, those made value by value."""
+"""Rows of a query formatted by columns equal, byte for byte, rows formatted value by value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS: list[tuple[pa.DataType, Make]] = [
 
 
 class Sink:
-    """Keeps what would go to stdout."""
+    """Collects the output for stdout."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -93,7 +93,7 @@ def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> byte
 
 
 def expected(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
-    """The same from one value after the other."""
+    """The same rows, formatted value by value."""
     names = batches[0].schema.names
     found = [dict(zip(names, row, strict=True)) for batch in batches for row in values(batch)]
     rows = [{name: row[name] for name in chosen or names} for row in found]
@@ -138,7 +138,7 @@ def test_rows_that_are_cut_and_large_columns_give_the_same(
 
 @pytest.mark.slow
 def test_more_rows() -> None:
-    """The same of a thousand others."""
+    """The same for a thousand other tables."""
     for seed in range(1000, 2000):
         check(seed)
 
@@ -159,14 +159,14 @@ def test_a_file_of_rows_has_groups_of_many_batches(tmp_path: Path) -> None:
 
 
 def test_a_file_of_narrow_rows_has_no_small_groups(tmp_path: Path) -> None:
-    """Parquet's writer cuts what it gets at a million rows, and leaves a group of the rest."""
+    """Kills: a small last group, as Parquet's writer cuts each table at a million rows."""
     schema = pa.schema([("n", pa.int8())])
     batch = pa.record_batch([pa.array([1] * 10_240, pa.int8())], schema)
     path = tmp_path / "rows.parquet"
     assert write_out(str(path), (schema, iter([batch] * 110)), force=False) == 110 * 10_240
     found = pq.read_metadata(path)
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [
-        103 * 10_240,  # the first that are a million together
+        103 * 10_240,  # the first rows that are a million together
         7 * 10_240,
     ]
 

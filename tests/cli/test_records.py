@@ -100,7 +100,7 @@ def test_an_open_row_has_neither_id_nor_visible_time() -> None:
 
 
 def test_bytes_pass_through_lines_and_raw() -> None:
-    """spec/cli 7: lines is %v and a newline, raw has nothing between."""
+    """spec/cli 7: `lines` is %v and a newline, `raw` puts nothing between the values."""
     rows = ({"value": b"a\xff"}, {"value": None}, {"value": b"b"})
     assert Records("lines", None, look=LOOK).encode(table(*rows)) == b"a\xff\n\nb\n"
     assert Records("raw", None, look=LOOK).encode(table(*rows)) == b"a\xffb"
@@ -177,7 +177,7 @@ def test_late_is_the_flag_of_the_consumer() -> None:
         "%d{rfc3339} %k{hex} %v{json}",
     ],
 )  # fmt: skip
-def test_a_format_says_which_columns_it_is_made_of(form: str) -> None:
+def test_format_names_the_columns_that_it_needs(form: str) -> None:
     """The named columns give the same bytes; a reader always adds the columns that it computes."""
     rows = table(
         {"key": b"k", "value": b"v", "properties": [("a", "b")], "event_time": 5, "deliver_at": 6},

@@ -52,7 +52,7 @@ def test_messages_by_hour_count_by_visible_time(found: Figures) -> None:
     starts = [START_MS + hour * HOUR_MS for hour in range(HOURS)]
     expected = {start: 2 + hour % 5 for hour, start in enumerate(starts)}
     end = START_MS + HOURS * HOUR_MS
-    assert counted["orders"] == {**expected, end: 5}  # those that wait for their time are visible
+    assert counted["orders"] == {**expected, end: 5}  # delayed messages count as visible
     assert counted["invoices"] == dict.fromkeys(starts, 1)
     assert counted["refunds"] == {start: 1 for at, start in enumerate(starts) if at % 7 == 0}
     assert LONG not in counted
@@ -102,7 +102,7 @@ def test_figures_agree_with_the_other_answers(
 
 
 def test_transactions_are_counted_by_state_and_duration(found: Figures) -> None:
-    """Kills: a histogram that is cumulative, or of one status for the other."""
+    """Kills: a cumulative histogram, or one with two states mixed up."""
     aborted = (HOURS + 6) // 7
     assert found["transactions"]["state_list"] == [
         {"state": "committed", "reason": None, "transactions": HOURS},
@@ -139,7 +139,7 @@ def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
 
 
 def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> None:
-    """Kills: the time at which it was sent."""
+    """Kills: a count by the time at which the message was sent."""
     path, clock = str(tmp_path / "store"), ManualClock(START_MS)
     txlog.init(path, clock=clock, durability="os")
     with txlog.open(path, clock=clock) as client:
@@ -152,7 +152,7 @@ def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> 
 
 
 def test_a_time_that_falls_moves_no_watermark(tmp_path: Path) -> None:
-    """It is stored without effect, so the line of its producer does not fall."""
+    """A falling time is stored without effect, so the producer's line does not fall."""
     path, clock = str(tmp_path / "store"), ManualClock(START_MS)
     txlog.init(path, clock=clock, durability="os")
     with txlog.open(path, clock=clock) as client:
@@ -262,7 +262,7 @@ def test_a_span_is_an_hour_unless_that_shows_nothing(span_ms: int, step: int) ->
 
 
 class Parsed(html.parser.HTMLParser):
-    """Tags that are open, all that there were, and their attributes."""
+    """Parses a page; collects all tags and attributes, and the tags still open."""
 
     VOID = frozenset(("meta", "br", "rect", "path"))
 
@@ -326,7 +326,7 @@ def test_every_mark_lies_in_its_chart_and_has_a_title(found: Figures) -> None:
             assert -0.01 <= y <= y + float(rect.attrib["height"]) <= high + 0.01
             title = rect.find("title")
             assert title is not None and title.text
-    # a column an hour and topic and one for all, bars, delays, file sizes
+    # a column for each hour and topic, and one for all topics; bars, delays, file sizes
     assert marks > 3 * HOURS
 
 
@@ -343,7 +343,7 @@ def test_a_column_is_as_high_as_its_number() -> None:
 
 
 def test_a_watermark_is_level_until_the_next_and_ends_when_idle() -> None:
-    """Kills: a slope between two assertions, a line that goes on behind an idle."""
+    """Kills: a slope between two watermarks, a line that continues after the producer is idle."""
     points = [(0.0, 0.0), (50.0, 10.0), (80.0, None), (90.0, 5.0), (100.0, 5.0)]
     drawn = charts.lines(
         [charts.Line("p", 1, points, "p")], (0, 10), (0, 100), ["10", "0"], ["a", "b"], "test"
@@ -362,7 +362,7 @@ def test_a_store_with_nothing_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
-    """The last watermark of all is the end of time; an axis up to there shows nothing."""
+    """A finished producer asserts the end of time; an axis up to there would show nothing."""
     moves = [
         {"time": START_MS + at, "producer": "p", "event_time": event, "idle": False}
         for at, event in ((0, START_MS), (1000, START_MS + 500), (2000, EVENT_TIME_MAX))
@@ -469,5 +469,5 @@ def test_command_refuses_impossible_arguments(
 
 
 def test_the_key_of_the_kit_is_hostile() -> None:
-    """The tests above rest on it."""
+    """The tests above need a key that would break a page without escapes."""
     assert "<script>" in KEY and "\u202e" in KEY

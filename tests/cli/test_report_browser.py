@@ -1,4 +1,4 @@
-"""The report in a real browser: it fits, can be read, and asks for nothing.
+"""The report in a real browser: it fits, is readable, and makes no requests.
 
 Chromium (`chromium-headless-shell` of Debian, which .ci/run installs) opens a page with the report
 in frames, wide and narrow, and measures what it drew. Without it these tests are skipped.
@@ -87,7 +87,7 @@ pytestmark = pytest.mark.needs(*BROWSERS)
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of a store with everything, of one with one topic, of an empty one."""
+    """Reports of a store with everything, of a store with one topic, and of an empty one."""
     folder = tmp_path_factory.mktemp("browser")
     pages: list[str] = []
     for name in ("full", "one", "empty"):
@@ -105,12 +105,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def browser() -> str:
-    """The first that is here."""
+    """The first browser on this machine."""
     return next(filter(None, map(shutil.which, BROWSERS)))
 
 
 def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]]:
-    """What Chromium measured, a report and width each."""
+    """Chromium's measurements of each report at each width."""
     file = folder / "harness.html"
     encoded = json.dumps(reports).replace("</", "<\\/")
     text = HARNESS.format(measure=MEASURE, reports=encoded, widths=list(WIDTHS))
@@ -173,7 +173,7 @@ def test_a_report_fits_every_screen_and_can_be_read(
 
 
 def _check_apart(place: str, texts: list[dict[str, Any]]) -> None:
-    """No two labels of axes lie over each other."""
+    """Check that labels of axes do not overlap."""
     for at, one in enumerate(texts):
         for other in texts[at + 1 :]:
             across = min(one["right"], other["right"]) - max(one["left"], other["left"])

@@ -147,7 +147,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
-    """Read what a process says on stderr until an event."""
+    """Read the log of a process on stderr until an event."""
     assert child.stderr is not None
     for line in child.stderr:
         said: dict[str, Any] = json.loads(line)
@@ -157,7 +157,7 @@ def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
 
 
 def test_run_prints_its_result(tool: Tool) -> None:
-    """spec/cli 8.3: the result object; nothing of the function's prints on stdout."""
+    """spec/cli 8.3: the result object; the function's own prints do not reach stdout."""
     code, out, err = tool.run("up", "--json", "--txn-size", "2")
     assert code == 0
     done = json.loads(out)
@@ -221,7 +221,7 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
 
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/cli 4: only there, and taken away at the end."""
+    """spec/cli 4: a bar only on a terminal, removed at the end."""
     tool.log_format = "text"
     monkeypatch.setattr(progress, "is_terminal", lambda number: number == 2)
     monkeypatch.setattr(progress, "AFTER_S", 0)
@@ -404,7 +404,7 @@ def test_a_command_that_fails(tool: Tool) -> None:
 
 
 def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
-    """Guards the halving by a command: the others go through, once and in order."""
+    """Guards the halving of a batch: all other messages pass, once and in order."""
     script = "while read n; do [ $n = 3 ] && exit 1; echo v$n; done; true"
     code, out, _ = tool(
         "transform",
@@ -543,7 +543,7 @@ def test_runs_that_are_killed_repeat_and_lose_nothing(tool: Tool) -> None:
     ],
 )
 def test_loop_needs_allow_loop(tool: Tool, words: tuple[str, ...]) -> None:
-    """902: the flag that consents is named, and nothing was made; with it, -n ends the loop."""
+    """902 names the flag of consent, and nothing is made; with the flag, -n ends the loop."""
     line = [word.replace("FILE", str(tool.file)) for word in words]
     code, out, err = tool(line[0], "--json", *line[1:])
     assert (code, out) == (9, "")

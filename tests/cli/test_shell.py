@@ -41,7 +41,7 @@ def shell(
 ) -> Shell:
     """A store `shop` with a topic, named by the environment that the shell changes."""
     for name in ("TXLOG_STORE", "TXLOG_TXN", "TXLOG_FORMAT"):
-        monkeypatch.setenv(name, "")  # so that they are as before, whatever the shell sets
+        monkeypatch.setenv(name, "")  # restored after the test, as the shell may change them
     monkeypatch.chdir(tmp_path)
     txlog.init("shop", coordinators=2)
     with txlog.open("shop") as client:
@@ -92,7 +92,7 @@ def test_commands_between_begin_and_commit_join_the_transaction(shell: Shell) ->
 
 
 def test_transaction_left_open_by_begin_is_aborted(shell: Shell) -> None:
-    """Also when a line between fails: a script does all of it or nothing."""
+    """Also after a failing line: a script commits its whole transaction or nothing."""
     code, _, err = shell.run("begin", "produce orders -m a", "topic describe nothing", "commit")
     assert code == 3
     assert "transaction 0:0 was not committed: it is aborted" in err

@@ -114,7 +114,7 @@ def _flag(taken: Parameter) -> str:
 
 @pytest.mark.parametrize("path", sorted(set(SHAPED) - OPEN))
 def test_fields_match_the_help(path: str) -> None:
-    """In order and of the same types, and the bar where the default table ends."""
+    """The same fields in order and type, with the bar at the end of the default table."""
     declared, documented = command(path), shape(path)
     assert [field.name for field in documented.fields] == declared.fields
     if documented.shown is not None:
@@ -130,7 +130,7 @@ def test_fields_match_the_help(path: str) -> None:
 
 
 def test_commands_without_a_shape_declare_no_fields() -> None:
-    """Messages are section 7's, texts have none."""
+    """Section 7 has the fields of messages, and texts have no fields."""
     for path in set(BLOCKS) - set(SHAPED):
         declared = command(path)
         assert declared.records or not declared.fields, path
@@ -179,7 +179,7 @@ def test_variables_match_the_program() -> None:
 
 
 def test_formats_match_the_flag() -> None:
-    """A form that the spec refuses is refused, and the other way round."""
+    """The program accepts exactly the forms that the spec allows."""
     rows = {words(cells[0])[0]: cells for cells in table(section("cli", "4"), "format")}
     takes = {name for name, cells in rows.items() if cells[1] != "no"}
     assert takes == {"auto", *LISTING_FORMS}
@@ -191,7 +191,7 @@ def test_exit_codes_match_the_program() -> None:
 
 
 def test_codes_have_their_classes_and_kinds() -> None:
-    """Kills a code, a class or a kind that only one of the two knows."""
+    """Kills: a code, a class or a kind that only the spec or only the program has."""
     rows = table(section("cli", "5"), "code")
     assert [int(cells[0]) for cells in rows] == list(CODES)
     for number, _, classes, kinds in rows:
@@ -513,7 +513,7 @@ def test_inspect_answers_with_the_fields_of_its_table(run: Run) -> None:
 
 @pytest.mark.parametrize("path", [path for path in BLOCKS if ASKS in BLOCKS[path][0]])
 def test_command_that_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
-    """901 and nothing done; the same line with -y is done."""
+    """901 and no change; with -y the same line does its work."""
     arguments = {
         "topic delete": "gone", "sub seek": "billing --to 1:1", "sub skip": "billing -n 1",
         "schema delete": "typed",

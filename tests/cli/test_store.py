@@ -168,7 +168,7 @@ def test_an_envelope_goes_round_byte_for_byte(tool: Tool, tmp_path: Path) -> Non
     assert tool.ok("consume", "copy", "-f", shape) == tool.ok("consume", "orders", "-f", shape)
 
 
-def test_joining_does_not_end_and_no_join_ignores(
+def test_joined_transaction_stays_open_and_no_join_ignores_it(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/cli 8.2: TXLOG_TXN is joined, never ended."""
@@ -247,7 +247,7 @@ def test_subscription_acknowledges_printed_messages(tool: Tool) -> None:
 
 @pytest.mark.parametrize("ack", ["none", "on-exit"])
 def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: str) -> None:
-    """spec/cli 5: 204 with setting and both numbers; never an end that looks like all of it."""
+    """spec/cli 5: 204 with setting and both numbers; never an end that looks complete."""
     tool.ok("config", "set", "unacked_max", "2")
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
@@ -258,10 +258,10 @@ def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: s
         error = json.loads(err)["error"]
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
-    assert tool.json("sub", "list")[0]["backlog"] == 3  # nothing of it was acknowledged
+    assert tool.json("sub", "list")[0]["backlog"] == 3  # no message was acknowledged
     assert tool.ok(*take, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
-    assert tool.ok(*take) == "b\nc\n"  # just as many as may be in hand: that is all of it
+    assert tool.ok(*take) == "b\nc\n"  # exactly the limit, so all messages came
 
 
 def test_filters(tool: Tool) -> None:
@@ -278,7 +278,7 @@ def test_filters(tool: Tool) -> None:
     assert len(refused["message"]) < 150
 
 
-def test_the_reader_of_a_pipe_that_goes_away_ends_it_with_141(tool: Tool, tmp_path: Path) -> None:
+def test_closed_pipe_ends_the_command_with_141(tool: Tool, tmp_path: Path) -> None:
     """spec/cli 4: exit 141, stderr empty."""
     path = tmp_path / "lines"
     path.write_text("x" * 100 + "\n" + "line\n" * 50_000)
@@ -446,7 +446,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
 def test_an_interrupted_consume_says_how_far_it_was(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: dict[str, Any]
 ) -> None:
-    """What left, what of it is acknowledged, and that a joined transaction is left open."""
+    """The report counts written and acknowledged messages, and names a joined transaction."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
     tool.ok("sub", "create", "s", "-t", "orders", "--position", "start")
     tool.ok("txn", "begin")
@@ -569,7 +569,7 @@ def test_checkpoint_and_status(tool: Tool) -> None:
 
 
 def test_readable_messages_are_printed_before_the_error(tool: Tool) -> None:
-    """11: other partitions notice nothing of one that is away; the error comes behind them."""
+    """11: an unavailable partition does not affect others; the error comes after their messages."""
     tool.ok("topic", "create", "pair", "--partitions", "2")
     for partition in ("0", "1"):
         tool.ok("produce", f"pair/{partition}", "-m", f"in {partition}")
@@ -598,7 +598,7 @@ def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> N
 
 
 def test_reading_commands_start_no_checkpoint(tool: Tool) -> None:
-    """11.9: kills a checkpoint that `topic list` began, and failed over."""
+    """11.9: kills: a `topic list` that begins a checkpoint, and fails with it."""
     tool.ok("topic", "create", "t")
     tool.ok("produce", "t", "-m", "one")
     tool.ok("config", "set", "checkpoint_frames", "1")
@@ -608,7 +608,7 @@ def test_reading_commands_start_no_checkpoint(tool: Tool) -> None:
         assert sorted((tool.path / "manifest").iterdir()) == names
 
 
-def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Tool) -> None:
+def test_every_stored_instant_is_printed_read_back_and_queried(tool: Tool) -> None:
     """spec/cli 11.11: files hold 64 bits, hence years beyond 9999 and the end of a stream."""
     instants = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
     with txlog.open(str(tool.path)) as client:
@@ -695,13 +695,13 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
     assert days == {"event_date=1970-01-01", "event_date=__HIVE_DEFAULT_PARTITION__"}
 
 
-def test_a_pattern_that_python_warns_of_is_a_pattern(tool: Tool) -> None:
+def test_pattern_with_a_python_warning_works(tool: Tool) -> None:
     """Kills: FutureWarning: Possible nested set, raw on stderr."""
     assert tool("topic", "list", "--regex", "[[o]rders$", "-f", "names") == (0, "orders\n", "")
 
 
 def test_names_in_messages_keep_their_spelling(tool: Tool) -> None:
-    """Names are compared without case; a message never shows the form that is compared."""
+    """txlog compares names without case, but messages never show the folded form."""
     tool.ok("topic", "create", "Orders-X")
     tool.ok("sub", "create", "Sub-Y", "-t", "Orders-X")
     for words, message, hint in (

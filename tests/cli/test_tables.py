@@ -1,4 +1,4 @@
-"""How values look on a terminal (spec/cli 4)."""
+"""The layout of values on a terminal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_table_without_rows_is_its_headings() -> None:
 
 
 def test_a_real_terminal_has_the_width_that_it_says(tmp_path: Path) -> None:
-    """COLUMNS holds; of 0 nothing is cut; NO_COLOR and a dumb terminal have no colours."""
+    """COLUMNS sets the width, 0 cuts nothing; NO_COLOR and a dumb terminal have no colours."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -186,7 +186,7 @@ WIDE = [["漢字漢字漢字", "x" * 30, "1,200"], ["ab", "y", "5"]]
     ],
 )  # fmt: skip
 def test_a_table_is_drawn_in_the_columns_there_are(columns: int, lines: list[str]) -> None:
-    """Text shrinks to 12 columns, then columns go from behind; widths are those that are seen."""
+    """Text shrinks to 12 columns, then the last columns go; widths are as seen on the screen."""
     drawn = terminal.table(["TOPIC", "NOTE", "SIZE"], WIDE, [False, False, True], columns, False)
     assert drawn.splitlines() == lines
 

@@ -89,7 +89,7 @@ RECIPES = 11
 
 @pytest.mark.parametrize("number", range(1, RECIPES + 1))
 def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
-    """Each stands alone: it needs no other."""
+    """A recipe needs no other recipe."""
     first, *recipes = re.split(r"^## \d+\. ", _text("docs/cookbook.md"), flags=re.MULTILINE)
     assert "```" not in first
     assert len(recipes) == RECIPES
@@ -184,10 +184,10 @@ def test_links_of_a_document_lead_somewhere() -> None:
 
 
 def test_a_document_that_is_named_exists() -> None:
-    """Kills: a document that moved, and is still named where it was."""
+    """Kills: the old path of a document that was moved."""
     for file in DOCUMENTS:
         if file in decisions.files():
-            continue  # it speaks of the project as it was; its links are followed all the same
+            continue  # a decision describes the project of its time
         for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
             places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
             assert any(place.is_file() for place in places), f"{file} names {name}"
@@ -231,7 +231,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_decisions_are_numbered_in_order() -> None:
-    """Each file begins as the template does, with the number of its name and an area there is."""
+    """Each file begins like the template, with the number of its name and an existing area."""
     found = [decisions.read(file) for file in decisions.files()]
     assert [each.number for each in found] == list(range(1, len(found) + 1))
     for file, each in zip(decisions.files(), found, strict=True):
@@ -295,7 +295,7 @@ def _plain(line: str) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """An environment with `txlog` and `python` on the path, and nothing of the caller for them."""
+    """An environment with `txlog` and `python` on the path, without the caller's variables."""
     programs = folder / "bin"
     programs.mkdir()
     ready.tool(programs / "txlog")

@@ -21,7 +21,7 @@ LINES = 12_000
 
 
 def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path) -> None:
-    """Each day's lines and value, the returns and the lines without a price, by another way."""
+    """Each day's lines and value, the returns and the lines without a price, computed again."""
     text = (ROOT / "examples" / "README.md").read_text()
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     commands = re.findall(r"^\$ (.*)$", "".join(blocks), re.MULTILINE)

@@ -154,7 +154,7 @@ def test_the_identity_in_the_text_is_written_like_that() -> None:
 
 
 def test_the_example_decodes_by_the_ruler() -> None:
-    """Field by field at the offsets of the table, with nothing of the decoder."""
+    """Read field by field at the offsets of the table, without the program's decoder."""
     data = _example()
     numbers = [int.from_bytes(data[at : at + size], "little") for at, size in _ruler("frame")]
     (
@@ -254,7 +254,7 @@ def test_the_store_of_each_format_has_every_kind_of_file(tmp_path: Path, kept: P
 
 
 def test_a_store_of_each_format_is_kept() -> None:
-    """Kills: a new format whose store no later version is tried on."""
+    """Kills: a new format without a store on which later versions are tested."""
     kept = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
     assert kept == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
 
@@ -300,7 +300,7 @@ def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
 def test_a_change_of_format_that_is_cut_short_is_made_again(
     tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a store with the number of the one format and the files of the other, for good."""
+    """Kills: a store that keeps the number of one format and files of another for ever."""
     store, clock = _of_format_1(tmp_path)
     count = 0
 
@@ -347,11 +347,11 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_death_at_a_change_of_format_strands_no_older_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: an older program, open since before, whose messages go to a file that is void."""
+    """Kills: an older program, already open, whose messages go to a journal file that is void."""
     store, clock = _of_format_1(tmp_path)
     old = txlog.open(str(store), clock=clock)
     with _as_before(monkeypatch):
-        for value in (b"one", b"two"):  # the second finds all as the first left it
+        for value in (b"one", b"two"):  # the second call finds the state that the first one left
             old.producer("orders").send(value, partition=1)
 
     def dies(*arguments: Any) -> None:

@@ -47,7 +47,7 @@ def plan(plans: ModuleType) -> Any:
 def test_each_line_is_in_one_list_and_each_till_keeps_its_promise(
     plans: ModuleType, plan: Any
 ) -> None:
-    """Section 2: nothing behind the greatest event time less the bound; lines do swap places."""
+    """Section 2: no line is later than the bound allows, although lines do swap places."""
     parts = [*plan.shares.values(), plan.stragglers]
     assert sorted(line for part in parts for line in part["line"].to_pylist()) == [*range(LINES)]
     assert plan.stragglers.num_rows == LINES // 100
@@ -170,7 +170,7 @@ def check(said: dict[str, str], lines: int, kills: int) -> None:
 
 @pytest.mark.deep
 def test_the_demonstration_is_exact_and_draws_itself(tmp_path: Path) -> None:
-    """Tills and the function are processes, killed with SIGKILL; DuckDB has the last word."""
+    """Tills and the function are processes, killed with SIGKILL; DuckDB checks the result."""
     options = ("--lines", "4000", "--kills", "1", "--seconds", "0", "--picture", "it.svg")
     check(demonstrate(tmp_path, *options), 4_000, 1)
     drawn = ElementTree.parse(tmp_path / "it.svg").getroot()

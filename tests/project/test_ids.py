@@ -315,7 +315,7 @@ def test_values_do_not_change() -> None:
 
 
 def test_values_are_copied_and_pickled() -> None:
-    """Spark's workers and the processes of the demonstration get them so."""
+    """Spark's workers and the processes of the demonstration receive values by pickle."""
     values = (TxnId(3, 18), Position(3, 18), MessageId(3, 18, 1), TopicName("a", "b", "c", 1))
     for made in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
         assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == copy.copy(made) == made

@@ -1,7 +1,7 @@
 """The layers of ARCHITECTURE.md: imports go down, never sideways into a fold, never in a circle.
 
-The list is the fenced block below the heading "Layers": a line a layer, lowest first; names stand
-before three spaces or a `#`, a comment after. The longest name that fits a module is its layer.
+The list is the fenced block below the heading "Layers": a line for each layer, lowest first. Names
+end at three spaces or a `#`; a comment follows. The longest name that fits a module is its layer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_names_of_layers_are_read() -> None:
 
 
 def test_imports_go_down() -> None:
-    """Everything belongs to a layer and imports only from its own or a lower one."""
+    """Every module belongs to a layer, and imports only from its own or a lower one."""
     for module in MODULES:
         level = level_of(module)
         for name, item in own_targets(module, KNOWN):
@@ -81,7 +81,7 @@ def test_packages_make_no_cycle() -> None:
     """A module of the root counts as a package of its own, and a package apart from its parts."""
     graph: dict[str, set[str]] = {}
     for module in MODULES:
-        if module.path:  # the facade is above all
+        if module.path:  # the facade is the top layer
             own = _package_of(module)
             for name, _ in own_targets(module, KNOWN):
                 other = _package_of(BY_NAME[name])
@@ -156,7 +156,7 @@ def level_of(module: Module) -> int:
     """Return the number of the module's layer, 0 the lowest."""
     if module.path == "":
         names = [i for i, layer in enumerate(layers()) if {"cli", "lake/spark"} & set(layer)]
-        return min(names) - 1  # the facade re-exports what is below the programs
+        return min(names) - 1  # the facade re-exports names from below the programs
     if module.path == "__main__":
         return len(layers())
     best = ("", -1)

@@ -43,7 +43,7 @@ def write(probe: Path, text: str) -> None:
 
 
 def test_a_module_runs_when_it_is_used(probe: Path) -> None:
-    """And not when it is imported; afterwards it is a module like any other."""
+    """A module runs at its first use, not at its import; then it is an ordinary module."""
     write(probe, "FOUND = 7")
     module = importlib.import_module("txlog.probe")
     again = importlib.import_module("txlog.probe")

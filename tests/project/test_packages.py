@@ -93,7 +93,7 @@ def test_names_are_nouns() -> None:
 
 
 def test_exceptions_are_needed() -> None:
-    """Kills an exception that outlived its module."""
+    """Kills: an exception in the lists above for a module that no longer exists."""
     words = {word for name in _all_modules() for word in name.split("_")}
     assert {*GERUNDS, *WHOLE} <= words
     assert {path for path, (bound, _) in LISTS.items() if bound > MODULES_MAX} <= set(

@@ -127,7 +127,7 @@ def test_two_ids_joined_by_colons_name_the_right_form() -> None:
 
 @given(st.text(alphabet="start end@+-:.0123456789hmsunbTZ=|x", max_size=24))
 def test_any_text_is_a_range_or_refused(text: str) -> None:
-    """Whatever is typed, the answer is a Range or one of our errors."""
+    """Any text gives a Range or an error of txlog."""
     try:
         parsed = parse_range(text, NOW)
     except TxlogError as error:

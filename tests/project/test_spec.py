@@ -54,7 +54,7 @@ def text(name: str) -> str:
 
 
 def section(name: str, number: str) -> str:
-    """What stands below the heading of that number, up to the next one of its level or above."""
+    """The text below the heading with a number, up to the next heading of its level or above."""
     found = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
     assert found is not None, f"{name} has no section {number}"
     rest = text(name)[found.end() :]
@@ -63,7 +63,7 @@ def section(name: str, number: str) -> str:
 
 
 def table(name: str, number: str, first: str) -> list[Row]:
-    """The rows of the table whose first column is called so, by the names of its columns."""
+    """The rows of the table whose first column has this name, as cells by column name."""
     for block in re.findall(r"(?:^\|.*\n)+", section(name, number), re.MULTILINE):
         lines = [
             [cell.strip() for cell in line.strip().strip("|").split(" |")]
@@ -488,7 +488,7 @@ PRESENTED = {"presented -1": (-1, -1), "presented s": (2, 2), "below s": (0, 1),
 
 
 def test_epochs_of_a_key(tmp_path: Path) -> None:
-    """With a stored epoch of 2; without one none can be presented but -1 and those above."""
+    """The stored epoch is 2. Without a stored one, a client can present only -1 or a greater one."""
     for row in table(TRANSACTIONS, "10", "stored epoch"):
         stored = row.pop("stored epoch")
         assert tuple(row) == tuple(PRESENTED)
@@ -544,7 +544,7 @@ def test_statuses_of_watermarks() -> None:
 
 
 def test_bad_delays_and_looks(bench: Bench) -> None:
-    """The class that the table names is raised, and nothing is stored."""
+    """Each bad call raises the class that the table names, and stores nothing."""
     client = bench.client
     client.create_subscription("t", "alone")
     client.admin.set_delayed_policies(topic="t", max_delivery_delay_ms=50_000)
@@ -580,7 +580,7 @@ def test_bad_watermarks(bench: Bench) -> None:
 
 
 def _raises(rows: list[Row], acts: dict[str, Callable[[], object]]) -> None:
-    """Each act raises what the row whose situation begins so says first."""
+    """Each act raises the first class in the outcome of its row; keys begin a row's situation."""
     for begins, act in acts.items():
         (row,) = (row for row in rows if row["situation"].startswith(begins))
         with pytest.raises(TxlogError) as caught:

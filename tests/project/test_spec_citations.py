@@ -1,6 +1,6 @@
 """Citations in the code lead somewhere: each `spec/NAME 4.2` is a place of docs/spec/NAME.md.
 
-Written are sections (`spec/cli 8.5`), items of a section's list (`spec/cli 12.5`), rules by their
+Code cites sections (`spec/cli 8.5`), items of a section's list (`spec/cli 12.5`), rules by their
 name (`spec/reliability R17`) and invariants (`spec/transactions I-6`, the items of section 17).
 """
 
@@ -58,7 +58,7 @@ def test_every_page_is_cited() -> None:
 
 
 def test_nothing_outside_of_the_repository_is_cited() -> None:
-    """The names that the pages had before they were taken in."""
+    """Kills: the names that the pages had before they moved into the repository."""
     for file in FILES:
         found = _GONE.search(file.read_text(encoding="utf-8"))
         assert found is None, f"{file}: {found}"

@@ -1,4 +1,4 @@
-"""The name that was meant: topics, subscriptions, keys; and nothing when nothing is near."""
+"""The hint with the nearest name of a topic, subscription or key; none if no name is near."""
 
 from __future__ import annotations
 
@@ -34,16 +34,14 @@ def test_the_nearest_name(word: str, names: list[str], found: str | None) -> Non
     assert nearest(word, names) == found
 
 
-def test_the_most_alike_comes_before_one_that_is_alike() -> None:
-    """Kills: the first that is near enough, whatever follows it."""
+def test_nearest_name_beats_near_names() -> None:
+    """Kills: the first name that is near enough, when a nearer one follows."""
     assert nearest("nightyl", ["nightly2", "nightly"]) == "nightly"
     assert nearest("aaab", ["aacc", "aaac"]) == "aaac"
 
 
-def test_a_hint_is_made_when_it_is_asked_for_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: a search among all topics at each miss, so that making topics gets ever slower."""
+def test_hint_is_made_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a search among all topics at each missing name, so that making topics slows down."""
     asked: list[str] = []
 
     def counted(word: str, names: Iterable[str], otherwise: str) -> str:
@@ -105,7 +103,7 @@ def test_errors_suggest_the_nearest_name(tmp_path: Path, capfd: pytest.CaptureFi
             client.admin.transaction_key("nighty")
         assert key.value.hint == "did you mean nightly?"
         with pytest.raises(TransactionKeyNotFound) as key:
-            client.admin.transaction_key("gome")  # a deleted one is not meant
+            client.admin.transaction_key("gome")  # the hint never names a deleted key
         assert key.value.hint == "txlog admin list-transaction-keys"
     store = ["-S", str(tmp_path / "shop")]
     for words in (
@@ -119,7 +117,7 @@ def test_errors_suggest_the_nearest_name(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_of_many_names_only_the_first_are_looked_at() -> None:
-    """An error must not take longer than the call it is of."""
+    """Kills: a hint that takes longer than the call that failed."""
     looked = iter([f"topic-{number:06}" for number in range(100_000)])
     assert nearest("something", looked) is None
     assert len(list(looked)) > 90_000
