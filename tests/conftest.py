@@ -33,7 +33,7 @@ settings.register_profile(
 )
 settings.load_profile("txlog")
 
-# Several hundred processes are started: with bytecode switched off each compiled the package anew.
+# The tests start several hundred processes: without bytecode each one would compile the package.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(
         tempfile.gettempdir(), f"txlog-bytecode-{os.getuid()}"
@@ -52,7 +52,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose programs are not here; fail it where they were promised."""
+    """Skip a test whose program is missing; fail it where .ci/run should have installed it."""
     for mark in item.iter_markers("needs"):
         if any(map(shutil.which, mark.args)):
             continue
@@ -147,7 +147,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
+    """Let flushes only count, and not wait for the disk, for tests without power cuts."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
     monkeypatch.setattr(posix, "sync_file_system", lambda descriptor: True)
@@ -155,7 +155,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def checkpoints_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let automatic checkpoints be over when the call that began them is: no test may race."""
+    """Run automatic checkpoints within the call that begins them, so that no test races."""
     monkeypatch.setattr(service, "IN_BACKGROUND", False)
 
 

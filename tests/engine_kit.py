@@ -1,4 +1,4 @@
-"""Owns what the tests of the engine share: a store, a clock, short ways to say things."""
+"""Owns the shared helpers of the engine's tests: a store, a clock, short forms of common calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how tests look at the project's own code: its modules, their trees, what they import."""
+"""Owns the tests' view of the project's own code: its modules, their syntax trees and imports."""
 
 from __future__ import annotations
 

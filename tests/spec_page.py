@@ -81,7 +81,7 @@ def table(text: str, header: str) -> list[list[str]]:
 
 
 def words(cell: str) -> list[str]:
-    """What stands between backticks."""
+    """The words between backticks."""
     return re.findall(r"`([^`]*)`", cell)
 
 
@@ -185,7 +185,7 @@ def _split(text: str) -> list[str]:
 
 
 def misfit(field: Field, value: Any) -> str:
-    """Why a value of JSON is not what a field says; empty if it is."""
+    """Why a JSON value does not fit its field; empty if it does."""
     if value is None:
         return "" if field.nullable else f"{field.name} is null"
     if field.enum and value not in field.enum:
@@ -205,7 +205,7 @@ def misfit(field: Field, value: Any) -> str:
 
 
 def misfits(fields: list[Field], row: dict[str, Any]) -> str:
-    """Why an object is not what its fields say; empty if it is."""
+    """Why a JSON object does not fit its fields; empty if it does."""
     names = [field.name for field in fields]
     if list(row) != names:
         return f"has {list(row)}, not {names}"

@@ -1,4 +1,4 @@
-"""Owns which of many alike tests are quick; the others are marked deep (CONTRIBUTING.md)."""
+"""Owns the choice of quick tests among similar ones; the others are deep (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Mortal(bed.Server):
 
 
 def program(client: str) -> list[str]:
-    """What sends by a plan. Raises bed.Unavailable."""
+    """The command of the program that sends by a plan. Raises bed.Unavailable."""
     command = bed.PROGRAMS[client]()
     if client == "java":
         command[command.index("clients.Main")] = "clients.Answered"
@@ -59,7 +59,7 @@ def program(client: str) -> list[str]:
 
 
 def drawn(seed: int, client: str) -> Plan:
-    """A plan at random; all that goes together in this client."""
+    """A random plan, of options that this client supports together."""
     chance = random.Random(seed)
     named = chance.random() < 0.5
     return {
@@ -76,7 +76,7 @@ def drawn(seed: int, client: str) -> Plan:
 
 
 def wrong(client: str, plan: Plan, server: bed.Server, topic: str) -> str:
-    """Run a plan; returns what became of answered messages that should not, or nothing."""
+    """Run a plan; returns the fault with answered messages, or nothing."""
     server.settings = {"PLAN": json.dumps(plan)}
     lines = list(bed.lines_of([*program(client), server.url, topic], server))
     if not lines:

@@ -1,4 +1,4 @@
-"""Owns the test bed of stock clients: a server, the programs that try a client, what they find.
+"""Owns the test bed of stock clients: a server, the clients' programs, and their results.
 
 Each program runs the scenarios that are named on its command line, or all it has, against a URL,
 and prints a JSON object for each; see its source. A scenario is a feature of `features.py`.
@@ -93,7 +93,7 @@ class Server:
             client.create_topic(f"{prefix}-{PARTITIONED}", 3)
 
     def kill(self) -> None:
-        """End it as the kernel does, at once."""
+        """End it at once, by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

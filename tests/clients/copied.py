@@ -80,7 +80,7 @@ class Copy:
 
 
 def program(client: str) -> list[str]:
-    """What copies by a plan. Raises bed.Unavailable."""
+    """The command of the program that copies by a plan. Raises bed.Unavailable."""
     command = bed.PROGRAMS[client]()
     if client == "java":
         command[command.index("clients.Main")] = "clients.Copied"
@@ -186,7 +186,7 @@ def copy(
 
 
 def main() -> int:
-    """Copy by each plan in each round, and print what became of it; 1 if any was not exact."""
+    """Copy by each plan in each round, and print the outcomes; 1 if any copy was not exact."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=30, help="of the server; of clients 2/3")
     parser.add_argument("--rounds", type=int, default=1)

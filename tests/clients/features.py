@@ -95,7 +95,7 @@ LACKS = {
     },
 }
 
-# What fails still.
+# Features that still fail.
 NOT_YET = {
     "java": set[str](),
     "go": set[str](),

@@ -1,4 +1,4 @@
-"""Every message that a stock client was answered is stored, and once."""
+"""Every message for which a stock client got an answer is stored, and once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients import answered, bed
 
-# What lost messages before the store knew which numbers it has.
+# Plans that lost messages before the store recorded the numbers that it has.
 PLANS: dict[str, dict[str, Any]] = {
     "a batch for each key, killed": {"Keys": 3, "DelayMs": 50, "Kills": 2},
     "delayed messages ahead of long batches, killed": {"Delayed": 4, "DelayMs": 500, "Kills": 2},

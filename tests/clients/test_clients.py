@@ -95,8 +95,8 @@ def test_first_steps_in_the_documents_run(tmp_path: Path) -> None:
 
 
 LINES = 541_909
-# For each message that Java acknowledges in a transaction it names what is left of its batch: of
-# so large ones, if they were not cut, 4,000 would be a frame beyond what servers take.
+# For each acknowledgement in a transaction Java names the rest of the batch: with so large batches,
+# 4,000 acknowledgements would need a frame above the server's limit, if batches were not cut.
 BATCH = 10_000
 
 

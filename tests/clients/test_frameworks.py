@@ -13,7 +13,7 @@ from tests.clients import bed
 from tests.clients.admin_tool import MEMORY
 
 pytestmark = [pytest.mark.clients, pytest.mark.needs("mvn")]
-# What Flink's serializers look into.
+# Modules of Java that Flink's serializers open.
 OPENED = ("java.util", "java.lang", "java.nio", "sun.nio.ch", "java.util.concurrent", "java.time")
 
 

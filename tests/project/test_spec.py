@@ -488,7 +488,7 @@ PRESENTED = {"presented -1": (-1, -1), "presented s": (2, 2), "below s": (0, 1),
 
 
 def test_epochs_of_a_key(tmp_path: Path) -> None:
-    """The stored epoch is 2. Without a stored one, a client can present only -1 or a greater one."""
+    """The stored epoch is 2. Without a stored one, a client presents only -1 or a greater one."""
     for row in table(TRANSACTIONS, "10", "stored epoch"):
         stored = row.pop("stored epoch")
         assert tuple(row) == tuple(PRESENTED)

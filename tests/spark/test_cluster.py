@@ -1,7 +1,7 @@
 """A cluster of machines that have addresses of their own, and not the store.
 
-Workers are in network namespaces where the directory of the store is empty; they read what was
-offloaded, and run a packed environment that Spark brings them. Executors are killed in the middle.
+Workers are in network namespaces where the directory of the store is empty. They read offloaded
+files, and run a packed environment that Spark brings them. Executors are killed in the middle.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def filled(path: Path, topics: list[str]) -> str:
 
 
 def packed(folder: Path) -> Path:
-    """What venv-pack makes: a Python with the packages that workers need, as an archive."""
+    """An archive as venv-pack makes it: a Python with the packages that workers need."""
     home = folder / "packed"
     words = ["-m", "venv", "--without-pip", str(home)]
     subprocess.run([sys.executable, *words], check=True)

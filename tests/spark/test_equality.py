@@ -1,7 +1,7 @@
 """The same messages by every way in: API, consumer, DuckDB, Spark's own scan, its data source, a
 stream.
 
-One store with all that may befall a message; it is read, put in order, and read again.
+One store has messages of every history; it is read, reorganized, and read again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def fill(client: Client) -> txlog.Transaction:
-    """Have everything happen; returns the transaction that is open still."""
+    """Give messages every kind of history; returns the transaction that is still open."""
     filling = Filling(client, "equality")
     for _ in range(2):
         filling.send(12)
@@ -150,7 +150,7 @@ def by_consumer(client: Client) -> list[Row]:
 
 
 def by_stream(spark: SparkSession, path: str, limit: int) -> list[Row]:
-    """All of it in micro-batches."""
+    """All messages by a stream, in micro-batches."""
     query = (
         spark.readStream.format("txlog")
         .option("topic", "orders")

@@ -44,7 +44,7 @@ def programs() -> Iterator[tuple[ModuleType, ModuleType]]:
 def test_spark_enriches_as_the_function_does(
     spark: SparkSession, programs: tuple[ModuleType, ModuleType]
 ) -> None:
-    """Kills: a limit of "late" that differs, a null that is left out, an airline without a name."""
+    """Kills: another limit for "late", a dropped null, an airline without a name."""
     functions, stream = programs
     rows = pq.read_table(DATA / "flights.parquet").slice(4100, 200).drop(["scheduled"]).to_pylist()
     values = [json.dumps(row).encode() for row in rows]

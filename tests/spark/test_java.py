@@ -1,4 +1,4 @@
-"""Tests of txlog.lake.spark.java: which runtime is taken, what the shim does. No session."""
+"""Tests of txlog.lake.spark.java: the choice of a runtime, and the shim. No session."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_directory_without_java_is_named(tmp_path: Path) -> None:
 
 
 def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -> None:
-    """Java warns of it at each start: kills a first screen that begins with a warning."""
+    """Kills: a first screen with Java's warning about the module."""
     java = Java(tmp_path / "home", "17.0.15", frozenset(WITH.split()))
     kept = environment_for(java, tmp_path / "cache", keeps_module=True)
     assert kept == {"JAVA_HOME": str(tmp_path / "home")}
@@ -131,7 +131,7 @@ spark.stop()
 
 
 def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) -> None:
-    """Kills: arguments that lose their spaces, and a shim that has its runtime written into it."""
+    """Kills: arguments that lose their spaces, and a shim with a hard-coded runtime."""
     for name in ("one", "two"):
         java = find_java(
             {"JAVA_HOME": str(make_runtime(tmp_path / name, "25.0.2", "java.base"))}, None

@@ -1,4 +1,4 @@
-"""Tests of the jobs bulk-load and replay on Spark: what DuckDB stores, once."""
+"""Tests of the jobs bulk-load and replay on Spark: the same messages as by DuckDB, once."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_spark_reads_csv_as_duckdb_does(client: Client, tmp_path: Path, texts: l
 
 
 def test_spark_decodes_text_by_its_encoding(client: Client, tmp_path: Path) -> None:
-    """Kills base64 stored as it is, and a value without its encoding that becomes none."""
+    """Kills: base64 stored undecoded, and a value without an encoding that becomes null."""
     head = "value,value_encoding,key,key_encoding\n"
     (tmp_path / "good.csv").write_text(head + '"",utf8,"",base64\n,,eA==,base64\né,utf8,k,utf8\n')
     for topic, by in (("here", Local()), ("there", engine())):

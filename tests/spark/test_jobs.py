@@ -1,4 +1,4 @@
-"""Tests of jobs on Spark: they find what DuckDB finds."""
+"""Tests of jobs on Spark: they give the results of DuckDB."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare(client: Client, topic: str) -> None:
 
 
 @pytest.mark.slow
-def test_audit_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
+def test_audit_on_spark_equals_duckdb(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     txlog.init(path, max_message_bytes=200)
     with txlog.open(path) as client:
@@ -49,7 +49,7 @@ def test_audit_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [10, 19, 23])
-def test_audit_of_a_history_on_spark_is_that_on_duckdb(tmp_path: Path, seed: int) -> None:
+def test_audit_of_a_history_on_spark_equals_duckdb(tmp_path: Path, seed: int) -> None:
     history = History(tmp_path, str(seed))
     for number in range(STEPS):
         history.step(random.Random(f"{seed}:{number}"))
@@ -58,7 +58,7 @@ def test_audit_of_a_history_on_spark_is_that_on_duckdb(tmp_path: Path, seed: int
     history.client.close()
 
 
-def test_lateness_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
+def test_lateness_on_spark_equals_duckdb(tmp_path: Path) -> None:
     with timed(tmp_path, 1) as client:
         assert lateness(client, "t", 60_000, engine()) == lateness(client, "t", 60_000, Local())
 

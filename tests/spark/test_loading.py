@@ -84,7 +84,7 @@ def messages(count: int = COUNT) -> pa.Table:
 
 
 def held(client: Client, topic: str) -> list[dict[str, Any]]:
-    """The messages of a topic without what differs between two batches, in order."""
+    """The messages of a topic in order, without the columns that differ between batches."""
     found = []
     for partition in range(2):
         for table in client.read(topic, partitions=[partition]):
@@ -98,7 +98,7 @@ def stages(client: Client) -> list[str]:
 
 
 def floored(table: pa.Table) -> pa.Table:
-    """The messages as a sink makes them: of an instant it drops what is below a millisecond."""
+    """The messages as a sink makes them, with instants cut to milliseconds."""
     for name in ("event_time", "deliver_at"):
         at = table.column_names.index(name)
         whole = table[name].cast(INSTANT, safe=False)
@@ -107,7 +107,7 @@ def floored(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_messages_are_those_that_a_producer_stores(
+def test_messages_equal_those_of_a_producer(
     spark: SparkSession, client: Client, shuffle: bool
 ) -> None:
     """Every column and its nulls, in tasks of their own or brought together; as API, SQL and Spark

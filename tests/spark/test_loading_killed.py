@@ -79,7 +79,7 @@ def made(path: Path) -> str:
 
 
 def run(store: str, nth: int) -> tuple[int, str]:
-    """Run the job until its nth call, 0: until a file is staged; how it ended, what it said.
+    """Run the job until its nth call (0: until a file is staged); returns exit code and output.
 
     Its JVM and its workers hold its output open, so all of them have ended by then.
     """
@@ -116,7 +116,7 @@ def test_load_with_a_killed_driver_is_whole_or_absent(spark: SparkSession, tmp_p
         assert run(store, nth)[0] == -signal.SIGKILL, where
         seen = held(store)
         assert seen in ([-1], [-1, *range(ROWS)]), where
-        with txlog.open(store) as client:  # a writer settles what no flush had
+        with txlog.open(store) as client:  # the first write settles unflushed frames
             client.producer("t").send(b"-2", partition=1)
             client.checkpoint()
         found = held(store)

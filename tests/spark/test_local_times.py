@@ -1,7 +1,7 @@
-"""A local timestamp of a record has one type and one value, wherever its row lies, by every door.
+"""A local timestamp of a record has one type and one value, in every file and every interface.
 
-It is a date and a time of a wall clock, no instant: no time zone of a session has a say in it, and
-those that a change to summer time leaves out are as good as others.
+It is a date and a time of a wall clock, no instant: the time zone of a session has no influence,
+and times that a change to summer time skips are as good as others.
 """
 
 from __future__ import annotations

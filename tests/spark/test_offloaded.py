@@ -1,4 +1,4 @@
-"""Tests of reading what was offloaded: in a directory by Spark itself, in S3 by its workers."""
+"""Tests of reading offloaded files: from a directory by Spark itself, from S3 by its workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 
 
 def test_offloaded_messages_are_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    """Kills: rows that lose their ledger or partition outside, a scan of two roots as one."""
+    """Kills: offloaded rows without their ledger or partition, a scan of two roots as one."""
     path, archive = str(tmp_path / "store"), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)

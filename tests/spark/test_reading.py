@@ -117,7 +117,7 @@ def run(
 def test_spark_reads_the_messages_of_a_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """API = Spark, whatever happened to the rows, wherever they and their markers lie."""
+    """API = Spark, after any history, and with rows and markers in files of any kind."""
     monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
     monkeypatch.setattr(reading, "_EDGES_FEW", 1)
     seen: Counter[str] = Counter()
@@ -172,8 +172,8 @@ def test_local_rows_do_not_depend_on_their_chunks(spark: SparkSession) -> None:
 def test_many_local_rows_are_not_a_part_of_the_plan(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills a driver that makes rows of all columns for every query, and a session whose settings
-    are others afterwards.
+    """Kills: a driver that decodes all columns for every query, and changed settings of the
+    session afterwards.
     """
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
@@ -295,7 +295,7 @@ def test_files_without_a_count_are_read_by_directory_or_name(
 
 
 def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
-    """R5: kills a session of the user's own that takes flipped bits for data."""
+    """R5: kills: a user's own session that reads flipped bits as data."""
     client.producer("orders").send(random.Random(7).randbytes(5000), partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -314,7 +314,7 @@ def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
 
 
 def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Client) -> None:
-    """R21: kills fewer rows without a word, also where the session would ignore missing files."""
+    """R21: kills: silently missing rows, also where the session would ignore missing files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -329,7 +329,7 @@ def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Clie
 
 
 def test_partition_that_is_away_is_an_error(spark: SparkSession, client: Client) -> None:
-    """Kills: a count that is too small and says nothing."""
+    """Kills: a count that is silently too small."""
     client.producer("orders").send(b"x", partition=1)
     client.admin.set_offline("orders", 1)
     with pytest.raises(PartitionUnavailable):
@@ -364,7 +364,7 @@ def test_missing_topic_and_store_are_named(
 
 
 def test_frame_keeps_files_that_the_store_removes(spark: SparkSession, tmp_path: Path) -> None:
-    """R18; kills: a frame without a pin, a pin that nothing lets go, one of the wrong files."""
+    """R18; kills: a frame without a pin, a pin that never ends, a pin on the wrong files."""
     path = str(tmp_path / "store")
     txlog.init(path, reader_grace_ms=0)
     with txlog.open(path) as client:
@@ -438,7 +438,7 @@ def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: C
 def test_many_markers_are_read_by_spark_and_named(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a million markers in the plan, and one that is slow and says nothing."""
+    """Kills: a million markers in the plan, and a slow plan without a warning."""
     held = client.transaction()  # keeps the sidecar from being clean
     client.producer("orders").send(b"held", partition=0, txn=held)
     for number in range(3):

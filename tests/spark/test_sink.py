@@ -294,7 +294,7 @@ class TestStream:
 
 
 class TestSmallFiles:
-    """Both sinks say when a batch has small files that it need not have."""
+    """Both sinks warn of small files that a batch need not have."""
 
     KEYED = pa.table({"value": ["a"] * 8, "key": [str(n) for n in range(8)]})  # of both partitions
 
@@ -320,7 +320,7 @@ class TestSmallFiles:
         for batch in range(10):
             sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
-            for _ in range(2):  # Spark brings a batch again if it does not know of its end
+            for _ in range(2):  # Spark repeats a batch whose end it does not know
                 sink.commit(written, batch)
         assert [*Path(client.path).glob("topics/**/*.parquet")] == []
         assert sum(table.num_rows for table in client.read("orders")) == 20 * len(self.KEYED)

@@ -1,4 +1,4 @@
-"""Tests of the data source `txlog`: batches by Python have what a reader has."""
+"""Tests of the data source `txlog`: batches by Python have the messages of a reader."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def load(spark: SparkSession, path: str, topic: str = "orders", **options: str) 
 def rows_of(
     path: str, filters: Sequence[Filter] = (), /, **options: str
 ) -> list[dict[str, object]]:
-    """What tasks read, as Spark would have them read it."""
+    """The rows of all tasks, run as Spark would run them."""
     pushdown = "once" if filters else "never"
     made = reader({"path": path, "pushdown": pushdown, **options}, _full_schema())
     if filters:
@@ -95,7 +95,7 @@ def _full_schema() -> StructType:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_source_reads_the_messages_of_a_reader(tmp_path: Path, seed: str) -> None:
-    """API = tasks of the data source, whatever happened to the rows and wherever they lie."""
+    """API = tasks of the data source, after any history, with rows in files of any kind."""
     history = History(tmp_path, seed)
     try:
         for number in range(STEPS):
@@ -178,7 +178,7 @@ def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, client: Cl
 
 @pytest.mark.spark
 def test_filters_leave_out_files_and_no_rows(spark: SparkSession, client: Client) -> None:
-    """Kills: a filter that is taken as done, and one that leaves out what it should not."""
+    """Kills: a filter that Spark wrongly takes as done, and one that drops matching rows."""
     for number in range(4):
         client.producer("orders").send(b"%d" % number, partition=number % 2)
         client.checkpoint(roll_all=True)

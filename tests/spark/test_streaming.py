@@ -222,7 +222,7 @@ LIMITS = [ReadMaxRows(37), ReadMaxBytes(370)]
 def test_limited_batches_of_a_large_frame_follow_event_time(
     client: Client, limit: ReadLimit
 ) -> None:
-    """What Spark's watermark takes for late is dropped: no partition may run ahead of the others.
+    """Spark drops rows behind its watermark, so no partition may run ahead of the others.
 
     Partitions have 6, 3, 2 and 1 parts of the rows, partition 3 none of the first half, and each
     two files. Kills: cutting partition after partition, equal shares, shares by count alone.
@@ -246,7 +246,7 @@ def test_limited_batches_of_a_large_frame_follow_event_time(
 
 
 def test_limited_batches_without_event_times_share_by_remaining_rows(client: Client) -> None:
-    """Kills: a partition that is done long before the others, and one read for its neighbour."""
+    """Kills: a partition that ends long before the others, and one read in place of another."""
     client.admin.update_topic("orders", partitions=3)
     later = [(home, None) for home in (0, 1) for _ in range(20)]
     loaded(client, [[(0, None)] * 60 + [(1, None)] * 30, [(2, None)] * 30])
@@ -348,7 +348,7 @@ def test_stream_begins_at_its_starting_position(client: Client, position: str, c
 
 
 def test_partition_that_is_added_is_read_from_its_first_message(client: Client) -> None:
-    """Kills: messages lost in a partition that a stream from the end has not known."""
+    """Kills: lost messages of a new partition, in a stream that started at the end."""
     stream = Stream(client.path, startingPosition="end")
     only = Stream(client.path, "orders/1")
     client.admin.update_topic("orders", partitions=3)
@@ -573,7 +573,7 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     ],
 )
 def test_options_are_checked(client: Client, options: dict[str, str], why: str) -> None:
-    """Each question is answered with the reason: if `reader` raised, Spark would hide it."""
+    """Each method of the reader raises the reason: if `reader` raised it, Spark would hide it."""
     found = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
     for ask in (
         found.initialOffset,

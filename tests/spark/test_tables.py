@@ -67,7 +67,7 @@ def test_tables_show_the_current_messages_of_topics(spark: SparkSession, client:
 
 def test_insert_takes_the_columns_that_it_has(spark: SparkSession, client: Client) -> None:
     register(spark, client.path, database="shop", topics={"orders": "orders", "bills": "bills-eu"})
-    for _ in range(2):  # a statement that names no batch is one more
+    for _ in range(2):  # a statement without a batch id is a new batch
         spark.sql("INSERT INTO shop.bills (value) VALUES (X'61')")
     assert held(client, "bills-eu") == [b"a", b"a"]
     for _ in range(2):

@@ -1,5 +1,5 @@
 """Every way to read a typed topic shows the same records: all types, nulls, nested, two schemas;
-wherever the rows lie, and whatever else there is.
+in files of any kind, among any other messages.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def read(client: txlog.Client, isolation: str = "committed") -> Counter[tuple[ob
 
 
 def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
-    """The same of rows that Spark gave."""
+    """The same for rows from Spark."""
     return Counter(
         (
             row["message_id"],

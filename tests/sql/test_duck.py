@@ -125,7 +125,7 @@ class Stop(BaseException):
 def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
     session: Session, call: str
 ) -> None:
-    """DuckDB by itself says RuntimeError, and of a stream so late that this test would not end."""
+    """DuckDB alone raises RuntimeError, and for a stream so late that the test would not end."""
 
     def stop(number: int, frame: object) -> None:
         raise Stop

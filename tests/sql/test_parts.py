@@ -117,7 +117,7 @@ def test_a_statement_may_scan_them_twice_and_stop_early(client: Client) -> None:
 def test_scan_makes_each_batch_on_demand(
     client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
 ) -> None:
-    """Kills: a scanner of Arrow between, which has up to 64 batches ready and all their rows."""
+    """Kills: a scanner of Arrow, which prefetches up to 64 batches with all their rows."""
     with Query(client, "FROM a") as query:
         assert query._session is not None
         reader = parts_for(query._session, query._contents, client.open)["p"].scanner().to_reader()
@@ -176,7 +176,7 @@ def test_damage_of_a_part_is_named_as_everywhere(client: Client) -> None:
 
 
 def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
-    """They are pinned, so a checkpoint between the rows of a query takes nothing from it."""
+    """Parts are pinned, so a checkpoint during a query removes none of its files."""
     sql = "SELECT value FROM messages"
     with Query(client, sql) as query:
         before = {source.ref.path for topic in "ab" for source in client._relation(topic).open}
@@ -324,7 +324,7 @@ def test_topics_share_the_journal_files_that_a_query_keeps_open(client: Client) 
     assert opened() == open_before
 
 
-def test_a_condition_on_rows_in_frames_says_nothing_of_its_own(
+def test_condition_on_rows_in_frames_prints_no_warning(
     client: Client, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Kills: a warning of Arrow on stderr, that rows in a frame begin at an odd byte."""
@@ -356,7 +356,7 @@ def test_frames_stay_while_a_query_may_read_them(client: Client) -> None:
 
 
 def test_damage_of_a_frame_is_named_as_everywhere(client: Client) -> None:
-    """R5, of a frame that was whole when the query began."""
+    """R5: also damage of a frame that was whole when the query began."""
     client.producer("a").send_batch(pa.table({"value": [b"a word of the journal"] * 100}))
     with Query(client, "SELECT value FROM a") as query:
         [journal] = [

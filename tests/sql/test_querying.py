@@ -1,4 +1,4 @@
-"""Tests of relation.build and sql.client_query: SQL sees what a reader sees, row for row."""
+"""Tests of relation.build and sql.client_query: SQL equals a reader, row for row."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class History:
         return int(self.client.describe_topic("t")["partitions"])
 
     def rows(self, rng: random.Random, txn: Transaction | None = None) -> None:
-        """A few messages with whatever a message may have."""
+        """A few messages with random optional fields."""
         producer = self.client.producer("t", name=rng.choice((None, None, f"p{self.sent}")))
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.sent += 1
@@ -290,7 +290,7 @@ def run(folder: Path, seed: str, *, loads: bool = False) -> History:
 
 @pytest.mark.deep
 def test_sql_reads_the_messages_of_a_reader(tmp_path: Path) -> None:
-    """API = DuckDB, whatever happened to the rows and wherever they lie."""
+    """API = DuckDB, after any history, with rows in files of any kind."""
     seen: Counter[str] = Counter()
     for seed in range(FIRST, FIRST + 6):
         seen += run(tmp_path, str(seed)).seen
@@ -369,7 +369,7 @@ def test_clean_files_hide_rows_of_trimmed_markers(tmp_path: Path) -> None:
 def test_files_that_go_meanwhile_are_looked_up_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R21: a checkpoint removes what a snapshot names; kills an error, and an endless loop."""
+    """R21: a checkpoint removes a file of the snapshot; kills: an error, and an endless loop."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -426,7 +426,7 @@ def test_a_relation_travels(client: Client) -> None:
     ],
 )
 def test_other_statements_than_selects_of_the_store_are_refused(client: Client, sql: str) -> None:
-    """The gate: a ledger cannot be overwritten, and nothing else be read."""
+    """The gate: SQL can neither overwrite a ledger nor read other files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -735,7 +735,7 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
 
 @pytest.mark.deep
 def test_compacted_matches_a_table_view(client: Client) -> None:
-    """Through compaction, trims, deletions, keys that moved; others see the messages as before."""
+    """Through compactions, trims, deletions and moved keys, while other relations do not change."""
     rng = random.Random(f"{FIRST}:compacted")
     client.create_topic("other")
     client.producer("other").send(b"9", key="a")

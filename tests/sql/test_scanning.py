@@ -1,4 +1,4 @@
-"""Tests of relation.spans and relation.scans: bounds mean what they mean to a reader."""
+"""Tests of relation.spans and relation.scans: bounds mean the same as for a reader."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def some_range(rng: random.Random, rows: list[Row]) -> Range:
 
 
 def compare(history: History, rng: random.Random) -> Counter[str]:
-    """Scans have what a reader has: all of it, and of ranges; how many rows each had, counted."""
+    """Scans equal a reader, for the whole topic and for ranges; returns counts of rows by kind."""
     client = history.client
     everything = read(client, Range())
     rows = found(client, "t")
@@ -157,7 +157,7 @@ def run(folder: Path, seed: str, every: int = 6) -> Counter[str]:
 
 @pytest.mark.deep
 def test_scans_read_the_messages_of_a_reader(tmp_path: Path) -> None:
-    """API = scans, for all of it and for ranges of every kind, wherever rows lie."""
+    """API = scans, for the whole topic and ranges of every kind, with rows in any kind of file."""
     seen: Counter[str] = Counter()
     for seed in range(5):
         seen += run(tmp_path, f"scan-{seed}")
@@ -215,7 +215,7 @@ def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
 
 
 def test_file_that_was_removed_is_an_error(client: Client) -> None:
-    """R21: kills fewer rows without a word."""
+    """R21: kills: silently missing rows."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     scans = scans_of(client._relation("orders"))

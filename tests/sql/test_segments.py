@@ -62,7 +62,7 @@ def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
 
 
 def test_trimmed_files_are_listed_until_they_are_removed(tmp_path: Path) -> None:
-    """Let go by a frame; by the newest checkpoint; known by its name alone; removed (R18)."""
+    """R18: a frame drops a trimmed file, then a checkpoint; it is unreferenced, then removed."""
     bench = Bench(tmp_path / "store", reader_grace_ms=60_000)
     client = bench.client
     client.create_topic("t", 2)
@@ -114,7 +114,7 @@ def test_rows_come_as_they_are_from_files_and_frames(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_not_printed(tmp_path: Path) -> None:
-    """Of a file of the store, whether by its ledger or by its path."""
+    """A file of the store, named by its ledger or by its path."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")

@@ -20,7 +20,7 @@ from txlog.lake.sql.query import LISTS
 
 
 def test_relations_have_the_columns_of_the_table() -> None:
-    """In order; kills a relation or a column that only one of the two has."""
+    """In order; kills: a relation or a column that only the table or only the program has."""
     documented = {
         words(name)[0]: words(listed)
         for name, listed in table(section("analytics", "4"), "relation")
@@ -36,7 +36,7 @@ def test_relations_have_the_columns_of_the_table() -> None:
 
 
 def test_options_match_the_source() -> None:
-    """Of batches and of streams; one that is not in the table is an error."""
+    """Options of batches and of streams; any other option is an error."""
     rows = table(section("analytics", "5"), "option")
     for kind, parse in (("batch", batch_options), ("stream", stream_options)):
         documented = {option for cells in rows if kind in cells[1] for option in words(cells[0])}

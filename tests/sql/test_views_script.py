@@ -1,4 +1,4 @@
-"""Tests of `txlog views`: a bare DuckDB in another process sees what a reader sees."""
+"""Tests of `txlog views`: a bare DuckDB in another process reads the messages of a reader."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_records_of_unclean_files(
     seen: Counter[str] = Counter()
 
     def record(row: dict[str, Any]) -> str:
-        """What `record` is for a row of a reader."""
+        """The column `record` for a row of a reader."""
         if row["schema_version"] is None or row["value"] is None:
             return "null"
         found = json.loads(row["value"])
@@ -505,7 +505,7 @@ def test_typed_topics_have_their_records(
 
 @pytest.mark.parametrize("name", ["back\\slash", "[x] back\\slash", "a*b", "[x]", "it's"])
 def test_views_of_a_store_with_an_odd_path(tmp_path: Path, run: Run, bare: Bare, name: str) -> None:
-    """Kills: a backslash within what is escaped as a pattern, where it cannot be."""
+    """Kills: a path whose backslash breaks its escape as a pattern."""
     folder = tmp_path / name
     folder.mkdir()
     (tmp_path / "ab").mkdir()  # a pattern would match it

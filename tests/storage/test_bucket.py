@@ -1,4 +1,4 @@
-"""Files of buckets: ids come back in order of key, bitmaps equal rows, no byte is believed."""
+"""Files of buckets: ids come back in order of key, bitmaps equal rows, damage is detected."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def buckets(draw: st.DrawFn) -> tuple[list[Key], dict[tuple[int, int], int]]:
 def test_a_bucket_comes_back_as_it_was(
     made: tuple[list[Key], dict[tuple[int, int], int]], step: int, ids_max: int, parts: list[int]
 ) -> None:
-    """Rows by key, footer and bitmaps of each segment say the same (invariant 5)."""
+    """Rows by key, the footer and the bitmaps of each segment agree (invariant 5)."""
     keys, counts = made
     keys.sort()
     cutting = Cutting(step, ids_max, 2_000)
@@ -230,8 +230,8 @@ USES: list[Callable[[BucketFile], object]] = [
 @pytest.mark.parametrize("use", range(len(USES)))
 @given(data=st.data())
 @settings(max_examples=200)
-def test_no_damaged_byte_is_believed(use: int, data: st.DataObject) -> None:
-    """R5: every byte is under a checksum that the frame has."""
+def test_every_damaged_byte_is_detected(use: int, data: st.DataObject) -> None:
+    """R5: a checksum in the frame covers every byte."""
     made = encode([(at * 1000, 1, at, 0) for at in range(40)], None, Cutting(10_000, -1, 100))
     raw = bytearray(b"".join(made.buffers))
     kind = data.draw(st.sampled_from(["flip", "cut", "longer", "zeros"]))

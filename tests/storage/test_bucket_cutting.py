@@ -32,7 +32,7 @@ def pieces(times: list[int], cutting: Cutting) -> list[list[int]]:
 
 
 def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
-    """The rule of the specification, a time after the other."""
+    """The rule of the specification, applied to one time after the other."""
     out: list[list[int]] = []
     for at in times:
         full = out and ids_max > 0 and len(out[-1]) == ids_max

@@ -112,7 +112,7 @@ def test_closed_and_removed_file_is_found_by_the_newest_manifest(
 def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NoResources only where closing what is kept does not help."""
+    """NoResources only if closing all kept files does not help."""
     send(bench.client, *(b"%d" % number for number in range(5)))
     bench.client.checkpoint()
     view = bench.client._store.read(lambda view: view)

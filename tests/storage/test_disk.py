@@ -27,12 +27,12 @@ Publish = Callable[[Disk, str, Sequence[bytes]], None]
 
 
 def at_once(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
-    """Publish parts that are all there."""
+    """Publish parts given as a list."""
     disk.publish(path, parts)
 
 
 def one_by_one(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
-    """Publish parts as they come."""
+    """Publish parts given one by one."""
     with closing(disk.begin(path)) as draft:
         for part in parts:
             draft.write(part)
@@ -116,8 +116,8 @@ class TestConformance:
             nothing.publish()
         assert disk.read("empty") == b""
 
-    def test_a_scratch_file_has_no_name_and_goes_with_its_handle(self, opener: Opener) -> None:
-        """R23: nor does one of a store that is only read leave a trace there."""
+    def test_scratch_file_has_no_name_and_ends_with_its_handle(self, opener: Opener) -> None:
+        """R23: nor does a scratch file of a read-only store leave a trace there."""
         for read_only in (False, True):
             disk = opener(read_only)
             before, names = disk.free_bytes(), disk.listdir("")
@@ -174,7 +174,7 @@ class TestConformance:
         assert disk.read("ledgers/1") == b"rows"
 
     def test_watch_reports_changes_by_another_process(self, opener: Opener) -> None:
-        """Writes to a file, names that come, files that close, announcements; each once."""
+        """The watch reports writes, new names, closed files and announcements, each once."""
         disk, other = opener(False), opener(False)
         for path in ("journal/witness", "consumers/1.lock"):
             disk.publish(path, [b"0"])

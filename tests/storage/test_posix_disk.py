@@ -1,4 +1,4 @@
-"""The disk that is real: modes, links, owners, locks, forks, what errors become."""
+"""The real disk: modes, links, owners, locks, forks, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> str:
 
 
 class TestPosix:
-    """What only the real disk can show."""
+    """Tests that need the real disk."""
 
     def test_root_must_be_a_directory_of_its_own(self, tmp_path: Path) -> None:
         with pytest.raises(StoreNotFound):
@@ -252,7 +252,7 @@ class TestPosix:
             assert disk.read(path) == b"x"
 
     def test_many_files_cost_few_flushes(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """9: kills a flush a file; where one of the file system is not trusted, each has its own.
+        """9: kills: a flush per file, except where a flush of the file system is not trusted.
 
         Each directory is flushed once, after all its names are made.
         """
@@ -611,7 +611,7 @@ def _held(root: str) -> LockFile:
 
 
 def _child(work: Callable[[], object]) -> tuple[int, bytes]:
-    """Fork a child that works, says how it went, and then waits to be killed."""
+    """Fork a child that works, reports the outcome, and then waits to be killed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -653,7 +653,7 @@ CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
 def test_exception_of_a_handler_is_no_disk_error(
     root: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An OSError without a number passes as it is, whatever call it interrupts; none is lost."""
+    """A handler's OSError without a number passes unchanged through any call, and none is lost."""
     disk = PosixDisk(root)
     disk.publish("f", [b"data"])
     function, call = CALLS[name]
@@ -675,7 +675,7 @@ def test_exception_of_a_handler_is_no_disk_error(
 def test_exception_of_a_handler_does_not_mean_a_held_lock(
     root: str, is_free: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A BlockingIOError of the system does; one that a handler raised passes."""
+    """BlockingIOError from the system means a held lock; a handler's passes unchanged."""
     disk = PosixDisk(root)
     lock, other = disk.lock_file("lock"), disk.lock_file("lock")
     if not is_free:

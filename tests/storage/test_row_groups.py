@@ -12,7 +12,7 @@ from txlog.engine.storage.row_groups import gathered
 
 
 def tables(count: int, rows: int = 10) -> Iterator[pa.Table]:
-    """As many tables, of eight bytes a row."""
+    """So many tables, of eight bytes a row."""
     for at in range(count):
         yield pa.table({"n": pa.array([at] * rows, pa.int64())})
 

@@ -35,7 +35,7 @@ def test_data_put_aside_comes_back_in_any_order() -> None:
 
 
 def test_changed_scratch_data_is_refused() -> None:
-    """R5; kills: no checksum, none of the length."""
+    """R5; kills: a missing checksum, or one that omits the length."""
     disk = Seen()
     aside = Scratch(disk)
     slot, other = aside.put([b"abc"]), aside.put([b"def"])
@@ -58,7 +58,7 @@ def test_full_disk_is_an_error_and_its_space_is_freed() -> None:
 
 
 def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
-    """By the step: before it has a name, before that goes, and later."""
+    """A crash at each step: before the file has a name, before the name is removed, and later."""
     for step, left in ((0, 0), (1, 1), (2, 0), (3, 0)):
         disk, calls = MemoryDisk(), 0
 

@@ -1,4 +1,4 @@
-"""Segment files: rows come back exactly, and no damaged byte is ever believed."""
+"""Segment files: rows come back exactly, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_an_empty_file_is_a_file(form: segment.Form) -> None:
 @given(data=st.data())
 @settings(deadline=None, max_examples=100)
 def test_one_flipped_byte_is_corruption(form: segment.Form, data: st.DataObject) -> None:
-    """R5: Arrow and Parquet read damage in silence, the store never. Kills: any check left out."""
+    """R5: Arrow and Parquet read damage silently, the store never. Kills: a missing check."""
     stored, ref = small(form)
     at = data.draw(st.integers(0, len(stored) - 1))
     flip = data.draw(st.integers(1, 255))
@@ -186,7 +186,7 @@ def test_one_flipped_byte_is_corruption(form: segment.Form, data: st.DataObject)
 
 
 def test_every_byte_of_a_large_part_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read by batches: also what changes between the checksum of the whole and a later read."""
+    """Reads by batch also detect a change between the whole file's checksum and a later read."""
     monkeypatch.setattr(segment_reader, "PART_BYTES", 0)
     monkeypatch.setattr(checked, "BLOCK_BYTES", 256)
     stored, ref = small("part")
@@ -289,7 +289,7 @@ def test_range_reads_only_its_groups(grouped: tuple[pa.Table, bytes, FileRef]) -
 @pytest.mark.parametrize("form", FORMS)
 @given(table=tables(), data=st.data())
 @settings(deadline=None)
-def test_spans_come_in_their_order_with_the_columns_asked_for(
+def test_spans_come_in_order_with_the_requested_columns(
     form: segment.Form, table: pa.Table, data: st.DataObject
 ) -> None:
     """Any spans, rising or not, empty, touching or again; any columns, in several calls."""

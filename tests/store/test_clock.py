@@ -1,5 +1,5 @@
-"""Clocks: the manual one moves only when told to, the system's reads both times; a wall clock that
-jumps destroys nothing (spec/reliability R32).
+"""Clocks: the manual clock moves only on request, the system's reads wall and boot time, and a jump
+of the wall clock destroys nothing (spec/reliability R32).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ KEPT = {"ttl_ms": DAY_MS, "retention_ms": DAY_MS, "txn_ended_retention_ms": 2 * 
 
 
 def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
-    """Ten years ahead and one poll: a backlog was acknowledged, and retention deleted the topic."""
+    """Kills: a clock ten years ahead and one poll, which deleted a backlog and all messages."""
     bench = jumping(tmp_path, **KEPT)
     client = bench.client
     send_txn(client, b"before")
@@ -110,7 +110,7 @@ def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
     assert client.subscriptions()[0]["backlog"] == 5 + 4
 
 
-def test_by_command_a_clock_set_forward_is_right(tmp_path: Path) -> None:
+def test_command_accepts_a_clock_set_forward(tmp_path: Path) -> None:
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + YEARS_MS)
     use(bench)
@@ -122,7 +122,7 @@ def test_by_command_a_clock_set_forward_is_right(tmp_path: Path) -> None:
     assert bench.client.admin.accept_clock() == {"ahead_ms": 0, "was_believed": True}
 
 
-def test_a_bound_that_is_lifted_or_wide_is_a_way_too(tmp_path: Path) -> None:
+def test_lifted_or_wide_bound_accepts_the_clock(tmp_path: Path) -> None:
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + 2 * DAY_MS)
     assert len(clock_problems(bench)) == 1
@@ -135,7 +135,7 @@ def test_a_bound_that_is_lifted_or_wide_is_a_way_too(tmp_path: Path) -> None:
 
 
 def test_messages_old_by_the_boot_clock_expire(tmp_path: Path) -> None:
-    """A clock that stays wrong does not keep everything for ever."""
+    """A wall clock that stays wrong does not keep messages for ever."""
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + YEARS_MS)
     bench.clock.advance(DAY_MS - 1)
@@ -173,7 +173,7 @@ def test_a_machine_that_was_off_waits_an_hour_and_needs_no_command(tmp_path: Pat
     assert b"9" not in values(bench.client)
 
 
-def test_off_for_less_than_the_bound_is_no_matter(tmp_path: Path) -> None:
+def test_short_power_off_needs_no_wait(tmp_path: Path) -> None:
     bench = jumping(tmp_path, ttl_ms=1000)
     bench.clock.reboot("second", START_MS + DAY_MS)
     bench.reopen()
@@ -210,7 +210,7 @@ def test_a_clock_set_again_in_its_hour_waits_anew(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_clock_begins_in_1970_and_loses_nothing(tmp_path: Path) -> None:
-    """The mark stays where it was, so the clock that the network sets is no jump."""
+    """The stored mark does not go back to 1970, so the network's correction counts as no jump."""
     bench = jumping(tmp_path, **KEPT)
     bench.clock.reboot("second", 5_000)
     bench.reopen()
@@ -253,10 +253,10 @@ def test_a_silent_producer_is_not_idle_by_a_clock_set_forward(tmp_path: Path) ->
     assert bench.client.topic("t").watermarks.show()["status"] == "idle"
 
 
-def test_a_store_of_an_older_version_is_as_behind_a_reboot(
+def test_store_of_an_older_version_waits_as_after_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no mark, so the newest frame says how far time was; frames since then say nothing."""
+    """Such a store has no mark: the newest old frame's time replaces it, later frames do not."""
 
     def without(ops: list[Op]) -> bytes:
         return encode_ops([op for op in ops if not isinstance(op, ClockNoted)])

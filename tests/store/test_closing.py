@@ -52,14 +52,14 @@ def test_a_client_closes_its_consumers(bench: Bench, topics: str | list[str]) ->
         (b"b", 0),
         (b"c", 0),
     ]
-    consumer.close()  # once more does nothing
+    consumer.close()  # a second close does nothing
     client.close()
 
 
 def test_a_consumer_that_cannot_leave_is_taken_for_dead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1: its lock is free whatever happens; its peers give back all, counting what it saw."""
+    """9.1: closing always frees its lock; peers return its messages, and count delivered ones."""
     consumer = bench.client.consumer("t", "s")
     assert consumer.receive() is not None
 
@@ -91,7 +91,7 @@ CONSUMER: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("name", CONSUMER)
 def test_a_closed_consumer_does_nothing(bench: Bench, name: str) -> None:
-    """Its messages went back: another one may have them."""
+    """Its messages went back, and another consumer may have them."""
     consumer = bench.client.consumer("t", "s")
     one = consumer.receive()
     consumer.close()
@@ -102,7 +102,7 @@ def test_a_closed_consumer_does_nothing(bench: Bench, name: str) -> None:
 
 
 def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
-    """spec/watermarks 12: a closed producer asserts nothing either."""
+    """spec/watermarks 12: a closed producer cannot send a watermark either."""
     with bench.client.producer("t", chunking=True) as producer:
         txn = bench.client.transaction()
         producer.send(b"d", txn=txn)
@@ -120,7 +120,7 @@ def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
 
 
 def test_closed_client_raises_already_closed(bench: Bench) -> None:
-    """Whatever is asked for: it is closed, and not that some file cannot be read."""
+    """Every call raises AlreadyClosed, and not an error about a file that cannot be read."""
     client = bench.another()
     reader, producer, txn = client.reader("t"), client.producer("t"), client.transaction()
     client.close()
@@ -143,7 +143,7 @@ def test_closed_client_raises_already_closed(bench: Bench) -> None:
 
 
 def test_open_handles_are_neither_copied_nor_pickled(bench: Bench) -> None:
-    """A copy of a descriptor would close it a second time, when it is a stranger's."""
+    """A copied handle would close its descriptor twice, when another file may have the number."""
     client = bench.another()
     with client.consumer("t", "s") as consumer, client.transaction() as txn:
         producer, reader = client.producer("t"), client.reader("t")
@@ -171,7 +171,7 @@ def test_forked_child_is_refused_while_its_parent_holds_the_mutex(bench: Bench) 
     thread.start()
     is_held.wait()
     child = os.fork()
-    if child == 0:  # it ends by the signal where it hangs
+    if child == 0:  # the alarm ends a child that hangs
         signal.alarm(20)
         failed = 0
         for call in (

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 class Failing(PosixDisk):
-    """A disk that fails at one call that changes it, before or behind the change."""
+    """A disk where one writing call fails, before or after its change."""
 
     left = 0
     behind = False
@@ -50,7 +50,7 @@ def tree(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bool) -> None:
+def test_init_succeeds_after_an_interrupted_init(tmp_path: Path, behind: bool) -> None:
     """spec/cli 11.7: `init` that failed did nothing, so it may be repeated. Kills: any step."""
     failed = 0
     while True:
@@ -76,7 +76,7 @@ def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bo
     assert failed >= 10
 
 
-def test_a_store_that_lost_its_identity_is_no_leaving(tmp_path: Path) -> None:
+def test_store_without_its_identity_is_not_removed(tmp_path: Path) -> None:
     """Kills: an `init` that removes a store whose txlog.toml is missing."""
     root = tmp_path / "store"
     txlog.init(str(root))
@@ -89,7 +89,7 @@ def test_a_store_that_lost_its_identity_is_no_leaving(tmp_path: Path) -> None:
     assert tree(root) == files
 
 
-def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:
+def test_init_removes_only_files_of_an_earlier_init(tmp_path: Path) -> None:
     for number, name in enumerate(("notes.txt", "journal/notes.txt", "topics/x/y", "reserve/x")):
         (tmp_path / str(number) / name).parent.mkdir(parents=True)
         (tmp_path / str(number) / name).write_text("mine")
@@ -98,8 +98,10 @@ def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:
         assert (tmp_path / str(number) / name).read_text() == "mine"
 
 
-def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits, and finds a store. Kills: files removed below the one that writes them."""
+def test_one_of_two_processes_makes_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process waits, and finds a store. Kills: removal of the first one's files."""
     monkeypatch.setattr(identity, "WAIT_MS", 0)
     root = tmp_path / "store"
     posix.create_root(str(root))

@@ -63,7 +63,7 @@ def seen(client: Client) -> Any:
 
 
 def work(client: Client, turn: int) -> None:
-    """Frames with many ops."""
+    """Write frames with many ops."""
     message = read(client)[turn].message_id
     assert message is not None
     with client.transaction() as txn:
@@ -73,7 +73,7 @@ def work(client: Client, turn: int) -> None:
 
 
 class _Cut:
-    """Raises once, within the nth op that a fold takes."""
+    """Raises once, within the nth op that a fold applies."""
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -103,10 +103,10 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_frame_that_was_half_taken_is_taken_again(
+def test_half_applied_frame_is_applied_again(
     bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: whichever call meets the frames of another process."""
+    """R28: in any call that reads the frames of another process."""
     client = bench.another(read_only=name == "read only")
     before = seen(client)
     for nth in range(1, 30, 2):
@@ -128,7 +128,7 @@ def test_a_frame_that_was_half_taken_is_taken_again(
 def test_an_interrupt_while_everything_is_loaded_anew(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: the second one comes while the first is dealt with, as from an impatient hand."""
+    """R28: a second interrupt, from an impatient user, comes while the first is handled."""
     client = bench.client
     real = Store._load
     tries = 0
@@ -155,7 +155,7 @@ def test_an_interrupt_while_everything_is_loaded_anew(
 def test_an_interrupt_while_it_waits_for_the_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R12: it leaves the queue, and the calls of other threads stay in it for the next leader."""
+    """R12: the call leaves the queue, and calls of other threads stay for the next leader."""
     store = bench.client._store
     others = Call(lambda view, now: Decision([], answer="done"))
     store._queue.append([others])
@@ -216,7 +216,7 @@ def fresh(bench: Bench) -> list[bytes]:
 def test_appended_frame_is_never_reported_as_refused(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: the frame is in the journal, the folds have not taken it; the view is thrown away.
+    """R28: the frame is in the journal, but not in the folds, so the view is thrown away.
 
     The exception of a signal handler reaches the caller unchanged, with a note.
     """
@@ -241,7 +241,7 @@ def test_appended_frame_is_never_reported_as_refused(
 def test_commit_in_doubt_has_a_note(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for the frame that the calls of a transaction share."""
+    """The same rule for the frame of a commit with queued sends."""
 
     def note(tail: Tail, raw: Any, ops: Any) -> None:
         raise error("no room")
@@ -258,7 +258,7 @@ def test_commit_in_doubt_has_a_note(
 
 
 def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R30: calls behind one that found the disk full go on behind the frames before it."""
+    """R30: calls after one that met a full disk continue after the frames before it."""
     store = bench.client._store
     producer = bench.client.producer("t")
     began = Call(bench.client.transaction()._opening().decide)
@@ -291,7 +291,7 @@ def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.M
 def test_a_handler_that_sends_within_a_call_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The frame of the outer call is half taken; what only cleans up waits until that has ended."""
+    """The outer call's frame is half applied; only clean-up is accepted, and waits for its end."""
     client = bench.client
     client.create_subscription("t", "u")
     consumer = client.consumer("t", "u")
@@ -324,7 +324,7 @@ def test_a_handler_that_sends_within_a_call_is_refused(
 
 
 class _Dropped:
-    """Cleans up, and sends, when the collector comes to it: in a circle, so at any time."""
+    """Cleans up and sends when the collector frees it: a cycle, so at any time."""
 
     def __init__(self, client: Client) -> None:
         self.client, self.me = client, self
@@ -339,7 +339,7 @@ class _Dropped:
 
 @pytest.mark.deep
 def test_objects_collected_within_calls_do_no_harm(bench: Bench) -> None:
-    """Stores were unreadable after some 100 sends."""
+    """Kills: a store that was unreadable after some 100 sends."""
     client, thresholds = bench.client, gc.get_threshold()
     gc.set_threshold(7)  # the collector runs within nearly every call
     try:
@@ -355,10 +355,10 @@ def test_objects_collected_within_calls_do_no_harm(bench: Bench) -> None:
     assert {row["state"] for row in client.transactions(all=True)} == {"aborted"}
 
 
-def test_a_call_that_was_interrupted_before_it_was_decided_is_not_done_later(
+def test_interrupted_undecided_call_is_never_done(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves the queue with the exception; its caller repeats it, and it is stored once."""
+    """The call leaves the queue with the exception; its caller repeats it, and stores it once."""
 
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
@@ -375,10 +375,10 @@ def test_a_call_that_was_interrupted_before_it_was_decided_is_not_done_later(
     assert fresh(bench) == [b"a", b"b"]
 
 
-def test_a_call_that_another_thread_has_is_waited_for(
+def test_interrupt_waits_for_a_call_in_another_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller leaves when it is decided, so what it hears then is true."""
+    """Its caller returns only once the call is decided, so its outcome is true."""
     store = bench.client._store
     queued, taken, go_on = Event(), Event(), Event()
     under_lock, run = Store._under_lock, Mutex.run

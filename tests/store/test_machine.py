@@ -32,7 +32,7 @@ from txlog.errors import (
 
 PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
-SHARED = "h"  # with consumers that live on between the rules
+SHARED = "h"  # with consumers that stay open between the rules
 KEYS = ("k", "l")
 OPEN, COMMITTED = "open", "committed"
 MESSAGE_BYTES = 40
@@ -469,7 +469,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, number=st.none() | partitions)
     def compact(self, who: int, number: int | None) -> None:
-        """I-20, 21: nothing changes; closed sidecar ledgers hold no dead rows behind it."""
+        """I-20, 21: compaction changes no message, and leaves no dead rows in closed sidecars."""
         self.clients[who].admin.compact("t", number)
 
     @precondition(lambda self: any(self.log))
@@ -563,7 +563,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, name=subscriptions)
     def delete_subscription(self, who: int, name: str) -> None:
-        """Made again it starts anew; open transactions hold nothing there any more."""
+        """A subscription made again starts anew, without acknowledgements of open transactions."""
         self.expire()
         self.settle(self.clients[who])
         self.clients[who].subscription("t", name).delete()
@@ -588,7 +588,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     # --- a shared subscription ---------------------------------------------------------------
 
     def come_back(self, hand: set[tuple[int, MessageId]], due_ms: int = 0) -> None:
-        """One redelivery more for each; due_ms: not before."""
+        """Return messages, with one redelivery more each, not before due_ms."""
         for _, one in hand:
             self.counts[SHARED, one] = self.counts.get((SHARED, one), 0) + 1
             if due_ms > self.now:
@@ -616,7 +616,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: self.hands)
     @rule(at=anything, count=st.integers(1, 9))
     def take(self, at: int, count: int) -> None:
-        """I-12: whatever is deliverable is delivered, to one, in order of position."""
+        """I-12: every deliverable message is delivered to one consumer, in order of position."""
         self.expire()
         taker = self.hands[at % len(self.hands)]
         self.settle(self.clients[taker.who])
@@ -647,7 +647,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: any(one.hand for one in self.hands))
     @rule(at=anything, count=st.integers(1, 5), which=st.none() | anything)
     def acknowledge_hand(self, at: int, count: int, which: int | None) -> None:
-        """An acknowledgement ends the lease; in a transaction until that aborts."""
+        """An acknowledgement ends the lease, or suspends it until its transaction aborts."""
         self.expire()
         one = self.hands[at % len(self.hands)]
         picked = sorted(one.hand)[:count]
@@ -667,7 +667,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: any(one.hand for one in self.hands))
     @rule(at=anything, count=st.integers(1, 5), delay_ms=st.sampled_from((0, 700)))
     def refuse(self, at: int, count: int, delay_ms: int) -> None:
-        """A nack touches only what is in this hand."""
+        """A nack touches only messages leased to this consumer."""
         one = self.hands[at % len(self.hands)]
         others = [pair for other in self.hands if other is not one for pair in sorted(other.hand)]
         picked = sorted(one.hand)[:count]
@@ -716,7 +716,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                 for one, value in self.log[number]
                 if one not in self.deleted[name] and one not in holders
             ]
-        for message in found:  # it closed with them in hand
+        for message in found:  # the consumer closed with them leased
             assert message.message_id is not None
             key = (name, message.message_id)
             self.counts[key] = self.counts.get(key, 0) + 1
@@ -733,7 +733,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             ]
 
     def settle(self, client: Client) -> None:
-        """Naming a transaction sweeps its coordinator; acks are visible once they are durable."""
+        """Sweep by naming a transaction, and flush, as acknowledgements show once durable."""
         client.producer("t").flush()
         for txn in self.txns[-12:]:
             shown = client.show_transaction(txn.number)
@@ -791,7 +791,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-# To shrink a failure takes minutes: TXLOG_SHRINK=1 when one is to be read.
+# Shrinking a failure takes minutes: set TXLOG_SHRINK=1 to read one.
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if "TXLOG_SHRINK" in os.environ else [])]
 EngineAgainstDicts.TestCase.settings = settings(
     max_examples=int(os.environ.get("TXLOG_EXAMPLES", "60")), stateful_step_count=50, phases=PHASES

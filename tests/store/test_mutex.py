@@ -110,7 +110,7 @@ def waiting(turns: Mutex, count: int) -> None:
 
 
 class Flushes:
-    """A stop before each flush, until it is let go."""
+    """Stops each flush until the test lets it go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = [Event() for _ in range(4)]
@@ -174,7 +174,7 @@ def test_release_gives_the_turn_to_one_waiting_thread(turns: Mutex) -> None:
 
 
 def test_a_thread_that_is_next_need_not_come(turns: Mutex) -> None:
-    """A handler that runs in a thread at its gate opens nothing for it: the next release does."""
+    """A release skips an open gate, whose thread may be in a signal handler, and opens the next."""
     held = Held(turns)
     threads = started(lambda: turns.run(lambda: None, lambda: False))
     waiting(turns, 1)
@@ -219,7 +219,7 @@ def test_a_gate_is_opened_behind_the_lock_whatever_the_act_raised(
     assert was_held == [False]
 
 
-def test_threads_that_do_not_do_its_act_do_not_keep_a_thread_waiting(turns: Mutex) -> None:
+def test_readers_do_not_starve_a_waiting_thread(turns: Mutex) -> None:
     """Readers of files switch threads only while they hold the mutex; a writer must not starve."""
     is_over, looks = False, 0
 
@@ -236,7 +236,7 @@ def test_threads_that_do_not_do_its_act_do_not_keep_a_thread_waiting(turns: Mute
     is_over = True
     joined(lookers)
     os.close(file)
-    assert looks < 100_000  # 1,000 to 10,000; 300,000 if it only ever tried
+    assert looks < 100_000  # usually 1,000 to 10,000; 300,000 if the thread only ever tried
 
 
 def test_deferred_work_runs_after_its_call(turns: Mutex) -> None:
@@ -346,7 +346,7 @@ class Cut:
 def test_others_go_on_behind_an_interrupt_anywhere(
     turns: Mutex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thread that frees the mutex, and of one that waits for it: it is never left held."""
+    """An interrupt of the thread that frees the mutex, or waits for it, never leaves it held."""
     monkeypatch.setattr(
         module, "LOOK_AGAIN_S", 0.001
     )  # recovers a wake-up that an interrupt swallowed

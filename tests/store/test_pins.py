@@ -33,7 +33,7 @@ with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store with sealed ledgers of a partition and of its sidecar, no grace."""
+    """A client of a store without grace, with sealed ledgers of a partition and its sidecar."""
     path = str(tmp_path / "store")
     txlog.init(path, reader_grace_ms=0)
     with txlog.open(path) as opened:
@@ -82,7 +82,7 @@ def let_everything_go(client: Client) -> None:
 
 
 def test_files_of_a_reader_stay_while_it_lives(client: Client) -> None:
-    """R18; kills: unlinking what is pinned in a checkpoint, in a sweep, in gc; pins without end."""
+    """R18; kills: a checkpoint, sweep or gc that unlinks pinned files; pins without end."""
     before = files(client)
     with reader(client) as process:
         assert process.stdin is not None
@@ -113,7 +113,7 @@ def test_files_pinned_by_a_killed_reader_are_removed(client: Client) -> None:
 
 
 def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
-    """R19: pinned when a checkpoint had decided already; nothing names the file any more."""
+    """R19: a reader pins a file when no manifest names it any more; the sweep still keeps it."""
     [source, *_] = client._relation("orders").direct
     path = Path(client.path, source.ref.path)
     away = path.with_suffix(".away")

@@ -166,7 +166,7 @@ def test_functions_that_a_small_call_calls(bench: Bench, case: str) -> None:
 
 
 def test_a_frame_of_another_process(bench: Bench) -> None:
-    """The mean of many, as each process follows all others."""
+    """The mean of many frames, as each process follows the frames of all others."""
     client, other = bench.client, bench.another()
     step, own = transaction(client), transaction(other)
     for _ in range(WARM):
@@ -191,7 +191,7 @@ def by_iteration(client: Client) -> Step:
 
 
 def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
-    """The generator goes on and a message is made: two, and 0.75 for batches of small pieces."""
+    """Two calls, for the generator and the message, and 0.75 for batches of small pieces."""
     step = by_iteration(bench.client)
     step()
     assert 2 * 2000 < calls_of(step) <= 2.8 * 2000

@@ -39,7 +39,7 @@ def run(
     ends_at: float,
     report: Callable[[Outcome], None],
 ) -> tuple[list[Outcome], list[str]]:
-    """Run groups of tests; the outcomes, and the tests for which the time was not enough.
+    """Run groups of tests; returns the outcomes, and the tests that did not fit into the time.
 
     command: of a worker
     ends_at: in seconds of the monotonic clock; no group begins after it

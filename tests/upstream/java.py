@@ -115,7 +115,7 @@ class Java(Suite):
                 return
 
     def _class(self, line: str, launcher: int, limit_s: float) -> Iterator[Outcome | None]:
-        """The outcomes of a class, and None if it came to its end.
+        """The outcomes of a class; a final None means that the class ended by itself.
 
         line: what `Suite.java` reads
         """

@@ -128,7 +128,7 @@ def _code() -> int:
 
 
 def _log(reading: int) -> None:
-    """Copy what a server goes on to say to the log, in a child that ends with it."""
+    """Copy the further output of a server to the log, in a child that ends with the server."""
     place = os.environ.get("UPSTREAM_LOG", os.devnull)
     if os.fork() == 0:
         with open(place, "ab", 0) as log:

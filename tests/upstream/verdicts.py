@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """It as a line of its file."""
+        """The verdict as a line of its file."""
         columns = (self.test, self.kind, "slow" if self.is_slow else "", self.reason)
         return "\t".join(columns).rstrip() + "\n"
 

@@ -1,4 +1,4 @@
-"""Sends what a plan says to a topic: answered.py URL TOPIC, with the plan in PLAN.
+"""Sends messages to a topic by a plan: answered.py URL TOPIC, with the plan in PLAN.
 
 tests/clients/answered.py explains the fields of the plan. The program prints the messages that were
 answered. The client of Python has no transactions.

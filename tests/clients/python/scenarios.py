@@ -1,4 +1,4 @@
-"""Owns what the stock Python client should be able to do, for its sync and its asyncio flavour.
+"""Owns the scenarios of the stock Python client, for its sync and its asyncio flavour.
 
     scenarios.py (sync | asyncio) URL PREFIX [NAME ...]
 
@@ -72,7 +72,7 @@ class Bed:
 
     @contextmanager
     def with_client(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
-        """The same with another client: it logs in so, and trusts certificates of an authority."""
+        """A bed with another client, with its own login and its own trusted authority."""
         client = self._connect(
             authentication=who,
             tls_trust_certs_file_path=secret(f"{authority}.pem"),
@@ -140,7 +140,7 @@ def send_all(producer: Any, texts: Sequence[str]) -> list[Any]:
 
 
 class Awaited:
-    """An object of the asyncio flavour, whose calls are waited for in a thread of scenarios."""
+    """An object of the asyncio flavour; a scenario's thread waits for each of its calls."""
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._inner, self._loop = inner, loop
