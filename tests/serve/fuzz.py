@@ -141,8 +141,8 @@ def cut(chance: random.Random) -> bytes:
 
 
 def spliced(chance: random.Random) -> bytes:
-    one, other = commands(chance), commands(chance)
-    return one[: chance.randrange(len(one))] + other[chance.randrange(len(other)) :]
+    first, second = commands(chance), commands(chance)
+    return first[: chance.randrange(len(first))] + second[chance.randrange(len(second)) :]
 
 
 def sizes(chance: random.Random) -> bytes:
@@ -154,11 +154,15 @@ def sizes(chance: random.Random) -> bytes:
 
 
 def bombs(chance: random.Random) -> bytes:
-    said = chance.choice([1, 100, 5 << 20, 64 << 20, 2**31 - 1])
+    announced_bytes = chance.choice([1, 100, 5 << 20, 64 << 20, 2**31 - 1])
     kind = chance.randrange(5)
     count = chance.choice([1, 2, 1_000_000, 2**31 - 1])
     payload = chance.choice([BOMB, BOMB[:1000], noise(chance)])
-    head = {"compression": kind, "uncompressed_size": said, "num_messages_in_batch": count}
+    head = {
+        "compression": kind,
+        "uncompressed_size": announced_bytes,
+        "num_messages_in_batch": count,
+    }
     return opened(chance) + message(chance, payload, **head)
 
 
@@ -166,10 +170,10 @@ def swollen(chance: random.Random) -> bytes:
     """Small input that expands: long lists of small items, batches of empty messages."""
     count = chance.choice([1_000, 20_000, 60_000, 100_000, 120_000])
     if chance.random() < 0.5:
-        one = SingleMessageMetadata(payload_size=0)
+        single = SingleMessageMetadata(payload_size=0)
         for _ in range(chance.choice([0, 1, 30])):
-            one.properties.add(key="", value="")
-        text = one.SerializeToString()
+            single.properties.add(key="", value="")
+        text = single.SerializeToString()
         payload = (struct.pack(">I", len(text)) + text) * min(count, (4 << 20) // (len(text) + 4))
         head = {
             "compression": 2,
@@ -184,12 +188,12 @@ def swollen(chance: random.Random) -> bytes:
     }
     name = chance.choice([*names])
     field, more = names[name]
-    named: Any = ["t"] * count
+    topics: Any = ["t"] * count
     if field != "partitions":
         more["consumer_id"] = 1
         place = MessageIdData(ledgerId=1, entryId=chance.randrange(9) * 10**9)
-        named = [place] * count
-    return opened(chance) + encoded(name, **more, **{field: named})
+        topics = [place] * count
+    return opened(chance) + encoded(name, **more, **{field: topics})
 
 
 # --- requests --------------------------------------------------------------------------------

@@ -38,15 +38,17 @@ class Raw:
             data = await self._reader.read(1 << 16)
             if not data:
                 return "", None
-            self._came += [(FIELDS[one.kind], one.body) for one in self._frames.feed(data)]
+            self._came += [
+                (FIELDS[command.kind], command.body) for command in self._frames.feed(data)
+            ]
         return self._came.pop(0)
 
     async def frames(self) -> list[Frame]:
         """The next frames, as they are."""
-        found: list[Frame] = []
-        while not found:
-            found = list(self._frames.feed(await self._reader.read(1 << 16)))
-        return found
+        pending: list[Frame] = []
+        while not pending:
+            pending = list(self._frames.feed(await self._reader.read(1 << 16)))
+        return pending
 
     async def close(self) -> None:
         """Hang up."""

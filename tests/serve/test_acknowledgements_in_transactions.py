@@ -31,15 +31,15 @@ def aborted(raw: Raw, txn: dict[str, int]) -> None:
 
 def acknowledged(raw: Raw, txn: dict[str, int], ledger: int, entry: int, **beside: Any) -> str:
     """Nothing, or the name of the error."""
-    named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
-    fields = {"consumer_id": 1, "ack_type": 0, "message_id": [named]}
+    message_id = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+    fields = {"consumer_id": 1, "ack_type": 0, "message_id": [message_id]}
     body = raw.ask("ack", "ackResponse", **fields, **txn)
     return {number: name for name, number in ERRORS.items()}[body.error] if body.error else ""
 
 
 def redelivered(raw: Raw, ledger: int, *entries: int) -> None:
-    named = [MessageIdData(ledgerId=ledger, entryId=entry) for entry in entries]
-    raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=named)
+    message_ids = [MessageIdData(ledgerId=ledger, entryId=entry) for entry in entries]
+    raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=message_ids)
 
 
 def test_message_is_redelivered_after_its_acknowledgement_was_refused(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
             assert acknowledged(raw, second, ledger, STEP, ack_set=[0b101]) == ""
             third = begun(raw)
             assert acknowledged(raw, third, ledger, STEP, ack_set=[0b000]) != ""
-            for left in (0b110, 0b011):
-                assert acknowledged(raw, second, ledger, STEP, ack_set=[left]) == ""
+            for ack_set in (0b110, 0b011):
+                assert acknowledged(raw, second, ledger, STEP, ack_set=[ack_set]) == ""
             for entry in (0, 4 * STEP):
                 assert acknowledged(raw, second, ledger, entry) == ""
 

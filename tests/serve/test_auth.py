@@ -60,12 +60,12 @@ def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def private_pem(key: Any) -> bytes:
-    made: bytes = key.private_bytes(
+    pem: bytes = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return made
+    return pem
 
 
 def put(path: Path, data: bytes | str) -> Path:
@@ -89,7 +89,7 @@ def hand_made(header: object, payload: object, signature: bytes = b"") -> str:
     def part(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
-    return ".".join(part(json.dumps(one).encode()) for one in (header, payload)) + (
+    return ".".join(part(json.dumps(item).encode()) for item in (header, payload)) + (
         "." + part(signature)
     )
 
@@ -116,8 +116,8 @@ def with_hmac(header: dict[str, object], payload: object, key: bytes) -> str:
 )
 def test_public_keys_verify_their_algorithms(tmp_path: Path, key: Any, algorithm: str) -> None:
     tokens = Tokens(keys=read_public_key(put(tmp_path / "public.pem", pem(key))))
-    made = sign(key, algorithm, "billing", expires_ms=NOW_MS + 5_000)
-    assert tokens.claims(made, NOW_MS) == ("billing", NOW_MS + 5_000)
+    token = sign(key, algorithm, "billing", expires_ms=NOW_MS + 5_000)
+    assert tokens.claims(token, NOW_MS) == ("billing", NOW_MS + 5_000)
 
 
 def test_der_keys_are_read_as_pulsar_writes_them(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_token_without_a_signature_is_refused(secret: Secret) -> None:
     """Kills: a token with the algorithm `none`, in upper or lower case."""
     for algorithm in ("none", "None", "NONE", "nOnE", "", None, 0, ["HS256"], "hs256"):
         token = hand_made({"alg": algorithm, "typ": "JWT"}, {"sub": "boss"})
-        for one in (token, token + "AAAA"):
+        for unsigned in (token, token + "AAAA"):
             with pytest.raises(NotAuthenticated):
-                Tokens(keys=secret).claims(one, NOW_MS)
+                Tokens(keys=secret).claims(unsigned, NOW_MS)
 
 
 def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_token_with_another_byte_is_refused(data: st.DataObject) -> None:
     """Kills: a signature that is not compared as a whole. The last character has spare bits."""
     token = sign(SECRET, "HS256", "billing")
     at = data.draw(st.integers(0, len(token) - 2))
-    other = data.draw(st.characters(codec="ascii").filter(lambda one: one != token[at]))
+    other = data.draw(st.characters(codec="ascii").filter(lambda character: character != token[at]))
     with pytest.raises(NotAuthenticated):
         Tokens(keys=Secret(Key(algorithms=("HS256",), value=SECRET))).claims(
             token[:at] + other + token[at + 1 :], NOW_MS
@@ -364,18 +364,18 @@ def test_rules_hold_for_their_resource_and_below(guard: Guard) -> None:
         (LOOK, ("acme", "other")),
         (LOOK, ("public", "default", "orders")),
     ]
-    assert [one for one in allowed if not billing.may(*one)] == []
-    assert [one for one in refused if billing.may(*one)] == []
+    assert [pair for pair in allowed if not billing.may(*pair)] == []
+    assert [pair for pair in refused if billing.may(*pair)] == []
     assert billing.may(PRODUCE, invoices)
     of_acme = [(action, place) for action, place in (*allowed, *refused) if place[:1] == ("acme",)]
-    assert all(keeper.may(*one) for one in of_acme)
+    assert all(keeper.may(*pair) for pair in of_acme)
     assert not any(keeper.may(action, STORE) for action in (ADMIN, PRODUCE))
-    assert all(boss.may(*one) for one in (*allowed, *refused))
+    assert all(boss.may(*pair) for pair in (*allowed, *refused))
     watcher = caller(guard, "watcher")
-    assert all(watcher.may(*one) for one in (*allowed, *refused) if one[0] == LOOK)
-    assert not any(watcher.may(*one) for one in (*allowed, *refused) if one[0] != LOOK)
+    assert all(watcher.may(*pair) for pair in (*allowed, *refused) if pair[0] == LOOK)
+    assert not any(watcher.may(*pair) for pair in (*allowed, *refused) if pair[0] != LOOK)
     for nobody in ("idle", "unknown"):
-        assert not any(caller(guard, nobody).may(*one) for one in (*allowed, *refused))
+        assert not any(caller(guard, nobody).may(*pair) for pair in (*allowed, *refused))
     with pytest.raises(NotAllowed, match="role billing may not admin acme/shop") as caught:
         billing.check(ADMIN, ("acme", "shop"))
     assert caught.value.code == 406
@@ -521,6 +521,6 @@ def test_certificate_is_a_role_if_the_rules_allow_it(tmp_path: Path) -> None:
 def test_keys_are_in_no_text(tmp_path: Path, guard: Guard) -> None:
     """Kills: a repr with the key, which a log or a traceback would show."""
     key = next(read_secret(tmp_path / "secret.key").find("HS256", None))
-    for one in (key, guard, caller(guard, "billing")):
-        assert repr(SECRET)[2:20] not in f"{one!r} {one}"
-        assert os.fsdecode(SECRET[1:9]) not in f"{one!r}"
+    for item in (key, guard, caller(guard, "billing")):
+        assert repr(SECRET)[2:20] not in f"{item!r} {item}"
+        assert os.fsdecode(SECRET[1:9]) not in f"{item!r}"

@@ -92,17 +92,17 @@ def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
     async def program() -> None:
         budget = MemoryBudget(1_000 * UNIT)
         share, other = budget.share("a", 100 * UNIT), budget.share("a", 100 * UNIT)
-        one, two = share.hold(), share.hold()
-        await one.reserve(80 * UNIT)
-        waiting = asyncio.create_task(two.reserve(30 * UNIT))
+        first, second = share.hold(), share.hold()
+        await first.reserve(80 * UNIT)
+        waiting = asyncio.create_task(second.reserve(30 * UNIT))
         await turns()
         assert not waiting.done()
         await other.hold().reserve(100 * UNIT)
-        one.close()
+        first.close()
         await waiting
         share.take(500 * UNIT)
         share.close()
-        two.release(30 * UNIT)  # a late task of a client that has disconnected
+        second.release(30 * UNIT)  # a late task of a client that has disconnected
         share.close()
         assert budget.held == 100 * UNIT
 

@@ -54,10 +54,10 @@ def compacted(request: pytest.FixtureRequest, place: tuple[Path, str]) -> Iterat
         yield client, url, name
 
 
-def reads(raw: Raw, name: str, **beside: Any) -> None:
+def reads(raw: Raw, name: str, **options: Any) -> None:
     """Begin to read compacted messages in memory."""
-    given = {"durable": False, "subType": EXCLUSIVE, "read_compacted": True} | beside
-    subscribed(raw, name, **given)
+    fields = {"durable": False, "subType": EXCLUSIVE, "read_compacted": True} | options
+    subscribed(raw, name, **fields)
 
 
 def values(raw: Raw, count: int, permits: int = 100) -> list[tuple[Any, bytes]]:
@@ -80,15 +80,15 @@ def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -
     client.producer(name).send(b"5", key=b"a")
     with Raw(url) as raw:
         reads(raw, name)
-        found = values(raw, 5)
-        assert [value for _, value in found] == [*expected, b"5"]
-        ids = [(place.ledgerId, place.entryId) for place, _ in found]
+        first_read = values(raw, 5)
+        assert [value for _, value in first_read] == [*expected, b"5"]
+        ids = [(place.ledgerId, place.entryId) for place, _ in first_read]
         assert ids == sorted(set(ids))
         assert positions(raw)[1] == ids[-1]
         raw.send("redeliverUnacknowledgedMessages", consumer_id=1)
-        again = values(raw, 5)
-        assert [value for _, value in again] == [*expected, b"5"]
-    for at, (start, _) in enumerate(found):
+        second_read = values(raw, 5)
+        assert [value for _, value in second_read] == [*expected, b"5"]
+    for at, (start, _) in enumerate(first_read):
         with Raw(url) as raw:
             reads(raw, name, start_message_id=start)
             assert values(raw, 1)[0][1] == [*expected, b"5"][at], at

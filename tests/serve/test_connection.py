@@ -15,8 +15,8 @@ from txlog.serve.pulsar.messages import ERRORS
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("s") / "s") as found:
-        yield found
+    with served(tmp_path_factory.mktemp("s") / "s") as address:
+        yield address
 
 
 def test_handshake_states_version_and_message_size(url: str) -> None:

@@ -70,20 +70,20 @@ def sized(data: bytes) -> bytes:
 
 def filled(kind: Any, depth: int = DEPTH) -> Proto:
     """A message of a class with its required fields."""
-    made = kind()
+    message = kind()
     for field in kind.DESCRIPTOR.fields:
         value = VALUES.get(field.name)
         if field.message_type is not None:
             if field.is_required and depth:
                 inner = filled(message_class(field.message_type.name), depth - 1)
-                getattr(made, field.name).CopyFrom(inner)
+                getattr(message, field.name).CopyFrom(inner)
         elif value is not None and not field.is_repeated and field.type != field.TYPE_MESSAGE:
-            setattr(made, field.name, value)
+            setattr(message, field.name, value)
         elif field.is_required and field.type == field.TYPE_BYTES:
-            setattr(made, field.name, b"")
+            setattr(message, field.name, b"")
         elif field.is_required:
-            setattr(made, field.name, "x" if field.type == field.TYPE_STRING else 0)
-    return made
+            setattr(message, field.name, "x" if field.type == field.TYPE_STRING else 0)
+    return message
 
 
 def spoiled(message: Proto, depth: int = DEPTH) -> Iterator[Spoiled]:
@@ -150,10 +150,10 @@ async def refuse_each(served: Served, kind: int) -> list[str]:
     for place, body in spoiled(filled(body_class)):
         if is_refused(body_class, body):
             client.writer.write(as_command(kind, body))
-            found = await answers(client)
-            if REFUSALS.isdisjoint(found):
+            names = await answers(client)
+            if REFUSALS.isdisjoint(names):
                 wrong.append(place)
-            if found[-1] == "":
+            if names[-1] == "":
                 client = await opened(served)
     client.close()
     return wrong
@@ -171,9 +171,13 @@ def odd_messages() -> Iterator[tuple[str, list[bytes]]]:
         if is_refused(MessageMetadata, metadata):
             yield place, message_frame(whole, metadata, b"x")
     plain.num_messages_in_batch = 2
-    for place, one in spoiled(SingleMessageMetadata(payload_size=0)):
-        if is_refused(SingleMessageMetadata, one):
-            payload = struct.pack(">I", len(one)) + one + b"\0\0\0\2\x18\0"
+    for place, metadata_of_message in spoiled(SingleMessageMetadata(payload_size=0)):
+        if is_refused(SingleMessageMetadata, metadata_of_message):
+            payload = (
+                struct.pack(">I", len(metadata_of_message))
+                + metadata_of_message
+                + b"\0\0\0\2\x18\0"
+            )
             yield place, message_frame(whole, plain.SerializeToString(), payload)
 
 
@@ -218,7 +222,7 @@ def test_a_command_with_odd_values_that_are_allowed_is_answered(tmp_path: Path) 
     """Kills: a missing answer, or an internal error, for a number at the end of its range."""
 
     async def program(served: Served) -> None:
-        for kind in (one for one in handlers() if one not in UNSPOILED):
+        for kind in (handler for handler in handlers() if handler not in UNSPOILED):
             if kind == COMMANDS["SEND"]:
                 continue
             name = BaseCommand.DESCRIPTOR.fields_by_number[kind].message_type.name
@@ -270,7 +274,7 @@ def test_odd_numbers_by_rest_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_odd_numbers_of_websockets_are_refused() -> None:
-    assert [number_in(given, "n") for given in ({"n": 5}, {"n": "5"}, {"n": ""}, {})] == [
+    assert [number_in(body, "n") for body in ({"n": 5}, {"n": "5"}, {"n": ""}, {})] == [
         *(5, 5),
         *(None, None),
     ]

@@ -228,12 +228,12 @@ def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
         size = served.service.store.settings.max_message_bytes
         clients = [await served.connected() for _ in range(20)]
         connections = [*served.server.listeners[0].connections]  # type: ignore[attr-defined]
-        for one in clients:
-            one.writer.write(frame(size, bytes(size - 1_000_000)))
+        for item in clients:
+            item.writer.write(frame(size, bytes(size - 1_000_000)))
         most = 0
         for _ in range(40):
             await still_served(served)
-            most = max(most, sum(_held(one) for one in connections))
+            most = max(most, sum(_held(item) for item in connections))
         # Each has a little before its frame has room.
         assert most <= budget.bytes_max + budget.bytes_max // 4 + len(connections) * (64 << 10)
         assert budget.ahead <= budget.bytes_max // 4
@@ -258,8 +258,8 @@ def test_consumers_that_read_nothing_use_little_memory(folder: Path) -> None:
         for at, one in enumerate(slow):
             for number in (1, 2):  # a connection has as much as one consumer
                 name = {"subscription": f"s{at}-{number}", "initialPosition": 1}
-                own = {"consumer_id": number, "request_id": number}
-                await one.ask("subscribe", topic="large", subType=1, **name, **own)
+                ids = {"consumer_id": number, "request_id": number}
+                await one.ask("subscribe", topic="large", subType=1, **name, **ids)
             one.reader._transport.pause_reading()  # type: ignore[attr-defined]
             for number in (1, 2):
                 one.send("flow", consumer_id=number, messagePermits=1_000_000)
@@ -422,17 +422,19 @@ def test_a_consumer_that_acknowledges_nothing_gets_no_more(
         await other.ask("subscribe", topic="many", consumer_id=2, request_id=1, **alone)
         assert (await other.answer()).HasField("active_consumer_change")
         other.send("flow", consumer_id=2, messagePermits=100)
-        found = [await other.answer() for _ in range(40)]
-        assert all(answer.HasField("message") for answer in found)
-        seventh, last = found[6].message.message_id, found[-1].message.message_id
+        deliveries = [await other.answer() for _ in range(40)]
+        assert all(answer.HasField("message") for answer in deliveries)
+        seventh, last = deliveries[6].message.message_id, deliveries[-1].message.message_id
         other.send("ack", consumer_id=2, ack_type=0, message_id=[seventh])
         other.send("redeliverUnacknowledgedMessages", consumer_id=2)
-        again = [(await other.answer()).message for _ in range(39)]
-        assert [one.message_id.entryId for one in again] == [
-            one.message.message_id.entryId for one in found if one.message.message_id != seventh
+        redelivered = [(await other.answer()).message for _ in range(39)]
+        assert [one.message_id.entryId for one in redelivered] == [
+            one.message.message_id.entryId
+            for one in deliveries
+            if one.message.message_id != seventh
         ]
-        named = {"consumer_id": 2, "ack_type": 1, "message_id": [last]}
-        await other.ask("ack", request_id=2, **named)
+        fields = {"consumer_id": 2, "ack_type": 1, "message_id": [last]}
+        await other.ask("ack", request_id=2, **fields)
         rows = await served.service.client.run(lambda client: client.subscriptions("many"))
         assert [row["backlog"] for row in rows if row["subscription"] == "x"] == [0]
 
@@ -481,33 +483,33 @@ def test_acknowledgement_does_not_restart_a_waiting_consumer(
     begun: list[str] = []
     until = waits.Waits.until
 
-    def noted(self: waits.Waits, look: Any, *given: Any) -> Any:
+    def noted(self: waits.Waits, look: Any, *arguments: Any) -> Any:
         if isinstance(getattr(look, "func", None), MethodType):
             begun.append(look.func.__name__)
-        return until(self, look, *given)
+        return until(self, look, *arguments)
 
     monkeypatch.setattr(waits.Waits, "until", noted)
 
     async def program(served: Served) -> None:
-        one = await served.connected()
+        consumer = await served.connected()
         await served.service.client.run(lambda client: client.create_topic("few"))
         shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
-        await one.ask("subscribe", topic="few", consumer_id=1, request_id=1, **shared)
-        one.send("flow", consumer_id=1, messagePermits=100)
+        await consumer.ask("subscribe", topic="few", consumer_id=1, request_id=1, **shared)
+        consumer.send("flow", consumer_id=1, messagePermits=100)
         for number in range(3):
             await served.service.client.run(lambda client: client.producer("few").send(b"m"))
-            given = (await one.answer()).message.message_id
-            ack = {"consumer_id": 1, "ack_type": 0, "message_id": [given]}
-            await one.ask("ack", request_id=2 + number, **ack)
-        await one.ask("ping")
+            arguments = (await consumer.answer()).message.message_id
+            ack = {"consumer_id": 1, "ack_type": 0, "message_id": [arguments]}
+            await consumer.ask("ack", request_id=2 + number, **ack)
+        await consumer.ask("ping")
         assert begun == ["_look"] * 4  # before the first message and after each
 
     serving(folder, program)
 
 
 def _held(connection: Any) -> int:
-    held: int = connection._frames.pending + len(connection._reader._buffer)
-    return held
+    pending: int = connection._frames.pending + len(connection._reader._buffer)
+    return pending
 
 
 def test_server_stops_reading_from_a_client_that_takes_no_answers(folder: Path) -> None:
@@ -613,8 +615,8 @@ def test_new_rules_end_connections_without_rights(folder: Path) -> None:
             role: await served.connected(auth_method_name="token", auth_data=token(role))
             for role in ("boss", "billing")
         }
-        for one in clients.values():
-            await one.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
+        for raw in clients.values():
+            await raw.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
         (folder / "rules.toml").write_text(RULES.replace("acme/shop/*", "acme/other/*"))
         served.server.reload()
         await clients["billing"].is_ended()
@@ -771,8 +773,11 @@ def test_transaction_belongs_to_the_role_that_began_it(folder: Path) -> None:
     async def program(served: Served) -> None:
         billing = await served.connected(auth_method_name="token", auth_data=token("billing"))
         other = await served.connected(auth_method_name="token", auth_data=token("other"))
-        made = await billing.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
-        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        response = await billing.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {
+            "txnid_most_bits": response.txnid_most_bits,
+            "txnid_least_bits": response.txnid_least_bits,
+        }
         name = "persistent://acme/shop/orders"
         for client in (billing, other):
             ready = await client.ask("producer", topic=name, producer_id=1, request_id=2)
@@ -824,14 +829,14 @@ def chunk(at: int, of: int, size: int) -> dict[str, object]:
     return {"uuid": "u", **place}
 
 
-@pytest.mark.parametrize(("payload", "said"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
-def test_impossible_chunk_is_refused(folder: Path, payload: bytes, said: int) -> None:
+@pytest.mark.parametrize(("payload", "announced"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
+def test_impossible_chunk_is_refused(folder: Path, payload: bytes, announced: int) -> None:
     """Kills: chunks above their announced size, endless chunks, a message above the limit."""
 
     async def program(served: Served) -> None:
         client = await served.connected()
         await client.ask("producer", topic="x", producer_id=1, request_id=1)
-        head = chunk(0, 9, said)
+        head = chunk(0, 9, announced)
         client.message(payload, {}, head, producer_id=1, sequence_id=0)
         assert (await client.answer()).HasField("send_error")
         assert (await client.answer()).close_producer.producer_id == 1

@@ -56,8 +56,8 @@ def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
         assert (await http.delete(f"{BASE}/orders")).status_code == 204
         assert [row["topic"] for row in await client.topics()] == ["wide"]
         assert (await http.delete("/admin/v2/namespaces/public/default")).status_code == 412
-        gone = await http.delete("/admin/v2/namespaces/public/default?force=true")
-        assert (gone.status_code, await client.topics()) == (204, [])
+        response = await http.delete("/admin/v2/namespaces/public/default?force=true")
+        assert (response.status_code, await client.topics()) == (204, [])
 
     serving(path, program)
 
@@ -86,14 +86,14 @@ def test_clients_look_topics_up_by_http(path: str) -> None:
         old = await http.get("/admin/persistent/p/use/ns/old/partitions", params=asks)
         assert old.json()["partitions"] == 3
         assert "p/use~ns/old" in [row["topic"] for row in await client.topics()]
-        found = await http.get("/lookup/v2/destination/persistent/p/use/ns/old")
-        assert found.json()["brokerUrl"] == "pulsar://here:80"
+        response = await http.get("/lookup/v2/destination/persistent/p/use/ns/old")
+        assert response.json()["brokerUrl"] == "pulsar://here:80"
         coordinators = await http.get(f"/admin/v2/persistent/{ASSIGN}/partitions", params=asks)
         assert coordinators.json()["partitions"] == 1
         for topic in ("persistent/public/default/none", f"persistent/{ASSIGN}-partition-0"):
-            found = (await http.get(f"/lookup/v2/topic/{topic}")).json()
+            response = (await http.get(f"/lookup/v2/topic/{topic}")).json()
             # a client of C++ ends its process without brokerUrlTls
-            assert (found["brokerUrl"], found["brokerUrlTls"]) == ("pulsar://here:80", "")
+            assert (response["brokerUrl"], response["brokerUrlTls"]) == ("pulsar://here:80", "")
 
     serving(path, program, creates_topics=True, addresses=EVERYWHERE)
 
@@ -114,8 +114,8 @@ def test_role_that_may_only_look_creates_no_topic(path: str) -> None:
 
 def test_a_server_without_the_protocol_of_pulsar_refuses_lookups(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
-        found = await http.get("/lookup/v2/topic/persistent/public/default/t")
-        assert (found.status_code, found.json()["code"]) == (405, "TXL-406")
+        response = await http.get("/lookup/v2/topic/persistent/public/default/t")
+        assert (response.status_code, response.json()["code"]) == (405, "TXL-406")
 
     serving(path, program)
 
@@ -133,14 +133,14 @@ def test_an_error_is_json_with_reason_code_and_hint(path: str) -> None:
             ("GET", "/admin/v2/transactions/transaction-keys/none", 404, "TXL-306"),
             ("GET", "/lookup/v2/topic/non-persistent/public/default/t", 405, "TXL-406"),
         ):
-            found = await http.request(method, where)
-            said = found.json()
-            assert (found.status_code, said["code"]) == (status, code), where
-            assert said["reason"] and "hint" in said
-        found = await http.put(f"{BASE}/orders/partitions", content=b"{nonsense")
-        assert (found.status_code, found.json()["code"]) == (400, "TXL-201")
-        found = await http.put(f"{BASE}/orders/partitions", content=b"1" * (9 << 20))
-        assert (found.status_code, found.json()["code"]) == (412, "TXL-204")
+            response = await http.request(method, where)
+            body = response.json()
+            assert (response.status_code, body["code"]) == (status, code), where
+            assert body["reason"] and "hint" in body
+        response = await http.put(f"{BASE}/orders/partitions", content=b"{nonsense")
+        assert (response.status_code, response.json()["code"]) == (400, "TXL-201")
+        response = await http.put(f"{BASE}/orders/partitions", content=b"1" * (9 << 20))
+        assert (response.status_code, response.json()["code"]) == (412, "TXL-204")
 
     serving(path, program)
 
@@ -162,15 +162,15 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
         assert peeked.headers["X-Pulsar-PROPERTY-n"] == "3"
         assert peeked.headers["X-Pulsar-partition-key"] == "k"
         assert (await http.get(f"{billing}/position/4")).status_code == 404
-        one = {"ledgerId": place.ledger, "entryId": STEP, "partitionIndex": -1}
-        assert (await http.post(f"{billing}/resetcursor", json=one)).status_code == 204
+        message_id = {"ledgerId": place.ledger, "entryId": STEP, "partitionIndex": -1}
+        assert (await http.post(f"{billing}/resetcursor", json=message_id)).status_code == 204
         assert (await http.get(f"{billing}/position/1")).content == b"1"
-        excluded = {**one, "isExcluded": True}
+        excluded = {**message_id, "isExcluded": True}
         assert (await http.post(f"{billing}/resetcursor", json=excluded)).status_code == 204
         assert (await http.get(f"{billing}/position/1")).content == b"2"
-        found = (await http.get(f"{BASE}/orders/stats")).json()
-        assert found["msgInCounter"] == 5
-        assert found["subscriptions"]["billing"]["msgBacklog"] == 3
+        stats = (await http.get(f"{BASE}/orders/stats")).json()
+        assert stats["msgInCounter"] == 5
+        assert stats["subscriptions"]["billing"]["msgBacklog"] == 3
         last = (await http.get(f"{BASE}/orders/lastMessageId")).json()
         assert (last["ledgerId"], last["entryId"]) == (place.ledger, 4 * STEP)
         entry = await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/{4 * STEP}")
@@ -218,8 +218,8 @@ def test_ids_match_the_binary_protocol(path: str) -> None:
         answer = {**whole, "batchIndex": 1, "isExcluded": True}
         assert (await http.post(f"{base}/resetcursor", json=answer)).status_code == 204
         assert (await http.get(f"{base}/position/1")).content == b"2"
-        behind = {**whole, "isExcluded": True}
-        assert (await http.post(f"{base}/resetcursor", json=behind)).status_code == 204
+        exclusive = {**whole, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=exclusive)).status_code == 204
         assert (await http.get(f"{base}/position/1")).status_code == 404
         nowhere = {"ledgerId": 99, "entryId": 0}
         assert (await http.post(f"{base}/resetcursor", json=nowhere)).status_code == 404
@@ -232,11 +232,11 @@ def test_policies_of_topics_and_namespaces(path: str) -> None:
         await client.create_topic("orders")
         namespace = "/admin/v2/namespaces/public/default"
         topic = f"{BASE}/orders"
-        kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}
-        assert (await http.post(f"{namespace}/retention", json=kept)).status_code == 204
-        assert (await http.get(f"{namespace}/retention")).json() == kept
+        retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}
+        assert (await http.post(f"{namespace}/retention", json=retention)).status_code == 204
+        assert (await http.get(f"{namespace}/retention")).json() == retention
         assert (await http.get(f"{topic}/retention")).status_code == 204  # nothing of its own
-        assert (await http.get(f"{topic}/retention?applied=true")).json() == kept
+        assert (await http.get(f"{topic}/retention?applied=true")).json() == retention
         assert (await http.post(f"{topic}/messageTTL", params={"messageTTL": 5})).is_success
         assert (await http.get(f"{topic}/messageTTL")).json() == 5
         assert (await http.delete(f"{topic}/messageTTL")).status_code == 204
@@ -247,7 +247,7 @@ def test_policies_of_topics_and_namespaces(path: str) -> None:
         strategy = f"{namespace}/schemaCompatibilityStrategy"
         assert (await http.put(strategy, json="BACKWARD_TRANSITIVE")).status_code == 204
         everything = (await http.get(namespace)).json()
-        assert everything["retention_policies"] == kept
+        assert everything["retention_policies"] == retention
         assert everything["schema_compatibility_strategy"] == "BACKWARD_TRANSITIVE"
         assert (await http.put(f"{namespace}/compactionThreshold", json=1 << 20)).is_success
         assert (await http.get(f"{topic}/compactionThreshold?applied=true")).json() == 1 << 20
@@ -267,12 +267,12 @@ def test_schemas_have_the_versions_of_the_store(path: str) -> None:
         cups = '{"type":"record","name":"R","fields":[{"name":"cups","type":"int"}]}'
         body = {"type": "JSON", "schema": cups, "properties": {}}
         assert (await http.post(f"{base}/schema", json=body)).json() == {"version": {"version": 1}}
-        found = (await http.get(f"{base}/schema")).json()
-        assert (found["version"], found["type"]) == (1, "JSON")
+        schema = (await http.get(f"{base}/schema")).json()
+        assert (schema["version"], schema["type"]) == (1, "JSON")
         assert (await http.post(f"{base}/version", json=body)).json() == {"version": 1}
         other = {**body, "schema": cups.replace("int", "string")}
-        said = (await http.post(f"{base}/compatibility", json=other)).json()
-        assert said["compatibility"] is False
+        compatibility = (await http.post(f"{base}/compatibility", json=other)).json()
+        assert compatibility["compatibility"] is False
         refused = await http.post(f"{base}/schema", json=other)
         assert (refused.status_code, refused.json()["code"]) == (409, "TXL-410")
         assert len((await http.get(f"{base}/schemas")).json()["getSchemaResponses"]) == 1

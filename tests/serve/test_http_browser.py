@@ -247,13 +247,13 @@ def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None
     full_store(path)
     with txlog.open(path) as client, at(path) as url:
         visited(page, url, 1280, 900, "light")
-        for has, what in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
-            page.ask(f"document.querySelector('#topics {what}').focus()")
+        for has, element in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
+            page.ask(f"document.querySelector('#topics {element}').focus()")
             page.ask("scrollTo({top: 900, behavior: 'instant'})")
             focused = page.ask(f"document.activeElement.{has}")
-            before = page.ask("document.querySelector('#topics').innerText")
+            text_before = page.ask("document.querySelector('#topics').innerText")
             client.producer("refunds").send(b"another")
-            page.until(f"document.querySelector('#topics').innerText !== {json.dumps(before)}")
+            page.until(f"document.querySelector('#topics').innerText !== {json.dumps(text_before)}")
             assert page.ask(f"document.activeElement.{has}") == focused != ""
             assert page.ask("scrollY") == 900
 
@@ -350,10 +350,10 @@ def test_foreign_pages_and_scripts_are_blocked(page: Page, url: str) -> None:
     page.until("document.body.innerText.includes('this request comes from a page of another site')")
     page.tell("Page.navigate", url=url)
     page.until(f"{LOOKED} >= 1")
-    found = page.ask(
+    body = page.ask(
         "fetch('topics/persistent/public/default/refunds?start=-50').then((a) => a.text())"
     )
-    assert "payload" not in found and "forged" not in found
+    assert "payload" not in body and "forged" not in body
     assert "forged" not in page.ask("document.getElementById('topics').innerText")
     page.ask(
         "window.broken = [];"

@@ -43,8 +43,8 @@ def test_a_request_is_one_transaction_and_is_read_page_by_page(path: str) -> Non
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
         rows = [{"payload": f"m{n}", "key": "k", "properties": {"n": str(n)}} for n in range(3)]
-        found = (await http.post(f"{TOPICS}/orders", json={"messages": rows})).json()
-        ids = [one["messageId"] for one in found["messagePublishResults"]]
+        response = (await http.post(f"{TOPICS}/orders", json={"messages": rows})).json()
+        ids = [one["messageId"] for one in response["messagePublishResults"]]
         bad = {"messages": [{"payload": "good"}, {"payload": "bad", "properties": 5}]}
         assert (await http.post(f"{TOPICS}/orders", json=bad)).status_code == 400
         raw = {"messages": [{"payloadBase64": b64(b"\xff"), "eventTime": 7}]}
@@ -128,9 +128,9 @@ def test_websocket_consumer_dead_letters_poison_messages(path: str) -> None:
         while "dead" not in [one["topic"] for one in await client.topics()]:
             await client.wait_for_change(0)
         async with client.reader("dead", START) as reader:
-            found = await reader.read_next(None)
-            assert found is not None
-            assert found.value == b"poison"
+            dead_letter = await reader.read_next(None)
+            assert dead_letter is not None
+            assert dead_letter.value == b"poison"
         await talk.close()
         not_durable = socket(http, where, f"{query}&subscriptionMode=NonDurable")
         assert "durable" in (await not_durable.get())["reason"]

@@ -142,8 +142,8 @@ async def one_more(place: Place, frame: bytes) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             other.write([frame])
-            found = await answers(other, 7)
-            if found[7] != "error":
+            names = await answers(other, 7)
+            if names[7] != "error":
                 break
     await other.close()
 
@@ -197,18 +197,18 @@ async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: st
     else:
         again = {"again": command, "close": closer, "open": opener}[meanwhile]
         raw.write([again(topic, 2), encoded("ping")])
-        found = had | await answers(raw, 0)  # the server has it
+        names = had | await answers(raw, 0)  # the server has it
         gate.open()
         is_waiting = name == "wait" and meanwhile == "close"  # only the CLOSE is answered
-        wanted = {2 if is_waiting else 1, 2} - found.keys()
-        if wanted:
-            found |= await answers(raw, *wanted)
+        expected = {2 if is_waiting else 1, 2} - names.keys()
+        if expected:
+            names |= await answers(raw, *expected)
         if name in OPENERS and meanwhile == "again":
-            assert found[1] == found[2] != "error"
+            assert names[1] == names[2] != "error"
         if meanwhile == "close":
-            assert found[2] == "success"
+            assert names[2] == "success"
         if meanwhile == "open":
-            assert found[2] != "error"
+            assert names[2] != "error"
         if meanwhile != "close":
             raw.write([closer(topic, 3)])
             await answers(raw, 3)  # refused if it is closed
@@ -245,16 +245,16 @@ def test_open_id_is_reopened_only_with_the_same_fields(tmp_path: Path) -> None:
         raw.write([subscribe("t", 1), produce("t", 2)])
         assert set((await answers(raw, 1, 2)).values()) == {"success", "producer_success"}
         raw.write([subscribe("t", 3), produce("t", 4)])
-        found = await answers(raw, 3, 4)
-        assert (found[3], found[4]) == ("success", "producer_success")
+        names = await answers(raw, 3, 4)
+        assert (names[3], names[4]) == ("success", "producer_success")
         raw.write([subscribe("other", 5), produce("other", 6)])
-        found = await answers(raw, 5, 6)
-        assert (found[5], found[6]) == ("error", "error")
+        names = await answers(raw, 5, 6)
+        assert (names[5], names[6]) == ("error", "error")
         raw.write([close_consumer("t", 7), close_producer("t", 8)])
         await answers(raw, 7, 8)
         raw.write([subscribe("other", 9), produce("other", 10)])
-        found = await answers(raw, 9, 10)
-        assert (found[9], found[10]) == ("success", "producer_success")
+        names = await answers(raw, 9, 10)
+        assert (names[9], names[10]) == ("success", "producer_success")
 
     run_story(tmp_path, story)
 
@@ -267,8 +267,8 @@ def test_close_ends_the_opens_before_it(tmp_path: Path) -> None:
         for opener, closer in ((subscribe, close_consumer), (produce, close_producer)):
             steps = [opener, opener, closer, closer, opener, closer, opener, opener, closer]
             raw.write([step("t", at) for at, step in enumerate(steps, 1)])
-            found = await answers(raw, *range(1, len(steps) + 1))
-            assert [found[at] for at in (3, 4, 6, 9)] == ["success"] * 4
+            names = await answers(raw, *range(1, len(steps) + 1))
+            assert [names[at] for at in (3, 4, 6, 9)] == ["success"] * 4
             await one_more(place, opener("t", 7))
 
     run_story(tmp_path, story)
@@ -327,20 +327,20 @@ async def asked(raw: Raw, number: int, mode: int, **beside: Any) -> str:
 
 def test_exclusive_producer_excludes_all_others(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
-        one, two = await place.client(), await place.client()
-        assert await asked(one, 1, SHARED) == "producer_success"
-        assert await asked(two, 2, EXCLUSIVE) == "ProducerFenced"
-        assert await asked(one, 3, EXCLUSIVE) == "ProducerFenced"
-        name, body = await two.ask("producer", **opening(4, WAITING))
+        first, second = await place.client(), await place.client()
+        assert await asked(first, 1, SHARED) == "producer_success"
+        assert await asked(second, 2, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(first, 3, EXCLUSIVE) == "ProducerFenced"
+        name, body = await second.ask("producer", **opening(4, WAITING))
         assert (name, body.producer_ready) == ("producer_success", False)
-        assert await asked(one, 5, SHARED) == "ProducerBusy"
-        one.write([encoded("close_producer", producer_id=1, request_id=1)])
-        assert (await answers(one, 1))[1] == "success"
-        assert (await answers(two, 4))[4] == "producer_success"
-        assert await asked(one, 6, SHARED) == "ProducerBusy"
-        assert await asked(one, 7, EXCLUSIVE) == "ProducerFenced"
-        assert await asked(one, 8, FENCING) == "producer_success"
-        name, body = await two.next()
+        assert await asked(first, 5, SHARED) == "ProducerBusy"
+        first.write([encoded("close_producer", producer_id=1, request_id=1)])
+        assert (await answers(first, 1))[1] == "success"
+        assert (await answers(second, 4))[4] == "producer_success"
+        assert await asked(first, 6, SHARED) == "ProducerBusy"
+        assert await asked(first, 7, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(first, 8, FENCING) == "producer_success"
+        name, body = await second.next()
         assert (name, body.producer_id) == ("close_producer", 4)
 
     run_story(tmp_path, story)
@@ -348,14 +348,14 @@ def test_exclusive_producer_excludes_all_others(tmp_path: Path) -> None:
 
 def test_waiting_producer_is_fenced_by_a_takeover(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
-        one, two, three = [await place.client() for _ in range(3)]
-        assert await asked(one, 1, EXCLUSIVE) == "producer_success"
-        two.write([encoded("producer", **opening(2, WAITING))])
-        assert not (await two.next())[1].producer_ready
-        assert await asked(three, 3, FENCING) == "producer_success"
-        name, body = await two.next()
+        first, second, third = [await place.client() for _ in range(3)]
+        assert await asked(first, 1, EXCLUSIVE) == "producer_success"
+        second.write([encoded("producer", **opening(2, WAITING))])
+        assert not (await second.next())[1].producer_ready
+        assert await asked(third, 3, FENCING) == "producer_success"
+        name, body = await second.next()
         assert (name, body.error) == ("error", ERRORS["ProducerFenced"])
-        assert (await one.next())[0] == "close_producer"
+        assert (await first.next())[0] == "close_producer"
 
     run_story(tmp_path, story)
 
@@ -364,16 +364,16 @@ def test_producer_name_belongs_to_its_newest_holder(tmp_path: Path) -> None:
     """Kills: an old connection's end that frees the name while a newer client holds it."""
 
     async def story(place: Place) -> None:
-        one, two, three = [await place.client() for _ in range(3)]
-        assert await asked(one, 1, SHARED, name="till") == "producer_success"
-        assert await asked(two, 2, SHARED, name="till") == "ProducerBusy"
-        assert await asked(two, 2, SHARED, name="till", epoch=1) == "producer_success"
-        assert (await one.next())[0] == "close_producer"
-        await one.close()
+        first, second, third = [await place.client() for _ in range(3)]
+        assert await asked(first, 1, SHARED, name="till") == "producer_success"
+        assert await asked(second, 2, SHARED, name="till") == "ProducerBusy"
+        assert await asked(second, 2, SHARED, name="till", epoch=1) == "producer_success"
+        assert (await first.next())[0] == "close_producer"
+        await first.close()
         for _ in range(3):
-            assert await asked(three, 3, SHARED, name="till") == "ProducerBusy"
-        two.write([encoded("close_producer", producer_id=2, request_id=1)])
-        await answers(two, 1)
-        assert await asked(three, 3, SHARED, name="till") == "producer_success"
+            assert await asked(third, 3, SHARED, name="till") == "ProducerBusy"
+        second.write([encoded("close_producer", producer_id=2, request_id=1)])
+        await answers(second, 1)
+        assert await asked(third, 3, SHARED, name="till") == "producer_success"
 
     run_story(tmp_path, story)

@@ -38,10 +38,13 @@ def came(raw: Raw, name: str) -> Any:
 def positions(raw: Raw) -> tuple[Position, Position]:
     """(mark-delete position, last message), as clients compare them."""
     raw.send("getLastMessageId", request_id=7, consumer_id=1)
-    found = came(raw, "getLastMessageIdResponse")
+    response = came(raw, "getLastMessageIdResponse")
     return tuple(
-        tuple(part - (1 << 64) if part > LATEST else part for part in (one.ledgerId, one.entryId))
-        for one in (found.consumer_mark_delete_position, found.last_message_id)
+        tuple(
+            part - (1 << 64) if part > LATEST else part
+            for part in (position.ledgerId, position.entryId)
+        )
+        for position in (response.consumer_mark_delete_position, response.last_message_id)
     )  # type: ignore[return-value]
 
 
@@ -82,12 +85,12 @@ def test_partly_acknowledged_batch_is_more(place: tuple[Path, str]) -> None:
     with txlog.open(str(path)) as client, Raw(url) as raw:
         subscribed(raw, "parts")
         assert positions(raw) == ((0, -1), (ledger, 4 * STEP))
-        held = client.subscription("parts", "s")
+        handle = client.subscription("parts", "s")
         for to, most in ((1, STEP - 1), (2, STEP - 1), (3, STEP - 1), (4, STEP)):
             start = MessageIdData(ledgerId=ledger, entryId=to * STEP)
             assert moved(raw, "parts", True, message_id=start)
             assert positions(raw)[0] <= (ledger, most)
-        held.clear_backlog()
+        handle.clear_backlog()
         done, last = positions(raw)
         assert done == last
 
@@ -99,11 +102,11 @@ def test_more_of_a_transaction_is_seen_by_its_pieces(place: tuple[Path, str]) ->
         with client.transaction() as txn:
             client.producer("txn").send_batch(pa.table({"value": [b"x"] * 2_500}), txn=txn)
         subscribed(raw, "txn")
-        found = positions(raw)
-        assert found[0] < found[1]
+        pair = positions(raw)
+        assert pair[0] < pair[1]
         client.subscription("txn", "s").clear_backlog()
-        found = positions(raw)
-        assert found[0] == found[1]
+        pair = positions(raw)
+        assert pair[0] == pair[1]
 
 
 def test_a_reader_at_the_end_has_more_with_the_next_message(place: tuple[Path, str]) -> None:

@@ -97,33 +97,36 @@ def test_commands_at_a_topic_need_a_rule(folder: Path) -> None:
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
-        made = await boss.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
-        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        response = await boss.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {
+            "txnid_most_bits": response.txnid_most_bits,
+            "txnid_least_bits": response.txnid_least_bits,
+        }
         wrong = []
         for role, may in (("idle", ""), ("sender", "produce"), ("reader", "consume")):
             for name in there:
                 client = await served.connected(auth_method_name="token", auth_data=token(role))
                 client.send(FIELDS[COMMANDS[name]], **_fields(name, txn))
-                said = str(await client.answer())
+                answer = str(await client.answer())
                 # the answer may name another owner's transaction: then the topic was allowed
-                is_refused = f"role {role} may not" in said and "NotAllowedError" in said
+                is_refused = f"role {role} may not" in answer and "NotAllowedError" in answer
                 if is_refused == bool({may} & set(WHO[name].split())):
-                    wrong.append((role, name, said))
+                    wrong.append((role, name, answer))
         assert wrong == []
 
     serving(folder, program, rules=RULES)
 
 
 def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
-    given = dict(FIELDS_OF.get(name, {}))
+    fields = dict(FIELDS_OF.get(name, {}))
     if name == "ADD_PARTITION_TO_TXN":
         return {**txn, "partitions": [TOPIC], "request_id": 7}
     if name == "ADD_SUBSCRIPTION_TO_TXN":
-        one = message_class("Subscription")(topic=TOPIC, subscription="s")
-        return {**txn, "subscription": [one], "request_id": 7}
-    if "schema" in given:
-        given["schema"] = message_class("Schema")(**given["schema"])
-    return {"topic": TOPIC, "request_id": 7, **given}
+        item = message_class("Subscription")(topic=TOPIC, subscription="s")
+        return {**txn, "subscription": [item], "request_id": 7}
+    if "schema" in fields:
+        fields["schema"] = message_class("Schema")(**fields["schema"])
+    return {"topic": TOPIC, "request_id": 7, **fields}
 
 
 def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
@@ -133,7 +136,7 @@ def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
     ]
     assert len(handles) >= 9
     place = message_class("MessageIdData")(ledgerId=1, entryId=0)
-    known: dict[str, Any] = {
+    all_fields: dict[str, Any] = {
         "topic": TOPIC,
         **{name: 1 for name in ("producer_id", "consumer_id", "request_id", "watcher_id")},
         **{"sequence_id": 9, "messagePermits": 9, "ack_type": 1, "message_id": place},
@@ -154,14 +157,14 @@ def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
                 idle.message(b"x", {}, {}, producer_id=1, sequence_id=9)
                 continue
             takes = message_class(type_of(field)).DESCRIPTOR.fields_by_name
-            given = {one: value for one, value in known.items() if one in takes}
+            fields = {key: value for key, value in all_fields.items() if key in takes}
             if "message_id" in takes and takes["message_id"].is_repeated:
-                given["message_id"] = [place]
-            idle.send(field, **given)
+                fields["message_id"] = [place]
+            idle.send(field, **fields)
         idle.send("ping")
         while not (answer := await idle.answer()).HasField("pong"):
-            said = str(answer)
-            assert not any(word in said for word in ("receipt", "message {")), said
+            answer_text = str(answer)
+            assert not any(word in answer_text for word in ("receipt", "message {")), answer_text
         boss.message(b"y", {}, {}, producer_id=1, sequence_id=2)
         assert (await boss.answer()).HasField("send_receipt")  # it is still open
         with txlog.open(str(folder / "store")) as client:
@@ -205,7 +208,7 @@ GIVEN = {
 
 def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None:
     """Kills: a new route without a gate. OPEN_PATHS above lists the routes that need none."""
-    spared = {one.path for one in ENDPOINTS if one.act.__name__ in HARMLESS | OWN}
+    spared = {endpoint.path for endpoint in ENDPOINTS if endpoint.act.__name__ in HARMLESS | OWN}
 
     async def program(served: Served) -> None:
         wrong, count = [], 0
@@ -213,7 +216,7 @@ def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None
             path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
                 for role in (None, "idle"):
-                    found = await _status(served, method, path, role)
+                    status = await _status(served, method, path, role)
                     count += 1
                     if route.path in OPEN_PATHS:
                         expected = 200
@@ -223,8 +226,8 @@ def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None
                         continue
                     else:
                         expected = 403
-                    if found != expected:
-                        wrong.append((method, route.path, role, found))
+                    if status != expected:
+                        wrong.append((method, route.path, role, status))
         assert wrong == []
         assert count > 200
 
@@ -252,26 +255,30 @@ def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
 
 def test_owned_resources_are_refused_to_other_roles(folder: Path) -> None:
     """Kills: an endpoint that bypasses the gate, and does not check the owner either."""
-    own = [one for one in ENDPOINTS if one.act.__name__ in OWN]
-    assert {one.act.__name__ for one in own} == OWN
+    owned = [endpoint for endpoint in ENDPOINTS if endpoint.act.__name__ in OWN]
+    assert {endpoint.act.__name__ for endpoint in owned} == OWN
 
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="k", epoch=-1)
         assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
-        made = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
-        given = {
+        response = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
+        words = {
             **GIVEN,
-            "most": str(made.txnid_most_bits),
-            "least": str(made.txnid_least_bits),
+            "most": str(response.txnid_most_bits),
+            "least": str(response.txnid_least_bits),
             "key": "k",
             "transaction_key": "k",
         }
-        for one in own:
-            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: given[m[1]], one.path)
-            found = await _status(served, one.method, path, "idle")
+        for endpoint in owned:
+            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: words[m[1]], endpoint.path)
+            status = await _status(served, endpoint.method, path, "idle")
             # a key belongs to a role: another role's key of this name does not exist
-            assert found == (403 if "most" in one.path else 404), (one.method, path, found)
+            assert status == (403 if "most" in endpoint.path else 404), (
+                endpoint.method,
+                path,
+                status,
+            )
         with txlog.open(str(folder / "store")) as client:
             assert [row["txn_state"] for row in client.admin.transaction_keys()] == ["open"]
 
@@ -301,10 +308,10 @@ async def _made_by_boss(served: Served) -> dict[str, str]:
     assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
     topics = [TOPIC, *(f"persistent://{name}" for name in HIDDEN)]
     for at, topic in enumerate(topics):
-        made = await boss.ask("producer", topic=topic, producer_id=at, request_id=10 + at)
-        assert made.producer_ready
-        given = {"subscription": "s", "subType": 1, "consumer_id": at, "request_id": 20 + at}
-        await boss.ask("subscribe", topic=topic, **given)
+        ready = await boss.ask("producer", topic=topic, producer_id=at, request_id=10 + at)
+        assert ready.producer_ready
+        fields = {"subscription": "s", "subType": 1, "consumer_id": at, "request_id": 20 + at}
+        await boss.ask("subscribe", topic=topic, **fields)
     txn = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
     halves = {"txnid_most_bits": txn.txnid_most_bits, "txnid_least_bits": txn.txnid_least_bits}
     await boss.ask("addPartitionToTxn", request_id=3, partitions=topics, **halves)
@@ -315,27 +322,31 @@ def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: P
     """Kills: a list, a hint or an error with the names of other tenants."""
 
     async def program(served: Served) -> None:
-        made = {**GIVEN, **await _made_by_boss(served), "subscription": "s"}
+        base_words = {**GIVEN, **await _made_by_boss(served), "subscription": "s"}
         by = f"Authorization: Bearer {token('tenant').decode()}\nConnection: close\n"
-        shown, answered, listed = [], 0, ""
+        leaks, answered, listed = [], 0, ""
         for topic in NEAR:
-            given = {**made, "topic": topic}
-            paths = {(one.method, one.path) for one in ENDPOINTS if one.method in ("GET", "POST")}
+            words = {**base_words, "topic": topic}
+            paths = {
+                (endpoint.method, endpoint.path)
+                for endpoint in ENDPOINTS
+                if endpoint.method in ("GET", "POST")
+            }
             paths |= {("GET", route.path) for route in routes_of(served)}
             if topic != "orders":  # for the other topics, only paths with a topic
                 paths = {(method, path) for method, path in paths if "{topic}" in path}
             for method, path in sorted(paths):
                 if path.endswith("/events"):  # never ends by itself; passes the same gate as GET
                     continue
-                there = _filled(path, given)
+                there = _filled(path, words)
                 head = f"{method} {there} HTTP/1.1\nHost: a.example\n{by}Content-Length: 2\n\n"
                 status, text = await served.request(head, b"{}")
                 answered += status == 200
                 if "persistent://acme/shop/orders" in text:
                     listed += there
                 if re.search(r"secret-merger|secrets|rival", text.replace(there, "")):
-                    shown.append((method, there, text))
-        assert shown == []
+                    leaks.append((method, there, text))
+        assert leaks == []
         assert answered > 50
         assert "/admin/v2/namespaces/acme/shop/topics" in listed  # the answer lists its own topics
 
@@ -348,12 +359,12 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
     async def program(served: Served) -> None:
         halves = await _made_by_boss(served)
         txn = {"txnid_most_bits": int(halves["most"]), "txnid_least_bits": int(halves["least"])}
-        shown = []
+        leaks = []
         for topic in NEAR:
             for name in sorted(one for one, who in WHO.items() if who not in ("anyone", "handle")):
                 if COMMANDS[name] not in handlers():
                     continue
-                known: dict[str, Any] = {
+                all_fields: dict[str, Any] = {
                     "transaction_key": "key-x",
                     "tc_id": 0,
                     "namespace": "acme/shop",
@@ -363,16 +374,16 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
                     **_fields(name, txn),
                 }
                 takes = message_class(type_of(FIELDS[COMMANDS[name]])).DESCRIPTOR.fields_by_name
-                fields = {key: one for key, one in known.items() if key in takes}
+                fields = {key: one for key, one in all_fields.items() if key in takes}
                 if "topic" in fields:
                     fields["topic"] = f"persistent://acme/shop/{topic}"
                 client = await served.connected(auth_method_name="token", auth_data=token("tenant"))
                 client.send(FIELDS[COMMANDS[name]], **fields)
-                said = str(await client.answer())
+                answer = str(await client.answer())
                 client.close()
-                if re.search(r"secret-merger|secrets|rival", said):
-                    shown.append((name, topic, said))
-        assert shown == []
+                if re.search(r"secret-merger|secrets|rival", answer):
+                    leaks.append((name, topic, answer))
+        assert leaks == []
 
     serving(folder, program, rules=ONE_TOPIC)
 
@@ -400,19 +411,19 @@ def test_an_error_of_a_file_names_no_file_to_clients(folder: Path) -> None:
 
     serving(folder, program, rules=ONE_TOPIC)
     for kind in (DiskFailed, MissingFile, Corruption):
-        said = text_of(kind("cannot open /srv/a.parquet", path="/srv/a.parquet"))
-        assert "/srv" not in said
+        shown_text = text_of(kind("cannot open /srv/a.parquet", path="/srv/a.parquet"))
+        assert "/srv" not in shown_text
 
 
-def _filled(path: str, given: dict[str, str]) -> str:
+def _filled(path: str, words: dict[str, str]) -> str:
     """The path of a route with these words in its places, and 0 in the others."""
-    return re.sub(r"{(\w+)(?::\w+)?}", lambda place: given.get(place[1], "0"), path)
+    return re.sub(r"{(\w+)(?::\w+)?}", lambda place: words.get(place[1], "0"), path)
 
 
 def routes_of(served: Served) -> list[Route]:
     """The routes of requests, without WebSockets, which have a test of their own below."""
     app = served.server.listeners[1].application  # type: ignore[attr-defined]
-    return [one for one in app.routes if isinstance(one, Route)]
+    return [route for route in app.routes if isinstance(route, Route)]
 
 
 async def _status(served: Served, method: str, path: str, role: str | None) -> int:
@@ -426,7 +437,7 @@ async def _status(served: Served, method: str, path: str, role: str | None) -> i
 def test_every_websocket_refuses_callers_without_role_or_right(folder: Path) -> None:
     async def program(served: Served) -> None:
         app = served.server.listeners[1].application  # type: ignore[attr-defined]
-        sockets = [one for one in app.routes if isinstance(one, WebSocketRoute)]
+        sockets = [socket for socket in app.routes if isinstance(socket, WebSocketRoute)]
         assert len(sockets) >= 3
         for route in sockets:
             path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)

@@ -47,10 +47,10 @@ IDS = ("ack", "message_id"), ("redeliverUnacknowledgedMessages", "message_ids")
 
 def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
     """A compressed batch of empty messages, and the fields of its metadata."""
-    one = SingleMessageMetadata(payload_size=0)
+    metadata = SingleMessageMetadata(payload_size=0)
     for _ in range(properties):
-        one.properties.add(key="", value="")
-    text = one.SerializeToString()
+        metadata.properties.add(key="", value="")
+    text = metadata.SerializeToString()
     payload = (struct.pack(">I", len(text)) + text) * count
     data = pa.Codec("zstd").compress(pa.py_buffer(payload), asbytes=True)
     head = {"num_messages_in_batch": count, "compression": 3, "uncompressed_size": len(payload)}
@@ -69,7 +69,7 @@ def test_expanding_batch_is_read_in_a_thread_within_the_budget(
     is_stored: bool,
 ) -> None:
     """Kills: 500 bytes that block the event loop for seconds, and need gigabytes."""
-    held: list[int] = []
+    held_bytes: list[int] = []
     unpack = batches.unpacked
 
     async def program(served: Served) -> None:
@@ -79,7 +79,7 @@ def test_expanding_batch_is_read_in_a_thread_within_the_budget(
             if head.compression:
                 with pytest.raises(RuntimeError):
                     asyncio.get_running_loop()
-                held.append(budget.held)
+                held_bytes.append(budget.held)
             return unpack(head, *args)
 
         monkeypatch.setattr("txlog.serve.pulsar.producers.unpacked", unpacked)
@@ -90,8 +90,8 @@ def test_expanding_batch_is_read_in_a_thread_within_the_budget(
         client.message(b"x", {"producer_id": 1}, {}, sequence_id=count)
         name = FIELDS[(await client.answer()).type]
         assert name == ("send_receipt" if is_stored else "send_error")
-        assert all(size >= count * batches.ROW_BYTES for size in held)
-        assert held or count > MESSAGES_MAX
+        assert all(size >= count * batches.ROW_BYTES for size in held_bytes)
+        assert held_bytes or count > MESSAGES_MAX
         if is_stored:  # the message behind the batch waits for it
             assert FIELDS[(await client.answer()).type] == "send_receipt"
         assert budget.held < 1 << 16
@@ -118,13 +118,15 @@ def test_small_batches_are_read_at_once() -> None:
 @pytest.mark.parametrize(("name", "field"), IDS)
 def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
     """Kills: 16 MiB that become millions of ids before the server has counted them."""
-    given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
-    one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
-    assert price(memoryview(encoded(name, **given, **{field: [one] * 100}))[4:]) == 0
-    most = memoryview(encoded(name, **given, **{field: [one] * IDS_MAX}))[4:]
+    fields: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
+    message_id = MessageIdData(
+        ledgerId=26, entryId=26, ack_set=[26, 18]
+    )  # numbers that look like tags
+    assert price(memoryview(encoded(name, **fields, **{field: [message_id] * 100}))[4:]) == 0
+    most = memoryview(encoded(name, **fields, **{field: [message_id] * IDS_MAX}))[4:]
     assert price(most) > len(most)
     with pytest.raises(InvalidMessage):
-        price(memoryview(encoded(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:])
+        price(memoryview(encoded(name, **fields, **{field: [message_id] * (IDS_MAX + 1)}))[4:])
     with pytest.raises(InvalidMessage):  # the rest of the ids in a second field of the command
         command = bytes(most[4:]) + bytes(most[6:])
         price(memoryview(struct.pack(">I", len(command)) + command))
@@ -132,9 +134,9 @@ def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
 
 def test_other_commands_are_short() -> None:
     assert price(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0  # it is no command at all
-    named = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
+    command = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
     with pytest.raises(InvalidMessage):
-        price(memoryview(named)[4:])
+        price(memoryview(command)[4:])
 
 
 def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +189,13 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
         await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
         monkeypatch.setattr(members, "resolved", act)
         monkeypatch.setattr(ids, "place_of", counted)
-        known = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
-        named = known * 1_000 + [MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)]
-        answer = await client.ask("ack", consumer_id=1, ack_type=0, message_id=named, request_id=3)
+        known_ids = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
+        message_ids = known_ids * 1_000 + [
+            MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)
+        ]
+        answer = await client.ask(
+            "ack", consumer_id=1, ack_type=0, message_id=message_ids, request_id=3
+        )
         assert not answer.HasField("error"), answer
         backlog = await client.ask("consumerStats", consumer_id=1, request_id=4)
         assert backlog.msgBacklog == 0
@@ -222,13 +228,13 @@ def test_figures_of_the_whole_store_block_no_client(
         client.send("flow", consumer_id=1, messagePermits=10)
         monkeypatch.setattr(Admin, "metrics", slow)
         head = "GET /metrics HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
-        asked = asyncio.ensure_future(served.request(head))
+        request = asyncio.ensure_future(served.request(head))
         await asyncio.to_thread(is_looking.wait, 30)
         client.message(b"x", {"producer_id": 1}, {}, sequence_id=0)
         came = {FIELDS[(await client.answer()).type] for _ in range(2)}
         assert came == {"send_receipt", "message"}
         goes_on.set()
-        status, text = await asked
+        status, text = await request
         assert status == 200 and "txlog_" in text
 
     try:
@@ -245,8 +251,8 @@ def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
             body = b'{"messages":[' + b",".join([b"{}"] * count) + b"]}"
             head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
             length = f"Content-Length: {len(body)}\nConnection: close\n\n"
-            found, text = await served.request(head + length, body)
-            assert found == status, text
+            response_status, text = await served.request(head + length, body)
+            assert response_status == status, text
 
     serving(tmp_path, program)
 
@@ -264,7 +270,7 @@ def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
 def test_large_json_is_read_in_a_thread_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[int] = []
+    held_bytes: list[int] = []
     parsed = answers.parsed
     rows = [{"payload": "x", "properties": {str(at): "" for at in range(15)}}] * 1_000
 
@@ -274,7 +280,7 @@ def test_large_json_is_read_in_a_thread_within_the_budget(
         def counted(data: bytes) -> object:
             with pytest.raises(RuntimeError):
                 asyncio.get_running_loop()
-            held.append(budget.held - len(data))
+            held_bytes.append(budget.held - len(data))
             return parsed(data)
 
         monkeypatch.setattr(answers, "parsed", counted)
@@ -288,8 +294,8 @@ def test_large_json_is_read_in_a_thread_within_the_budget(
             await asyncio.sleep(0)
 
     serving(tmp_path, program)
-    assert len(held) == 1
-    assert held[0] >= 15_000 * answers.VALUE_BYTES
+    assert len(held_bytes) == 1
+    assert held_bytes[0] >= 15_000 * answers.VALUE_BYTES
 
 
 def test_messages_of_a_request_are_stored_a_few_at_a_time(
@@ -300,9 +306,9 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     lead = Store._lead
     count = 3 * rest.TOGETHER
 
-    def led(store: Store, own: list[Call]) -> None:
-        together.append(len(own))
-        lead(store, own)
+    def led(store: Store, calls: list[Call]) -> None:
+        together.append(len(calls))
+        lead(store, calls)
 
     async def program(served: Served) -> None:
         monkeypatch.setattr(Store, "_lead", led)
@@ -389,13 +395,17 @@ def test_figures_of_partitions_look_at_a_topic_once(
         page = json.loads(text.partition("\n{")[1] + text.partition("\n{")[2])
         assert len(page["partitions"]) == count
         for number in range(count):
-            one = page["partitions"][f"{TOPIC.replace('priced', 'wide')}-partition-{number}"]
+            partition_stats = page["partitions"][
+                f"{TOPIC.replace('priced', 'wide')}-partition-{number}"
+            ]
             if path == "partitioned-stats":
-                assert one["msgInCounter"] == 1
-                assert one["subscriptions"]["b"]["msgBacklog"] == 1
+                assert partition_stats["msgInCounter"] == 1
+                assert partition_stats["subscriptions"]["b"]["msgBacklog"] == 1
             else:
-                assert one["numberOfEntries"] == 1
-                assert one["cursors"]["b"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+                assert partition_stats["numberOfEntries"] == 1
+                assert (
+                    partition_stats["cursors"]["b"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+                )
 
     serving(tmp_path, program)
     assert len(looks) < 10
@@ -410,9 +420,9 @@ def test_figures_of_a_topic_look_at_each_subscription_once(
     looks: list[str] = []
     count, live_count = 20, topics_and_txns.live_count
 
-    def counted(view: View, store: Store, held: Subscription) -> int:
+    def counted(view: View, store: Store, subscription: Subscription) -> int:
         looks.append(threading.current_thread().name)
-        return live_count(view, store, held)
+        return live_count(view, store, subscription)
 
     def fill(client: txlog.Client) -> None:
         client.create_topic("priced")

@@ -30,13 +30,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
 
 def everything(consumer: Any, count: int, *, acks: bool = True) -> list[Any]:
     """Receive so many messages."""
-    found = []
+    messages = []
     for _ in range(count):
         message = consumer.receive(20_000)
         if acks:
             consumer.acknowledge(message)
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def first(client: Any, topic: str, name: str = "s", **options: Any) -> Any:
@@ -53,7 +53,9 @@ def send(client: Any, topic: str, count: int, **options: Any) -> list[str]:
     )
     for number in range(count):
         producer.send_async(
-            b"%d" % number, lambda result, one: ids.append(str(one)), partition_key=str(number % 7)
+            b"%d" % number,
+            lambda result, message_id: ids.append(str(message_id)),
+            partition_key=str(number % 7),
         )
     producer.flush()
     producer.close()
@@ -71,12 +73,12 @@ def test_receipts_have_the_ids_that_consumers_get(place: tuple[Path, Any], kind:
     path, client = place
     pressed = getattr(pulsar.CompressionType, kind)
     ids = send(client, f"ids{kind}", 50, compression_type=pressed)
-    found = everything(first(client, f"ids{kind}"), 50)
-    assert [str(one.message_id()) for one in found] == ids
-    assert [one.data() for one in found] == [b"%d" % number for number in range(50)]
-    assert found[9].partition_key() == "2"
+    messages = everything(first(client, f"ids{kind}"), 50)
+    assert [str(message.message_id()) for message in messages] == ids
+    assert [message.data() for message in messages] == [b"%d" % number for number in range(50)]
+    assert messages[9].partition_key() == "2"
     with txlog.open(str(path), read_only=True) as store:
-        rows = [(one.value, one.key) for one in store.reader(f"ids{kind}")]
+        rows = [(message.value, message.key) for message in store.reader(f"ids{kind}")]
     assert rows[9] == (b"9", b"2")
     assert len(rows) == 50
 
@@ -86,8 +88,8 @@ def test_each_type_of_subscription_gets_everything_once(place: tuple[Path, Any],
     path, client = place
     send(client, f"types{kind}", 100)
     consumer = first(client, f"types{kind}", consumer_type=getattr(pulsar.ConsumerType, kind))
-    found = sorted(int(one.data()) for one in everything(consumer, 100))
-    assert found == list(range(100))
+    numbers = sorted(int(message.data()) for message in everything(consumer, 100))
+    assert numbers == list(range(100))
     consumer.close()
     assert backlog(path, f"types{kind}") == 0
 
@@ -98,7 +100,7 @@ def test_partitions_are_one_subscription(place: tuple[Path, Any]) -> None:
         store.create_topic("parts", partitions=3)
     send(client, "parts", 100)
     consumer = first(client, "parts", consumer_type=pulsar.ConsumerType.Exclusive)
-    assert sorted(int(one.data()) for one in everything(consumer, 100)) == list(range(100))
+    assert sorted(int(message.data()) for message in everything(consumer, 100)) == list(range(100))
     consumer.close()
     assert backlog(path, "parts") == 0
 
@@ -119,12 +121,14 @@ def test_acknowledgements_of_parts_of_a_batch(place: tuple[Path, Any]) -> None:
     path, client = place
     send(client, "odd", 50)
     consumer = first(client, "odd", batch_index_ack_enabled=True)
-    for one in everything(consumer, 50, acks=False):
-        if int(one.data()) % 2:
-            consumer.acknowledge(one)
+    for message in everything(consumer, 50, acks=False):
+        if int(message.data()) % 2:
+            consumer.acknowledge(message)
     consumer.close()
     consumer = first(client, "odd")
-    assert sorted(int(one.data()) for one in everything(consumer, 25)) == list(range(0, 50, 2))
+    assert sorted(int(message.data()) for message in everything(consumer, 25)) == list(
+        range(0, 50, 2)
+    )
     consumer.close()
     assert backlog(path, "odd") == 0
 
@@ -133,13 +137,13 @@ def test_readers_seek_and_know_whether_there_is_more(place: tuple[Path, Any]) ->
     _, client = place
     send(client, "read", 20)
     reader = client.create_reader("read", pulsar.MessageId.earliest)
-    found = []
+    messages = []
     while reader.has_message_available():
-        found.append(reader.read_next(20_000))
-    assert len(found) == 20
-    reader.seek(found[9].message_id())
+        messages.append(reader.read_next(20_000))
+    assert len(messages) == 20
+    reader.seek(messages[9].message_id())
     assert reader.read_next(20_000).data() == b"10"
-    later = client.create_reader("read", found[17].message_id())
+    later = client.create_reader("read", messages[17].message_id())
     assert [later.read_next(20_000).data() for _ in range(2)] == [b"18", b"19"]
     assert not later.has_message_available()
 
@@ -148,8 +152,8 @@ def test_a_consumer_seeks_by_id_and_by_time(place: tuple[Path, Any]) -> None:
     _, client = place
     send(client, "seeks", 20)
     consumer = first(client, "seeks")
-    found = everything(consumer, 20)
-    consumer.seek(found[4].message_id())
+    messages = everything(consumer, 20)
+    consumer.seek(messages[4].message_id())
     assert consumer.receive(20_000).data() == b"5"
     consumer = first(client, "seeks", "by-time")
     everything(consumer, 20)
@@ -162,8 +166,8 @@ def test_a_message_in_chunks_comes_whole(place: tuple[Path, Any]) -> None:
     producer = client.create_producer("large", chunking_enabled=True)
     producer.send(b"z" * 12_000_000, properties={"a": "b"})
     consumer = first(client, "large")
-    [one] = everything(consumer, 1)
-    assert (one.data(), one.properties()) == (b"z" * 12_000_000, {"a": "b"})
+    [message] = everything(consumer, 1)
+    assert (message.data(), message.properties()) == (b"z" * 12_000_000, {"a": "b"})
     consumer.close()
     assert backlog(path, "large") == 0
 
@@ -175,7 +179,7 @@ def test_a_delayed_message_waits(place: tuple[Path, Any]) -> None:
     begun = time.monotonic()
     producer.send(b"later", deliver_after=timedelta(milliseconds=400))
     producer.send(b"now")
-    assert [one.data() for one in everything(consumer, 2)] == [b"now", b"later"]
+    assert [message.data() for message in everything(consumer, 2)] == [b"now", b"later"]
     assert time.monotonic() - begun >= 0.4
 
 
@@ -192,7 +196,7 @@ def test_producer_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
             producer.send(b"%d" % number)
         client.close()
     with txlog.open(str(tmp_path / "s"), read_only=True) as store:
-        assert [one.value for one in store.reader("goes")] == [b"%d" % n for n in range(40)]
+        assert [message.value for message in store.reader("goes")] == [b"%d" % n for n in range(40)]
 
 
 def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Path, Any]) -> None:
@@ -210,23 +214,23 @@ def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Pa
     for turn in range(2):
         for key in keys:
             producer.send(b"%d" % turn, partition_key="same", ordering_key=key)
-    found: list[dict[str, list[bytes]]] = [{}, {}]
-    left = 2 * len(keys) + 1
-    while left:
-        for consumer, seen in zip(consumers, found, strict=True):
+    values_by_key: list[dict[str, list[bytes]]] = [{}, {}]
+    remaining = 2 * len(keys) + 1
+    while remaining:
+        for consumer, seen in zip(consumers, values_by_key, strict=True):
             try:
                 message = consumer.receive(50)
             except pulsar.Timeout:
                 continue
             consumer.acknowledge(message)
             seen.setdefault(message.ordering_key(), []).append(message.data())
-            left -= 1
-    [odd] = [seen.pop("") for seen in found if "" in seen]
+            remaining -= 1
+    [odd] = [seen.pop("") for seen in values_by_key if "" in seen]
     assert odd == [b"odd"]
-    assert all(found)  # both have some
-    assert not set(found[0]) & set(found[1])
-    assert sorted([*found[0], *found[1]]) == sorted(keys)
-    assert all(values == [b"0", b"1"] for seen in found for values in seen.values())
+    assert all(values_by_key)  # both have some
+    assert not set(values_by_key[0]) & set(values_by_key[1])
+    assert sorted([*values_by_key[0], *values_by_key[1]]) == sorted(keys)
+    assert all(values == [b"0", b"1"] for seen in values_by_key for values in seen.values())
 
 
 def test_encrypted_batches_are_read_with_the_key(place: tuple[Path, Any], tmp_path: Path) -> None:
@@ -252,8 +256,8 @@ def test_encrypted_batches_are_read_with_the_key(place: tuple[Path, Any], tmp_pa
         producer.send_async(b"clear %d" % number, None)
     producer.flush()
     consumer = first(client, "secret", crypto_key_reader=keys)
-    found = everything(consumer, 20)
-    assert [message.data() for message in found] == [b"clear %d" % one for one in range(20)]
+    messages = everything(consumer, 20)
+    assert [message.data() for message in messages] == [b"clear %d" % one for one in range(20)]
     consumer.close()
     with txlog.open(str(path)) as store:
         rows = list(store.reader("secret"))

@@ -67,8 +67,11 @@ def test_former_superuser_has_no_power_over_others(folder: Path) -> None:
             for _ in range(2)
         ]
         first, second = [
-            {"txnid_most_bits": one.txnid_most_bits, "txnid_least_bits": one.txnid_least_bits}
-            for one in begun
+            {
+                "txnid_most_bits": response.txnid_most_bits,
+                "txnid_least_bits": response.txnid_least_bits,
+            }
+            for response in begun
         ]
         answer = await deputy.ask("endTxn", request_id=2, txn_action=1, **first)
         assert not answer.HasField("error")
@@ -95,8 +98,8 @@ async def tail_of(served: Served, by: bytes) -> asyncio.StreamReader:
 def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
     async def program(served: Served) -> None:
         client = await served.connected(**token("owner"))
-        made = await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
-        assert made.producer_ready
+        response = await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        assert response.producer_ready
         tail = await tail_of(served, token("owner")["auth_data"])
         served.server.reload()
         assert await client.ask("ping") is not None  # the same secret was read again

@@ -164,7 +164,10 @@ def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
 ) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
-        kinds = [declared(*one) for one in DECLARED[:4]] + [schema(WHO), schema(WHO, kind=JSON)]
+        kinds = [declared(*declaration) for declaration in DECLARED[:4]] + [
+            schema(WHO),
+            schema(WHO, kind=JSON),
+        ]
         for number, first in enumerate(kinds):
             topic = f"{TOPIC}-{number}"
             schema_of_client: dict[str, Any] = {"topic": topic, "request_id": 1}

@@ -61,7 +61,7 @@ class Talkative:
             )
         while '"urls"' not in self.said or not self.said.endswith("\n"):
             assert self.process.poll() is None, self.said
-        line = next(one for one in self.said.splitlines() if '"serving"' in one)
+        line = next(logged for logged in self.said.splitlines() if '"serving"' in logged)
         self.pulsar, self.http = (int(url.rpartition(":")[2]) for url in json.loads(line)["urls"])
 
     @property

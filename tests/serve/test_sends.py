@@ -29,11 +29,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         yield path, url
 
 
-def batch(values: list[bytes], **beside: object) -> bytes:
+def batch(values: list[bytes], **fields: object) -> bytes:
     """A payload of several messages."""
     out = b""
     for at, value in enumerate(values):
-        head = SingleMessageMetadata(payload_size=len(value), **beside)
+        head = SingleMessageMetadata(payload_size=len(value), **fields)
         if at % 2:
             head.partition_key = f"k{at}"
         text = head.SerializeToString()
@@ -43,12 +43,14 @@ def batch(values: list[bytes], **beside: object) -> bytes:
 
 def rows(path: Path, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     with txlog.open(str(path), read_only=True) as client:
-        return [(one.value, one.key) for one in client.reader(topic)]
+        return [(message.value, message.key) for message in client.reader(topic)]
 
 
 def opened(raw: Raw, topic: str, name: str | None = None) -> str:
-    found = raw.ask("producer", "producer_success", topic=topic, producer_id=1, producer_name=name)
-    return str(found.producer_name)
+    response = raw.ask(
+        "producer", "producer_success", topic=topic, producer_id=1, producer_name=name
+    )
+    return str(response.producer_name)
 
 
 def again(raw: Raw, topic: str, name: str | None = None) -> None:
@@ -102,9 +104,9 @@ def test_repeated_send_is_stored_once(place: tuple[Path, str]) -> None:
 def grouped(raw: Raw, first: int, numbers: list[int]) -> None:
     """A batch whose messages have numbers of their own."""
     out = b""
-    for one in numbers:
-        text = SingleMessageMetadata(payload_size=2, sequence_id=one).SerializeToString()
-        out += pack(">I", len(text)) + text + b"%2d" % one
+    for number in numbers:
+        text = SingleMessageMetadata(payload_size=2, sequence_id=number).SerializeToString()
+        out += pack(">I", len(text)) + text + b"%2d" % number
     head = {"sequence_id": first, "num_messages_in_batch": len(numbers)}
     raw.message("send", out, head, producer_id=1, sequence_id=first)
 
@@ -261,8 +263,8 @@ def test_chunks_are_one_message_with_the_receipts_of_all(place: tuple[Path, str]
             head = {"sequence_id": 0, "uuid": "u", "chunk_id": at, "num_chunks_from_msg": 3}
             head["total_chunk_msg_size"] = 6_000_001
             raw.message("send", piece, head, producer_id=1, sequence_id=0)
-        found = {raw.read("send_receipt").message_id.entryId for _ in pieces}
-    assert len(found) == 1
+        entries = {raw.read("send_receipt").message_id.entryId for _ in pieces}
+    assert len(entries) == 1
     [(value, _)] = rows(path, "chunks")
     assert value == b"".join(pieces)
 
@@ -309,18 +311,18 @@ def test_partitions_of_one_producer_come_over_several_connections(
     with txlog.open(str(path)) as client:
         client.create_topic("spread", 2)
     with Raw(url) as raw, Raw(url) as other, Raw(url) as later:
-        one, two = (f"spread-partition-{at}" for at in range(2))
-        opened(raw, one, "till")
-        opened(other, two, "till")
-        fields = {"topic": one, "producer_id": 2, "producer_name": "till"}
+        first, second = (f"spread-partition-{at}" for at in range(2))
+        opened(raw, first, "till")
+        opened(other, second, "till")
+        fields = {"topic": first, "producer_id": 2, "producer_name": "till"}
         error = other.ask("producer", "error", **fields)
         assert error.error == ERRORS["ProducerBusy"]
         sent(raw, b"a", 0)
         sent(other, b"b", 0)
         raw.read("send_receipt")
         other.read("send_receipt")
-        found = other.ask("producer", "producer_success", epoch=1, **fields)
-        assert found.last_sequence_id >= 0
+        response = other.ask("producer", "producer_success", epoch=1, **fields)
+        assert response.last_sequence_id >= 0
         raw.read("close_producer")
         error = later.ask("producer", "error", **fields)
         assert error.error == ERRORS["ProducerBusy"]
@@ -429,14 +431,14 @@ def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) 
                 command.SerializeToString(), head.SerializeToString(), value
             )
         raw.socket.sendall(b"".join(frames))
-        found = [raw.read("send_receipt") for _ in range(9)]
-    ids = {(one.producer_id, one.sequence_id): one.message_id for one in found}
-    assert {key: (one.partition, one.entryId) for key, one in ids.items()} == {
+        receipts = [raw.read("send_receipt") for _ in range(9)]
+    ids = {(item.producer_id, item.sequence_id): item.message_id for item in receipts}
+    assert {key: (item.partition, item.entryId) for key, item in ids.items()} == {
         (where, at): (where, at * STEP) for where in range(3) for at in range(3)
     }
     with txlog.open(str(path), read_only=True) as client:
         for where in range(3):
-            stored = [one.value for one in client.reader(f"parted/{where}")]
+            stored = [item.value for item in client.reader(f"parted/{where}")]
             assert stored == [b"%d %d" % (where, at) for at in range(3)]
 
 

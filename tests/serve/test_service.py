@@ -96,21 +96,21 @@ def running(command: list[str], **options: object) -> Iterator[Running]:
 
 
 def listener(host: str = "127.0.0.1") -> socket.socket:
-    made = socket.create_server(
+    bound = socket.create_server(
         (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
-    made.set_inheritable(True)
-    return made
+    bound.set_inheritable(True)
+    return bound
 
 
-def port(one: socket.socket) -> int:
-    return int(one.getsockname()[1])
+def port(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
 
 
 @contextlib.contextmanager
 def activated(store: str, names: str, sockets: list[socket.socket]) -> Iterator[Running]:
     """A server that inherits sockets."""
-    numbers = [one.fileno() for one in sockets]
+    numbers = [bound.fileno() for bound in sockets]
     wrapped = [sys.executable, "-c", ACTIVATE, names, ",".join(map(str, numbers))]
     with running([*wrapped, *command(store)], pass_fds=numbers) as server:
         yield server
@@ -129,8 +129,8 @@ def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
                 )
                 assert b" 200 " in early.recv(1 << 16)
                 with Raw(f"pulsar://127.0.0.1:{port(pulsar)}") as raw:
-                    made = raw.ask("producer", "producer_success", topic="t", producer_id=1)
-                    assert made.producer_ready
+                    response = raw.ask("producer", "producer_success", topic="t", producer_id=1)
+                    assert response.producer_ready
                 early.close()
                 early = socket.create_connection(("127.0.0.1", port(web)))
                 with running(command(store, "--pulsar", "127.0.0.1:0", "--http", "off")) as other:
@@ -156,7 +156,7 @@ def test_one_name_may_have_several_sockets(store: str) -> None:
 
 
 def test_a_socket_without_a_known_name_ends_the_start(store: str) -> None:
-    with listener() as one, activated(store, "txlog.socket", [one]) as server:
+    with listener() as bound, activated(store, "txlog.socket", [bound]) as server:
         code, output = server.failed()
     assert (code, "FileDescriptorName=pulsar" in output) == (2, True), output
 
@@ -264,7 +264,7 @@ def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
         events.close()
     assert code == 0
     with txlog.open(store) as client:
-        values = [int(one.value or b"-1") for one in client.reader("t")]
+        values = [int(message.value or b"-1") for message in client.reader("t")]
     assert values == list(range(len(values)))
     assert receipts == list(range(len(receipts)))
     assert len(receipts) <= len(values)

@@ -44,9 +44,9 @@ def asked(raw: Raw, answer: str, partition: int, kind: int) -> Any:
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
 def test_each_partition_comes_by_its_connection(tmp_path: Path, kind: int) -> None:
     """Kills: a consumer of the store per connection, or keys that no consumer gets."""
-    with served(tmp_path / "s") as url, Raw(url) as one, Raw(url) as two, Raw(url) as three:
+    with served(tmp_path / "s") as url, Raw(url) as first, Raw(url) as second, Raw(url) as third:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 20)
-        raws = (one, two, three)
+        raws = (first, second, third)
         for at, raw in enumerate(raws):
             asked(raw, "success", at, kind)
         for at, raw in enumerate(raws):
@@ -55,11 +55,11 @@ def test_each_partition_comes_by_its_connection(tmp_path: Path, kind: int) -> No
 
 
 def test_a_partition_of_an_exclusive_subscription_has_one_consumer(tmp_path: Path) -> None:
-    with served(tmp_path / "s") as url, Raw(url) as one, Raw(url) as two:
+    with served(tmp_path / "s") as url, Raw(url) as first, Raw(url) as second:
         parted(tmp_path / "s", "parted", [b"v"], 1)
-        asked(one, "success", 0, EXCLUSIVE)
-        asked(two, "success", 1, EXCLUSIVE)
-        error = asked(two, "error", 0, EXCLUSIVE)
+        asked(first, "success", 0, EXCLUSIVE)
+        asked(second, "success", 1, EXCLUSIVE)
+        error = asked(second, "error", 0, EXCLUSIVE)
         assert error.error == ERRORS["ConsumerBusy"]
 
 

@@ -318,8 +318,10 @@ async def _long_calls(served: Served) -> None:
         head = (
             "GET /admin/v2/persistent/acme/shop/orders/examinemessage HTTP/1.1\nHost: localhost\n"
         )
-        shown = f"Authorization: Bearer {token(role)['auth_data'].decode()}\nConnection: close\n\n"
-        return asyncio.create_task(served.request(head + shown))
+        headers = (
+            f"Authorization: Bearer {token(role)['auth_data'].decode()}\nConnection: close\n\n"
+        )
+        return asyncio.create_task(served.request(head + headers))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(works, "PLACES", 2)

@@ -86,9 +86,9 @@ def test_a_bug_at_one_commit_fails_no_message_of_its_group(
     async def program(served: Served) -> None:
         good, other = await producer(served, GOOD), await served.connected()
         for number in range(20):
-            named = {"txnid_most_bits": 0, "txnid_least_bits": number}
+            halves = {"txnid_most_bits": 0, "txnid_least_bits": number}
             good.message(b"x", {"producer_id": 1}, {}, sequence_id=number)
-            ended = await other.ask("endTxn", request_id=number, txn_action=0, **named)
+            ended = await other.ask("endTxn", request_id=number, txn_action=0, **halves)
             assert ended.HasField("error")
             assert FIELDS[(await good.answer()).type] == "send_receipt"
 

@@ -26,9 +26,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
 
 def asked(raw: Raw, topic: str) -> tuple[int, int]:
     """Ask whether a topic exists: (partitions, error)."""
-    found = raw.ask("partitionMetadata", ANSWER, topic=topic, metadata_auto_creation_enabled=False)
-    assert found.response == (0 if not found.HasField("error") else 1)
-    return found.partitions, found.error
+    response = raw.ask(
+        "partitionMetadata", ANSWER, topic=topic, metadata_auto_creation_enabled=False
+    )
+    assert response.response == (0 if not response.HasField("error") else 1)
+    return response.partitions, response.error
 
 
 def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
@@ -62,8 +64,8 @@ def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> 
             }
             raw.ask("producer", "producer_success", **fields)
     with txlog.open(str(path), read_only=True) as client:
-        found = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
-    assert found == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
+        names = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
+    assert names == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
 
 
 def test_the_server_says_that_it_knows_questions_without_creation(place: tuple[Path, str]) -> None:

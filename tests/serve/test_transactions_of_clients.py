@@ -232,12 +232,12 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
     (program,) = [one for one in programs if "epoch" in one]
 
     async def story(place: Place) -> None:
-        made = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program.replace("6650", str(place.port))),
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": "src"},
         )
-        output, _ = await made.communicate()
+        output, _ = await process.communicate()
         assert output.decode().split() == ["0", "1"]
 
     run_story(tmp_path, story)
@@ -272,7 +272,7 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
                 assert (await raw.next())[0] == name
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:
-            assert [one.value for one in client.reader("orders")] == [b"2", b"0"]
+            assert [message.value for message in client.reader("orders")] == [b"2", b"0"]
 
     async def sent(raw: Raw, number: int, txn: TxnId) -> str:
         command = made("send", producer_id=number, sequence_id=number, **halves(txn))
@@ -327,8 +327,8 @@ def test_pipelined_commands_are_one_call_of_the_store(
         assert names.count("send_receipt") == 30
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:
-            found = [one.value for one in client.reader("orders")]
-        assert found == [b"%d" % at for of in (2, 0) for at in range(of, 30, 3)]
+            values = [message.value for message in client.reader("orders")]
+        assert values == [b"%d" % at for of in (2, 0) for at in range(of, 30, 3)]
 
     run_story(tmp_path, story)
 

@@ -73,10 +73,10 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(place: tuple[Path, s
 
 def named(raw: Raw, namespace: str = "acme/asked", **fields: object) -> tuple[list[str], Any]:
     """Ask for topics; returns the last parts of their names, and the whole answer."""
-    said = raw.ask(
+    answer = raw.ask(
         "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", namespace=namespace, **fields
     )
-    return [topic.removeprefix(f"persistent://{namespace}/") for topic in said.topics], said
+    return [topic.removeprefix(f"persistent://{namespace}/") for topic in answer.topics], answer
 
 
 def test_topics_are_answered_by_pattern_mode_and_hash(place: tuple[Path, str]) -> None:
@@ -113,14 +113,14 @@ def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
     topics = {number: (name, 1) for number, name in enumerate([*names, "other/shop/a"])}
     look = Watch("acme/shop", ".*[05]")
     census = Census((len(topics),), topics, frozenset())
-    asked = cast(Connection, SimpleNamespace(may=lambda *_: None))
+    connection = cast(Connection, SimpleNamespace(may=lambda *_: None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(look.pattern, "matching", partial(look.pattern.matching, limit_s=0))
-        assert look.look(asked, census) is None
-        found = look.look(asked, census)
-        assert found == {f"persistent://{name}" for name in names if name[-1] in "05"}
+        assert look.look(connection, census) is None
+        result = look.look(connection, census)
+        assert result == {f"persistent://{name}" for name in names if name[-1] in "05"}
         del topics[5]
-        assert look.look(asked, census) == found - {f"persistent://{names[5]}"}
+        assert look.look(connection, census) == result - {f"persistent://{names[5]}"}
 
 
 def test_clients_of_a_deleted_topic_are_closed_at_once(place: tuple[Path, str]) -> None:
