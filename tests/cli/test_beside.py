@@ -42,13 +42,13 @@ def test_a_message_is_in_the_row_of_the_file(tool: Tool, upkeep: list[str]) -> N
         if not upkeep:
             assert (file, row) == ("", "")
             continue
-        found = tool.json(
+        answer = tool.json(
             "inspect",
             str(tool.path / file),
             "--sql",
             f"SELECT text(value) AS v FROM this LIMIT 1 OFFSET {row}",
         )
-        rows = found if isinstance(found, list) else [found]
+        rows = answer if isinstance(answer, list) else [answer]
         assert rows == [{"v": value}]
         assert Path(tool.path / file).is_file()
 

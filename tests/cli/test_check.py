@@ -17,11 +17,11 @@ _ = tool
 
 def states(bench: Bench, **bounds: tuple[int | None, int | None]) -> dict[str, str]:
     answer = bench.client.admin.check(**bounds)  # type: ignore[arg-type]  # bounds only
-    found = {row["name"]: row["status"] for row in answer["check_list"]}
+    status_of = {row["name"]: row["status"] for row in answer["check_list"]}
     assert answer["status"] == next(
-        (one for one in ("critical", "warning") if one in found.values()), "ok"
+        (status for status in ("critical", "warning") if status in status_of.values()), "ok"
     )
-    return found
+    return status_of
 
 
 def test_value_above_a_bound_raises_the_status(tmp_path: Path) -> None:

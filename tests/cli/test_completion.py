@@ -65,7 +65,7 @@ def test_the_first_word_is_any_command_or_noun(here: Path) -> None:
     assert words("policy", "delayed", "") == ["get", "remove", "set"]
     assert words("topics", "des") == ["describe"]  # an alias leads to the same
     assert words("nothing", "") == []
-    assert all(told for _, told in candidates([""]))
+    assert all(meaning for _, meaning in candidates([""]))
 
 
 def test_global_flags_before_the_command_are_passed_over(here: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_flag_that_was_given_is_not_offered_again(here: Path) -> None:
 
 def test_every_flag_and_argument_is_completed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a metavar that makes completion fail, which a user sees only as missing candidates."""
-    monkeypatch.setattr(completion, "_names", lambda kind, before: [])
+    monkeypatch.setattr(completion, "_names", lambda kind, words_before: [])
     from txlog.cli.line.dispatch import load
     from txlog.cli.line.parameters import parameters_of
 
@@ -185,10 +185,10 @@ def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.Mon
 
     open_relations = reader.open_relations
     monkeypatch.setattr(reader, "open_relations", spied)
-    before = state()
+    state_before = state()
     for line in ("consume ", "sub describe ", "txn show ", "txn connect "):
         assert words(*line.split(" "))
-    assert state() == before
+    assert state() == state_before
     assert opened == [True] * 4
 
 
@@ -292,7 +292,7 @@ def test_bash_completes_the_right_word(on_path: dict[str, str], tmp_path: Path) 
 def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
     """A real terminal: Tab completes behind a pipe, and the completed line runs."""
     (tmp_path / "script").write_text(script("bash"))
-    shown = typed(
+    screen = typed(
         ["bash", "--norc", "--noprofile", "-i"],
         on_path,
         [
@@ -301,14 +301,14 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
             ("\n", "orders"),
         ],
     )
-    assert "true | txlog topic list -f names" in shown
-    assert "audit\r\norders" in shown
+    assert "true | txlog topic list -f names" in screen
+    assert "audit\r\norders" in screen
 
 
 @pytest.mark.needs("zsh")
 def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "_txlog").write_text(script("zsh"))
-    shown = typed(
+    screen = typed(
         ["zsh", "-f", "-i"],
         on_path,
         [
@@ -319,8 +319,8 @@ def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
             ("\n", '"partitions"'),
         ],
     )
-    assert "audit\r\norders" in shown
-    assert '"topic": "orders"' in shown or '"topic":"orders"' in shown
+    assert "audit\r\norders" in screen
+    assert '"topic": "orders"' in screen or '"topic":"orders"' in screen
 
 
 @pytest.mark.needs("fish")

@@ -73,25 +73,25 @@ def test_show_has_every_setting_and_its_origin(
     assert main(["config", "set", "--user", "color", "never"]) == 0
     assert main(["config", "set", "--user", "shop.store", str(Path("shop").absolute())]) == 0
     monkeypatch.setenv("TXLOG_DURABILITY", "os")
-    found = rows(capfd, "--profile", "shop", "--utc", "config", "show")
-    assert set(found) == {*USER_SETTINGS, *Settings().to_mapping()}
-    assert {name: found[name]["origin"] for name in ("store", "color", "utc", "format")} == {
+    settings = rows(capfd, "--profile", "shop", "--utc", "config", "show")
+    assert set(settings) == {*USER_SETTINGS, *Settings().to_mapping()}
+    assert {name: settings[name]["origin"] for name in ("store", "color", "utc", "format")} == {
         "store": "profile shop",
         "color": "config.toml",
         "utc": "--utc",
         "format": "built in",
     }
-    assert found["durability"] == {
+    assert settings["durability"] == {
         "name": "durability",
         "value": "os",
         "origin": "TXLOG_DURABILITY",
     }
-    assert (found["coordinators"]["value"], found["coordinators"]["origin"]) == ("2", "store")
-    assert found["checkpoint_bytes"]["origin"] == "built in"
+    assert (settings["coordinators"]["value"], settings["coordinators"]["origin"]) == ("2", "store")
+    assert settings["checkpoint_bytes"]["origin"] == "built in"
     monkeypatch.setenv("NO_COLOR", "1")
     assert rows(capfd, "-S", "shop", "config", "show")["color"]["origin"] == "NO_COLOR"
-    found = rows(capfd, "-S", "shop", "config", "show", "--color", "always")
-    assert found["color"]["origin"] == "--color"
+    settings = rows(capfd, "-S", "shop", "config", "show", "--color", "always")
+    assert settings["color"]["origin"] == "--color"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.delenv("TXLOG_DURABILITY")
     assert set(rows(capfd, "config", "show")) == set(USER_SETTINGS)  # no store here
@@ -128,8 +128,8 @@ def test_bad_setting_is_refused_and_changes_nothing(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("shop")
-    before = rows(capfd, "config", "show")
-    for words, code, told in (
+    settings_before = rows(capfd, "config", "show")
+    for words, code, message in (
         (["chekpoint_bytes", "1"], 3, "did you mean: checkpoint_bytes"),
         (["checkpoint_bytes", "1"], 2, "the smallest is"),
         (["checkpoint_bytes", "much"], 2, "not a size"),
@@ -145,8 +145,8 @@ def test_bad_setting_is_refused_and_changes_nothing(
         (["--user", "a b.utc", "true"], 2, "profile name"),
     ):
         assert main(["config", "set", *words]) == code, words
-        assert told in capfd.readouterr().err, words
-    assert rows(capfd, "config", "show") == before
+        assert message in capfd.readouterr().err, words
+    assert rows(capfd, "config", "show") == settings_before
     assert not config.exists()
 
 
@@ -221,10 +221,10 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
 ) -> None:
     """spec/cli 2: TXLOG_LOG; and spec/cli 4: TXLOG_NO_INPUT never asks."""
     monkeypatch.chdir("shop")
-    for level, said in (("info", True), ("warning", False), ("error", False), ("debug", True)):
+    for level, is_logged in (("info", True), ("warning", False), ("error", False), ("debug", True)):
         monkeypatch.setenv("TXLOG_LOG", level)
         assert main(["topic", "create", level]) == 0
-        assert (capfd.readouterr().err != "") is said
+        assert (capfd.readouterr().err != "") is is_logged
     monkeypatch.setenv("TXLOG_LOG", "loud")
     assert main(["topic", "list"]) == 2
     monkeypatch.delenv("TXLOG_LOG")
@@ -249,16 +249,20 @@ def test_undo_is_a_command_that_restores_the_setting(
 ) -> None:
     """Also for the old value -1: as no flag is a digit, the parser takes -1 for a value."""
     monkeypatch.setenv("TXLOG_STORE", str(config.parents[2] / "shop"))
-    before = rows(capfd, "config", "show")
-    for name, row in before.items():
+    settings_before = rows(capfd, "config", "show")
+    for name, row in settings_before.items():
         was = row["value"]
         if name not in BOUNDS or name == "coordinators" or not isinstance(was, int):
             continue
         low, high = BOUNDS[name]
-        new = str(next(one for one in (was + 1, was - 1, low, high) if low <= one <= high))
+        new = str(
+            next(
+                candidate for candidate in (was + 1, was - 1, low, high) if low <= candidate <= high
+            )
+        )
         assert main(["config", "set", name, new]) == 0, name
         undo = re.search(r"undo: txlog (.*)", capfd.readouterr().err)
         assert undo is not None and main(shlex.split(undo[1])) == 0, name
     assert {name: row["value"] for name, row in rows(capfd, "config", "show").items()} == {
-        name: row["value"] for name, row in before.items()
+        name: row["value"] for name, row in settings_before.items()
     }

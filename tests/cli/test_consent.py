@@ -15,10 +15,10 @@ from txlog.errors import Refused
 def ask(
     monkeypatch: pytest.MonkeyPatch, answer: str, word: str | None = None, **flags: bool
 ) -> None:
-    given = {"yes": False, "no_input": False, **flags}
+    all_flags = {"yes": False, "no_input": False, **flags}
     monkeypatch.setattr(consent, "is_terminal", lambda number: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-    call: Any = SimpleNamespace(flags=SimpleNamespace(**given))
+    call: Any = SimpleNamespace(flags=SimpleNamespace(**all_flags))
     consent.confirm(call, "delete everything", word=word)
 
 

@@ -100,7 +100,7 @@ def test_messages_are_coloured_as_data_is(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     Path("in").write_text("x")
-    for words, plain, shown in (
+    for words, plain, is_coloured in (
         (["consume", "nope"], "error: ", "\x1b[1;31merror:\x1b[0m "),
         (["produce", "orders", "in"], "warning: ", "\x1b[1;33mwarning:\x1b[0m "),
         (
@@ -109,7 +109,7 @@ def test_messages_are_coloured_as_data_is(
             "\x1b[36mnote:\x1b[0m ",
         ),
     ):
-        assert run(*words, *flag)[2].startswith(shown if colored else plain)
+        assert run(*words, *flag)[2].startswith(is_coloured if colored else plain)
     assert "\x1b" not in run("consume", "nope", "--json", *flag)[2]
     assert run("produce", "orders", "in", "--log-file", "log", *flag)[0] == 0
     assert Path("log").read_text().startswith("warning: ")

@@ -85,12 +85,12 @@ def test_message_of_a_line_is_compact_json_with_its_place_in_the_invoice(session
 
 def test_committed_invoices_are_not_made_again(session: Session) -> None:
     """Kills: a restarted worker that loads an invoice twice."""
-    every, starts = source.messages(session, NONE_COMMITTED)
+    all_rows, starts = source.messages(session, NONE_COMMITTED)
     committed = pa.table({"InvoiceNo": ["536365", "536367"]})
-    rest, rest_starts = source.messages(session, committed)
-    assert rest_starts[:2] == [0, 2]
-    assert len(rest) == len(every) - 7 - 12
-    assert len(rest_starts) == len(starts) - 2
+    remaining, remaining_starts = source.messages(session, committed)
+    assert remaining_starts[:2] == [0, 2]
+    assert len(remaining) == len(all_rows) - 7 - 12
+    assert len(remaining_starts) == len(starts) - 2
 
 
 def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> None:
@@ -103,13 +103,13 @@ def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> No
 def test_an_invoice_cut_by_a_batch_is_held_back(session: Session) -> None:
     """Kills: a total over a part of an invoice, which a batch at its maximum has cut."""
     rows = pa.table(source.messages(session, NONE_COMMITTED)[0])
-    with Session() as mine:
-        whole, totals = pipeline._transform(mine, rows.slice(0, 8))
+    with Session() as own_session:
+        whole, totals = pipeline._transform(own_session, rows.slice(0, 8))
         assert whole.to_pylist() == [True] * 7 + [False]
         assert [orjson.loads(value) for value in totals.column("value").to_pylist()] == [
             {"InvoiceNo": "536365", "Lines": 7, "Quantity": 40, "Value": "139.120"}
         ]
-        whole, totals = pipeline._transform(mine, rows.slice(7, 1))
+        whole, totals = pipeline._transform(own_session, rows.slice(7, 1))
         assert (whole.to_pylist(), totals.num_rows) == ([False], 0)
 
 
@@ -193,8 +193,8 @@ def made_rows(session: Session) -> tuple[pa.Table, pa.Table]:
     batch, starts = source.messages(session, NONE_COMMITTED)
     ids = [txn for txn, (start, stop) in enumerate(pairwise(starts)) for _ in range(start, stop)]
     orders = pa.table(batch).select(["key", "value"])
-    with Session() as mine:
-        totals = pipeline._transform(mine, orders)[1]
+    with Session() as own_session:
+        totals = pipeline._transform(own_session, orders)[1]
     count = totals.num_rows
     outputs = pa.table(
         {
@@ -204,8 +204,8 @@ def made_rows(session: Session) -> tuple[pa.Table, pa.Table]:
             "value": totals.column("value"),
         }
     )
-    named = {"txn_most": [0] * len(ids), "txn_least": ids, "value": orders.column("value")}
-    return pa.table(named), outputs
+    columns = {"txn_most": [0] * len(ids), "txn_least": ids, "value": orders.column("value")}
+    return pa.table(columns), outputs
 
 
 def wrong(checks: list[check.Check]) -> set[str]:
@@ -267,9 +267,9 @@ def test_proof_names_each_fault(session: Session, fault: str, noticed: str) -> N
 def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> None:
     """Guards: an empty store is a failed proof, and no crash of the check."""
     orders, outputs = made_rows(session)
-    checks, found = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
+    checks, totals = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
     assert {"lines", "value", "lines missing", "invoice totals missing"} <= wrong(checks)
-    assert found["value"] is None
+    assert totals["value"] is None
 
 
 @pytest.mark.parametrize(("limit", "kills"), [(0, 1), (1, -1)])

@@ -25,10 +25,14 @@ def test_every_code_of_the_program_is_explained_and_no_other() -> None:
     assert set(CODES) == {code for cls in error_classes() for code in cls.codes}
     assert list(CODES) == sorted(CODES)
     assert {code // 100 for code in CODES} | {0, 130, 141} == set(EXITS)
-    for code, told in CODES.items():
+    for code, explanation in CODES.items():
         assert names_of(code)
-        assert told.cause.endswith(".") and told.fix.endswith(".") and told.example
-        assert not told.means.endswith(".")
+        assert (
+            explanation.cause.endswith(".")
+            and explanation.fix.endswith(".")
+            and explanation.example
+        )
+        assert not explanation.means.endswith(".")
 
 
 def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +67,9 @@ def test_help_without_a_word_lists_the_topics(capfd: pytest.CaptureFixture[str])
 
 def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "txn", "begin"]) == 0
-    told = capfd.readouterr().out
+    text = capfd.readouterr().out
     assert main(["txn", "begin", "--help"]) == 0
-    assert told == capfd.readouterr().out
+    assert text == capfd.readouterr().out
     assert main(["help", "txn"]) == 0
     assert "txlog txn commit" in capfd.readouterr().out
 
@@ -182,19 +186,19 @@ def test_a_page_is_drawn_so() -> None:
     def drawn(width: int, color: bool = False) -> str:
         return topics.shown(page, Look(human=True, color=color, utc=True, width=width))
 
-    rest = "\n    as it is\n\n    more\n\nSECOND\n  more\n"
+    remainder = "\n    as it is\n\n    more\n\nSECOND\n  more\n"
     assert drawn(100) == (
         "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b                         one two\n"
-        f"  longer-than-the-most-that-a-term-takes-here\n{' ' * 30}is below\n{rest}"
+        f"  longer-than-the-most-that-a-term-takes-here\n{' ' * 30}is below\n{remainder}"
     )
     assert drawn(30) == (
         "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b              one two\n"
         "  longer-than-the-most-that-a-\n  term-takes-here\n"
-        f"{' ' * 19}is below\n{rest}"
+        f"{' ' * 19}is below\n{remainder}"
     )
-    for found in ("\x1b[1mx\x1b[0m: a page", "\x1b[1mFIRST", "See \x1b[36ma b\x1b[0m and",
+    for fragment in ("\x1b[1mx\x1b[0m: a page", "\x1b[1mFIRST", "See \x1b[36ma b\x1b[0m and",
                   "  \x1b[36ma b ", "one \x1b[36mtwo\x1b[0m\n", "  \x1b[36mlonger-"):  # fmt: skip
-        assert found in drawn(79, color=True)
+        assert fragment in drawn(79, color=True)
     wide = markup.parse(f"x(7): a page\n\n# FIRST\n{'x ' * 90}", {})
     look = Look(human=True, color=False, utc=True, width=200)
     assert max(map(len, topics.shown(wide, look).splitlines())) == 79

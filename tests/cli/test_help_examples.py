@@ -257,7 +257,7 @@ def test_plain_examples_run(
     """Every example of every --help runs. A command that asks for consent gets a yes."""
     failed = []
     place: Path | None = None
-    chosen = [one for one in ALL if plain(one[1]) and heavy(one[1]) == (weight == "heavy")]
+    chosen = [pair for pair in ALL if plain(pair[1]) and heavy(pair[1]) == (weight == "heavy")]
     assert chosen
     for number, (path, example) in enumerate(chosen):
         touches = changes(example)
@@ -289,7 +289,7 @@ def test_plain_examples_run(
 def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
     """Pipes, redirections and substitutions: one bash runs them all, each in its own copy."""
     ready.tool(world / "txlog")
-    examples = [one for one in ALL if not plain(one[1])]
+    examples = [pair for pair in ALL if not plain(pair[1])]
     script = []
     for number, (_, example) in enumerate(examples):
         place = world / str(number)

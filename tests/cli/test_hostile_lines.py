@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
         function = load(path).function
         hints = hints_of(function)
         defaults = defaults_of(function)
-        said = {**GIVEN, **NAMED.get(path, {})}
+        values = {**GIVEN, **NAMED.get(path, {})}
         arguments = [
             name for name, hint in hints.items() if isinstance(hint.__metadata__[0], Argument)
         ]
@@ -89,16 +89,16 @@ def cases() -> Iterator[Case]:
             for name, hint in hints.items()
             if name not in arguments
         }
-        own = set(flags.values())
+        own_flags = set(flags.values())
         for name, value in _varied(path, hints, arguments):
             words: list[str] = []
             for flag in needed:
                 if flag in flags and flag != name:
-                    words += [flags[flag], said[flag]]
+                    words += [flags[flag], values[flag]]
             if name in flags:
                 words += [flags[name], value]
             elif name in GLOBAL_FLAGS:
-                if GLOBAL_FLAGS[name][0][0] in own:
+                if GLOBAL_FLAGS[name][0][0] in own_flags:
                     continue
                 words += [GLOBAL_FLAGS[name][0][0], value]
             words += [
@@ -107,9 +107,9 @@ def cases() -> Iterator[Case]:
                 if not {name} & {"message", "n", "files", "pulsar"}
             ]
             positional = [
-                value if one == name else said.get(one, "x")
-                for one in arguments
-                if one == name or one in needed
+                value if argument == name else values.get(argument, "x")
+                for argument in arguments
+                if argument == name or argument in needed
             ]
             yield Case(path, name, [*path.split(), *words, "--", *positional])
 
@@ -162,7 +162,7 @@ class Place:
 
     def run(self, case: Case) -> str | None:
         """Run a case; returns the fault of its outcome, or None."""
-        before = signal.signal(signal.SIGALRM, _hung)
+        handler = signal.signal(signal.SIGALRM, _hung)
         signal.setitimer(signal.ITIMER_REAL, 60)
         try:
             code: int | None = main(["-S", str(self.folder / "store"), "--json", *case.words])
@@ -170,7 +170,7 @@ class Place:
             code = None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, handler)
         out, err = self.capfd.readouterr()
         return self._wrong(case, code, out, err)
 
@@ -235,15 +235,15 @@ def place(
 )
 def test_no_word_is_a_bug(place: Place, part: int | str) -> None:
     """spec/cli 5: an exit code of the table, one error, no raw bytes, no file except named ones."""
-    every = list(cases())
-    taken = every[part::16] if isinstance(part, int) else every[5::97]
+    all_cases = list(cases())
+    selected = all_cases[part::16] if isinstance(part, int) else all_cases[5::97]
     wrong = []
     place.again()
-    for number, case in enumerate(taken):
+    for number, case in enumerate(selected):
         if number % 8 == 7:
             place.again()
-        found = place.run(case)
-        if found is not None:
-            wrong.append(f"{_text(case)}\n    {found}")
+        fault = place.run(case)
+        if fault is not None:
+            wrong.append(f"{_text(case)}\n    {fault}")
             place.again()
-    assert not wrong, f"{len(wrong)} of {len(taken)}:\n" + "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} of {len(selected)}:\n" + "\n".join(wrong)

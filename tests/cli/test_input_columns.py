@@ -99,27 +99,27 @@ def _quoted(rng: random.Random, lines: list[list[str]]) -> bytes:
     return data
 
 
-def read(form: str, given: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
+def read(form: str, blocks: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
     """Read blocks; returns records, final error, warnings, skipped records and the last line."""
-    said: list[str] = []
-    source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=said.append)
+    warnings: list[str] = []
+    source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=warnings.append)
     rows: list[dict[str, Any]] = []
     failure = None
     try:
-        for table in source._of(iter(given)):
+        for table in source._of(iter(blocks)):
             rows += [] if table is None else _listed(table)
     except BadRecord as error:
         failure = str(error)
-    return rows, failure, said, source.skipped, source.line
+    return rows, failure, warnings, source.skipped, source.line
 
 
 def _listed(table: pa.Table) -> Iterator[dict[str, Any]]:
     kinds = [
         pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in table.schema
     ]
-    shown = pa.table(dict(zip(table.column_names, table.columns, strict=True)))
-    shown = shown.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
-    for row in shown.to_pylist():
+    listed = pa.table(dict(zip(table.column_names, table.columns, strict=True)))
+    listed = listed.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
+    for row in listed.to_pylist():
         yield {name: value for name, value in row.items() if value is not None}
 
 
@@ -167,9 +167,9 @@ def test_clean_blocks_give_the_records_of_single_lines(monkeypatch: pytest.Monke
 def test_a_format_means_the_same_by_columns(
     form: str, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = read(form, [data], skip_bad=False)
+    by_columns = read(form, [data], skip_bad=False)
     monkeypatch.setattr(columns, "cut", lambda data, fields, line: None)
-    assert found == read(form, [data], skip_bad=False)
+    assert by_columns == read(form, [data], skip_bad=False)
 
 
 @pytest.mark.slow

@@ -53,9 +53,9 @@ def test_lines_are_cut_at_each_newline(tmp_path: Path, data: bytes, expected: li
 
 def test_a_last_line_without_newline_warns_or_is_bad(tmp_path: Path) -> None:
     """spec/cli 7: with --require-newline it is a bad record."""
-    said: list[str] = []
-    rows, error = read(tmp_path, "lines", b"a\nb", warn=said.append)
-    assert (values(rows), error, len(said)) == ([b"a", b"b"], None, 1)
+    warnings: list[str] = []
+    rows, error = read(tmp_path, "lines", b"a\nb", warn=warnings.append)
+    assert (values(rows), error, len(warnings)) == ([b"a", b"b"], None, 1)
     rows, error = read(tmp_path, "lines", b"a\nb", require_newline=True)
     assert values(rows) == [b"a"]
     assert isinstance(error, BadRecord)

@@ -48,10 +48,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
-def counted(run: Run, what: str, *more: str) -> int:
+def counted(run: Run, word: str, *more: str) -> int:
     """Return how many rows `this` has."""
     code, out, err = run(
-        "inspect", what, "--sql", "SELECT count(*) AS n FROM this", "--json", *more
+        "inspect", word, "--sql", "SELECT count(*) AS n FROM this", "--json", *more
     )
     assert code == 0, err
     [row] = json.loads(out)
@@ -59,7 +59,7 @@ def counted(run: Run, what: str, *more: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "rows"),
+    ("word", "kind", "rows"),
     [
         ("", "store", 8), ("orders", "topic", 8), ("orders/1", "partition", 1),
         ("billing", "subscription", 5), ("daily", "transaction_key", 1),
@@ -67,12 +67,12 @@ def counted(run: Run, what: str, *more: str) -> int:
         ("1:4", "message", 3), ("ledger:1", "ledger", 5),
     ],
 )  # fmt: skip
-def test_every_kind_of_thing_has_rows(run: Run, what: str, kind: str, rows: int) -> None:
+def test_every_kind_of_thing_has_rows(run: Run, word: str, kind: str, rows: int) -> None:
     """spec/cli 8.1: kind, and the view `this`; kills a `this` of the wrong topic or place."""
-    words = [what] if what else []
+    words = [word] if word else []
     code, out, err = run("inspect", *words, "--json")
     assert (code, json.loads(out or "{}").get("kind")) == (0, kind), err
-    assert counted(run, what) == rows
+    assert counted(run, word) == rows
 
 
 def test_a_transaction_has_its_messages_and_its_ends(run: Run) -> None:
@@ -237,11 +237,11 @@ def _backlog(client: Client) -> int:
 def test_a_message_is_the_record_that_consume_gives(run: Run) -> None:
     """spec/cli 8.1: the record plus file, row, acknowledged_list; JSON is embedded as it stands."""
     assert run("produce", "orders", "-m", '{"id": 1.10, "n": 1.0e3}', "-k", "k", "-p", "1")[0] == 0
-    [told] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
-    where = json.loads(told)["message_id"]
+    [record] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
+    where = json.loads(record)["message_id"]
     code, out, err = run("inspect", f"msg:{where}", "--json")
     assert code == 0, err
-    assert out.startswith(told.replace('"size_bytes":24}', '"size_bytes":24,'))
+    assert out.startswith(record.replace('"size_bytes":24}', '"size_bytes":24,'))
     assert json.loads(out)["acknowledged_list"] == []
     narrow = run("inspect", f"msg:{where}", "--json", "--columns", "value,kind")[1]
     assert narrow == '{"value":{"id": 1.10, "n": 1.0e3},"kind":"message"}\n'

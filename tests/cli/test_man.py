@@ -57,20 +57,22 @@ def test_a_page_has_every_flag_of_its_command(
     """A page lists the flags that Typer shows for -h, each with its meaning."""
     command = load(path)
     assert command.invoke(["-h"], errors.Report(json=False, store=None)) == 0
-    shown = capsys.readouterr().out
-    listed = shown.partition("\nOptions:\n")[2]
+    help_text = capsys.readouterr().out
+    listed = help_text.partition("\nOptions:\n")[2]
     heads = re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE)
-    known = {name for head in heads for name in re.findall(r"(?<![\w|:-])--?[a-zA-Z][\w-]*", head)}
-    own = [each for each in parameters_of(command) if not (each.of_all or each.hidden)]
-    told = {name for each in own for name in each.names}
-    common = {"--store", "-S", "--format", "-f", "--json", "--help", "-h"}
-    assert known - common <= told
-    assert told - {"--format"} <= set(re.findall(r"--?[\w-]+", listed)) | {
-        each.name for each in own if not each.is_flag
+    flags_of_help = {
+        name for head in heads for name in re.findall(r"(?<![\w|:-])--?[a-zA-Z][\w-]*", head)
     }
-    assert [each.name for each in own if not each.help] == []
+    parameters = [each for each in parameters_of(command) if not (each.of_all or each.hidden)]
+    flags_of_page = {name for each in parameters for name in each.names}
+    common = {"--store", "-S", "--format", "-f", "--json", "--help", "-h"}
+    assert flags_of_help - common <= flags_of_page
+    assert flags_of_page - {"--format"} <= set(re.findall(r"--?[\w-]+", listed)) | {
+        each.name for each in parameters if not each.is_flag
+    }
+    assert [each.name for each in parameters if not each.help] == []
     page = markup.as_text(man_pages.page(f"txlog-{path.replace(' ', '-')}.1"))
-    for each in own:
+    for each in parameters:
         assert each.name in page
     for example in command.examples:
         assert f"    {example}\n" in page

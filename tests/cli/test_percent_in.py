@@ -39,15 +39,15 @@ SIZED = (
 
 def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
     def source() -> Iterator[bytes | None]:
-        before = 0
+        start = 0
         for cut in [*sorted({*cuts}), len(data)]:
-            if cut > before:
-                yield data[before:cut]
+            if cut > start:
+                yield data[start:cut]
                 yield None
-                before = cut
+                start = cut
 
-    found = percent_rows(source(), InputFormat(text), 1, 1 << 20)
-    return [one for one in found if one is not None]
+    records = percent_rows(source(), InputFormat(text), 1, 1 << 20)
+    return [record for record in records if record is not None]
 
 
 @settings(max_examples=40)
@@ -73,8 +73,8 @@ def test_printed_records_are_read_back(rows: list[Any], cuts: list[int], text: s
 
 def test_last_record_may_lack_only_its_delimiter() -> None:
     assert [row["value"] for row in read("%v--", b"a--b--", [3])] == [b"a", b"b"]
-    row, said = read("%k:%v\n", b"a:1", [])[::-1]
-    assert (row["key"], row["value"], said) == (b"a", b"1", "the last record has no end")
+    row, warnings = read("%k:%v\n", b"a:1", [])[::-1]
+    assert (row["key"], row["value"], warnings) == (b"a", b"1", "the last record has no end")
     for text, data in (
         ("%k:%v\\n", b"a:1\nb"),
         ("%V{big32}%v", b"\0\0\0\2a"),

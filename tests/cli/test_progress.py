@@ -38,12 +38,12 @@ def store(tmp_path: Path) -> str:
 def calling(**flags: object) -> Call:
     """A call with the attributes that a bar reads."""
     usual: dict[str, object] = {"no_progress": False, "quiet": 0, "color": None}
-    made = SimpleNamespace(
+    call = SimpleNamespace(
         flags=SimpleNamespace(**{**usual, **flags}),
         output=SimpleNamespace(as_json=False),
         line=None,
     )
-    return cast(Call, made)
+    return cast(Call, call)
 
 
 class Screen:
@@ -93,14 +93,14 @@ def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
     terminal = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
     terminal.until("left")
     lines = terminal.shown.decode().split("\r\x1b[K")
-    told = next(line for line in lines if "left" in line)  # before, nothing may be stored yet
-    text = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    bar_line = next(line for line in lines if "left" in line)  # before, nothing may be stored yet
+    text = re.sub(r"\x1b\[[0-9;]*m", "", bar_line)
     assert text.startswith("t ━")
     assert text.endswith("left")
     assert " of 270 B, " in text
     assert len(text) < 70
-    code, left = terminal.rest()
-    assert (code, left[:25]) == (0, b"30 messages in t, 1:0 to ")
+    code, remaining = terminal.rest()
+    assert (code, remaining[:25]) == (0, b"30 messages in t, 1:0 to ")
     colors = len(re.findall(rb"\x1b\[[0-9;]*m", terminal.shown))
     moves = terminal.shown.count(b"\x1b[K")
     assert terminal.shown.count(b"\x1b") == colors + moves  # no other movement, no hidden cursor
@@ -114,8 +114,8 @@ def test_a_pipe_has_a_counter(store: str) -> None:
     terminal.child.stdin.write(b"a\nb\n")
     terminal.child.stdin.flush()
     terminal.until("t 2 messages, 4 B, ")
-    code, left = terminal.rest()
-    assert (code, left[:23]) == (0, b"2 messages in t, 1:0 to")
+    code, remaining = terminal.rest()
+    assert (code, remaining[:23]) == (0, b"2 messages in t, 1:0 to")
 
 
 def test_a_signal_takes_the_bar_away(store: str) -> None:
@@ -125,8 +125,8 @@ def test_a_signal_takes_the_bar_away(store: str) -> None:
     terminal.child.stdin.flush()
     terminal.until("t ")
     terminal.child.send_signal(signal.SIGINT)
-    told = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
-    assert terminal.rest() == (130, told)
+    report = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
+    assert terminal.rest() == (130, report)
 
 
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:

@@ -82,14 +82,14 @@ def test_out_writes_all_rows_once(run: Run, tmp_path: Path, suffix: str) -> None
     else:
         numbers = [int(line.split(",")[0]) for line in Path(name).read_text().splitlines()[1:]]
     assert numbers == list(range(50_000))
-    before = Path(name).read_bytes()
+    data_before = Path(name).read_bytes()
     assert run("query", "SELECT 1 AS i", "--out", name)[0] == 4
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     code, _, err = run("query", late, "--out", name, "--force")
     assert (code, "late" in err) == (1, True)
-    assert Path(name).read_bytes() == before
+    assert Path(name).read_bytes() == data_before
     assert run("query", "SELECT 1 AS i", "--out", name, "--force")[0] == 0
-    assert Path(name).read_bytes() != before
+    assert Path(name).read_bytes() != data_before
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, "store"]
 
 
@@ -151,12 +151,12 @@ class _Counted:
             yield pa.record_batch({"i": [1, 2, 3]})
 
 
-@pytest.mark.parametrize(("limit", "asked"), [(0, 0), (1, 1), (3, 1), (4, 2)])
-def test_limit_computes_no_more_than_it_prints(limit: int, asked: int) -> None:
+@pytest.mark.parametrize(("limit", "batch_count"), [(0, 0), (1, 1), (3, 1), (4, 2)])
+def test_limit_computes_no_more_than_it_prints(limit: int, batch_count: int) -> None:
     """Kills: a limit that reads a topic to its end."""
     rows = _Counted()
     assert sum(batch.num_rows for batch in limited(rows, limit)[1]) == limit
-    assert rows.asked == asked
+    assert rows.asked == batch_count
 
 
 def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:

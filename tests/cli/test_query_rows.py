@@ -77,8 +77,8 @@ def random_batch(rng: random.Random, rows: int) -> pa.RecordBatch:
     arrays = []
     for kind, make in rng.sample(KINDS, rng.randrange(1, 5)):
         null = rng.choice([0, 0.3, 1])
-        made = [None if rng.random() < null else make(rng) for _ in range(rows)]
-        arrays.append(pa.array(made, kind))
+        values = [None if rng.random() < null else make(rng) for _ in range(rows)]
+        arrays.append(pa.array(values, kind))
     names = [f'c{at}"é' for at in range(len(arrays))]
     return pa.RecordBatch.from_arrays(arrays, names).slice(rng.randrange(2))
 
@@ -102,9 +102,9 @@ def expected(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> byt
         text = f"[{','.join(lines)}]\n" if form == "json" else "".join(f"{one}\n" for one in lines)
         return text.encode()
     line = one_by_one.csv_line if form == "csv" else one_by_one.tsv_line
-    wanted = (chosen or names)[:1] if form == "names" else chosen or names
-    cells = [[one_by_one.cell(row[name]) for name in wanted] for row in rows]
-    return "".join(map(line, [wanted, *cells][form == "names" :])).encode()
+    columns = (chosen or names)[:1] if form == "names" else chosen or names
+    cells = [[one_by_one.cell(row[name]) for name in columns] for row in rows]
+    return "".join(map(line, [columns, *cells][form == "names" :])).encode()
 
 
 def check(seed: int) -> None:
@@ -116,8 +116,8 @@ def check(seed: int) -> None:
     names = whole.schema.names
     chosen = rng.sample(names, rng.randrange(1, len(names) + 1)) if rng.random() < 0.3 else []
     for form in ("json", "ndjson", "tsv", "csv", "names"):
-        found = printed(form, batches, chosen)
-        assert found == expected(form, batches, chosen), f"seed {seed}, {form}, {whole.schema}"
+        output = printed(form, batches, chosen)
+        assert output == expected(form, batches, chosen), f"seed {seed}, {form}, {whole.schema}"
 
 
 def test_rows_match_formatting_value_by_value() -> None:
@@ -164,8 +164,8 @@ def test_a_file_of_narrow_rows_has_no_small_groups(tmp_path: Path) -> None:
     batch = pa.record_batch([pa.array([1] * 10_240, pa.int8())], schema)
     path = tmp_path / "rows.parquet"
     assert write_out(str(path), (schema, iter([batch] * 110)), force=False) == 110 * 10_240
-    found = pq.read_metadata(path)
-    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [
         103 * 10_240,  # the first rows that are a million together
         7 * 10_240,
     ]

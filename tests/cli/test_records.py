@@ -52,7 +52,7 @@ def lines(form: str, *rows: dict[str, Any], **options: Any) -> list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("value", "shown", "encoding"),
+    ("value", "embedded", "encoding"),
     [
         (b"3", "3", "utf8"),
         (b"null", "null", "utf8"),
@@ -66,11 +66,11 @@ def lines(form: str, *rows: dict[str, Any], **options: Any) -> list[dict[str, An
     ],
 )  # fmt: skip
 def test_a_value_is_embedded_text_or_base64(
-    value: bytes | None, shown: object, encoding: str | None
+    value: bytes | None, embedded: object, encoding: str | None
 ) -> None:
     """spec/cli 7: value and value_encoding; numbers are not rounded on the way."""
     [record] = lines("json", {"value": value})
-    assert (record["value"], record["value_encoding"]) == (shown, encoding)
+    assert (record["value"], record["value_encoding"]) == (embedded, encoding)
     assert list(record) == RECORD_FIELDS
 
 

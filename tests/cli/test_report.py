@@ -44,10 +44,14 @@ def found(store: tuple[str, ManualClock]) -> Figures:
 
 def test_messages_by_hour_count_by_visible_time(found: Figures) -> None:
     """Kills: time of publication, a span that is shifted, messages of an open transaction."""
-    known = found["throughput"]
-    assert (known["by_ms"], known["since"], known["left_out"]) == (HOUR_MS, None, [])
+    figures_by_hour = found["throughput"]
+    assert (figures_by_hour["by_ms"], figures_by_hour["since"], figures_by_hour["left_out"]) == (
+        HOUR_MS,
+        None,
+        [],
+    )
     counted: dict[str, dict[int, int]] = {}
-    for row in known["row_list"]:
+    for row in figures_by_hour["row_list"]:
         counted.setdefault(row["topic"], {})[row["from_time"]] = row["messages"]
     starts = [START_MS + hour * HOUR_MS for hour in range(HOURS)]
     expected = {start: 2 + hour % 5 for hour, start in enumerate(starts)}
@@ -76,17 +80,20 @@ def test_figures_agree_with_the_other_answers(
             {"topic": "orders", **row} for row in client.topic("orders").histogram()
         ]
         assert found["transactions"]["open_list"] == client.transactions()
-        shown = client.topic("orders").watermarks.show(lateness=False)
+        watermark_list = client.topic("orders").watermarks.show(lateness=False)
         (row,) = found["watermark_list"]
         assert {name: row[name] for name in ("status", "watermark", "lag_ms", "holder")} == {
-            name: shown[name] for name in ("status", "watermark", "lag_ms", "holder")
+            name: watermark_list[name] for name in ("status", "watermark", "lag_ms", "holder")
         }
         for name in ("orders", "invoices", "refunds"):
-            counts = {one["from_time"]: one for one in client.topic(name).stats(since_ms=START_MS)}
+            counts = {
+                bucket["from_time"]: bucket
+                for bucket in client.topic(name).stats(since_ms=START_MS)
+            }
             for span in found["throughput"]["row_list"]:
                 if span["topic"] == name:
                     assert counts.pop(span["from_time"]).items() >= span.items()
-            assert not [one for one in counts.values() if one["messages"]]
+            assert not [bucket for bucket in counts.values() if bucket["messages"]]
         history = client.topic("orders").watermarks.history(partition=0)
         assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
             (move["publish_time"], move["event_time"])
@@ -147,8 +154,8 @@ def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> 
         with client.transaction(timeout_ms=3 * HOUR_MS) as txn:
             client.producer("t").send(b"x", txn=txn)
             clock.advance(2 * HOUR_MS)
-        known = figures(client, by_ms=HOUR_MS)["throughput"]["row_list"]
-    assert [row["from_time"] for row in known] == [START_MS + 2 * HOUR_MS]
+        rows = figures(client, by_ms=HOUR_MS)["throughput"]["row_list"]
+    assert [row["from_time"] for row in rows] == [START_MS + 2 * HOUR_MS]
 
 
 def test_a_time_that_falls_moves_no_watermark(tmp_path: Path) -> None:
@@ -167,10 +174,10 @@ def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> 
     path, clock = store
     since = START_MS + 24 * HOUR_MS
     with txlog.open(path, clock=clock) as client:
-        known = figures(client, since, DAY_MS)["throughput"]
+        throughput_figures = figures(client, since, DAY_MS)["throughput"]
         with pytest.raises(InvalidArgument):
             figures(client, by_ms=999)
-    invoices = [row for row in known["row_list"] if row["topic"] == "invoices"]
+    invoices = [row for row in throughput_figures["row_list"] if row["topic"] == "invoices"]
     assert invoices == [
         {
             "topic": "invoices",
@@ -189,10 +196,10 @@ def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
             client.create_topic(name)
             client.producer(name).send(b"x")
         client.admin.set_offline("away", 0)
-        told = figures(client)
-    assert told["throughput"]["left_out"] == ["away/0"]
-    assert [row["topic"] for row in told["throughput"]["row_list"]] == ["here"]
-    drawn = page(told)
+        report = figures(client)
+    assert report["throughput"]["left_out"] == ["away/0"]
+    assert [row["topic"] for row in report["throughput"]["row_list"]] == ["here"]
+    drawn = page(report)
     assert "Unavailable and left out: away/0." in drawn
     assert "1 problem<" in drawn
     assert "txlog admin online away/0" in drawn
@@ -236,10 +243,10 @@ def test_unreadable_store_has_a_page_of_its_problems(
         file.write_bytes(data)
         for more in ([], ["--json"]):
             assert main(["report", "-S", str(path), str(out), "--force", *more]) == 6
-        told, said = capfd.readouterr()
-        answer = json.loads(told)
+        output, errors = capfd.readouterr()
+        answer = json.loads(output)
         assert (answer["topics"], answer["problems"] > 0) == (None, True)
-        assert "the store cannot be read, " in said
+        assert "the store cannot be read, " in errors
         text = out.read_text()
         assert "Problems" in text
         assert file.name in text
@@ -332,9 +339,9 @@ def test_every_mark_lies_in_its_chart_and_has_a_title(found: Figures) -> None:
 
 def test_a_column_is_as_high_as_its_number() -> None:
     """Kills: overlapping series, a scale that does not fit the marks."""
-    one = charts.Series("one", 1, [1, 5], ["a", "b"])
-    two = charts.Series("two", 2, [1, 0], ["c", "d"])
-    drawn = charts.columns([one, two], ["x", "y"], "test")
+    first = charts.Series("one", 1, [1, 5], ["a", "b"])
+    second = charts.Series("two", 2, [1, 0], ["c", "d"])
+    drawn = charts.columns([first, second], ["x", "y"], "test")
     rects = re.findall(
         r'class="t(\d)" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn
     )
@@ -383,7 +390,7 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (words.size(0), "0 B"),
         (words.size(1023), "1023 B"),
@@ -402,8 +409,8 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
         (words.instant(None), ""),
     ],
 )
-def test_values_read_well(said: str, expected: str) -> None:
-    assert said == expected
+def test_values_read_well(text: str, expected: str) -> None:
+    assert text == expected
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -439,9 +446,9 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
 ) -> None:
     target = tmp_path / "shop.html"
 
-    def slow(*given: Any) -> Figures:
+    def slow(*arguments: Any) -> Figures:
         target.write_text("theirs")
-        return figures(*given)
+        return figures(*arguments)
 
     monkeypatch.setattr("txlog.page.figures.figures", slow)
     assert main(["report", "-S", store[0], str(target), "-q"]) == 4

@@ -137,9 +137,9 @@ def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]
     )
     match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert match is not None, done.stdout[-2000:] + done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(html.unescape(match[1]))
-    assert len(found) == len(reports) * len(WIDTHS)
-    return found
+    measurements: list[dict[str, Any]] = json.loads(html.unescape(match[1]))
+    assert len(measurements) == len(reports) * len(WIDTHS)
+    return measurements
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -150,35 +150,44 @@ def test_a_report_fits_every_screen_and_can_be_read(
     without colour, a style that its own policy refuses, anything loaded.
     """
     dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
-    found = seen(reports, tmp_path, *dark)
-    for one in found:
-        place = f"report {one['at']} at {one['width']}"
-        assert one["width"] in WIDTHS
-        assert one["needs"] <= one["width"], f"{place} needs {one['needs']}"
-        assert (one["asked"], one["refused"], one["empty"], one["unpainted"]) == (0, 0, 0, 0), place
-        assert one["title"].endswith("txlog report")
-        is_dark = sum(map(int, re.findall(r"\d+", one["background"])[:3])) < 200
+    measurements = seen(reports, tmp_path, *dark)
+    for measured in measurements:
+        place = f"report {measured['at']} at {measured['width']}"
+        assert measured["width"] in WIDTHS
+        assert measured["needs"] <= measured["width"], f"{place} needs {measured['needs']}"
+        assert (
+            measured["asked"],
+            measured["refused"],
+            measured["empty"],
+            measured["unpainted"],
+        ) == (0, 0, 0, 0), place
+        assert measured["title"].endswith("txlog report")
+        is_dark = sum(map(int, re.findall(r"\d+", measured["background"])[:3])) < 200
         assert is_dark == (scheme == "dark"), place
-        for text in one["texts"]:
-            said = f"{place}: {text['text']!r}"
-            assert text["contrast"] >= CONTRAST_MIN, f"{said} has contrast {text['contrast']:.2f}"
-            assert text["size"] >= 11, f"{said} is {text['size']} px"
+        for text in measured["texts"]:
+            description = f"{place}: {text['text']!r}"
+            assert text["contrast"] >= CONTRAST_MIN, (
+                f"{description} has contrast {text['contrast']:.2f}"
+            )
+            assert text["size"] >= 11, f"{description} is {text['size']} px"
             if not text["scrolls"]:
-                assert text["left"] >= 0 and text["right"] <= one["width"], f"{said} is cut"
+                assert text["left"] >= 0 and text["right"] <= measured["width"], (
+                    f"{description} is cut"
+                )
         for kind in ("tick", "scale"):
-            _check_apart(place, [text for text in one["texts"] if text[kind]])
-    marks = {(one["at"], one["width"]): one["marks"] for one in found}
+            _check_apart(place, [text for text in measured["texts"] if text[kind]])
+    marks = {(measured["at"], measured["width"]): measured["marks"] for measured in measurements}
     assert all(marks[0, width] > 100 for width in WIDTHS)
     assert all(marks[1, width] >= 2 for width in WIDTHS)
 
 
 def _check_apart(place: str, texts: list[dict[str, Any]]) -> None:
     """Check that labels of axes do not overlap."""
-    for at, one in enumerate(texts):
+    for at, label in enumerate(texts):
         for other in texts[at + 1 :]:
-            across = min(one["right"], other["right"]) - max(one["left"], other["left"])
-            down = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
-            assert across <= 1 or down <= 2, f"{place}: {one['text']!r} over {other['text']!r}"
+            across = min(label["right"], other["right"]) - max(label["left"], other["left"])
+            down = min(label["bottom"], other["bottom"]) - max(label["top"], other["top"])
+            assert across <= 1 or down <= 2, f"{place}: {label['text']!r} over {other['text']!r}"
 
 
 @pytest.mark.slow

@@ -142,15 +142,15 @@ def _fields(path: str) -> list[str]:
 
 def test_every_command_with_fields_is_named() -> None:
     """Kills: a new command whose fields no test compares."""
-    named = PRINTED.keys() | COMPOSED
+    listed = PRINTED.keys() | COMPOSED
     assert not PRINTED.keys() & COMPOSED
-    assert named == {path for path in catalogue.COMMANDS if _has_fields(path)}
+    assert listed == {path for path in catalogue.COMMANDS if _has_fields(path)}
 
 
 def _has_fields(path: str) -> bool:
     entry = catalogue.COMMANDS[path]
-    found = getattr(importlib.import_module(f"txlog.cli.{entry.module}"), entry.name, None)
-    return bool(getattr(found, "fields", None))
+    command = getattr(importlib.import_module(f"txlog.cli.{entry.module}"), entry.name, None)
+    return bool(getattr(command, "fields", None))
 
 
 @pytest.mark.parametrize("path", PRINTED)

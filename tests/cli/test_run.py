@@ -132,13 +132,13 @@ def tool(
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("sys.path", list(sys.path))
-    made = Tool(tmp_path, capfd)
-    made.ok("init", str(made.path))
+    prepared = Tool(tmp_path, capfd)
+    prepared.ok("init", str(prepared.path))
     for topic in ("in", "out"):
-        made.ok("topic", "create", topic)
-    made.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
-    made.ok("sub", "create", "s", "-t", "in")
-    return made
+        prepared.ok("topic", "create", topic)
+    prepared.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
+    prepared.ok("sub", "create", "s", "-t", "in")
+    return prepared
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -150,9 +150,9 @@ def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
     """Read the log of a process on stderr until an event."""
     assert child.stderr is not None
     for line in child.stderr:
-        said: dict[str, Any] = json.loads(line)
-        if event in (said.get("event"), said.get("message")):
-            return said
+        event_line: dict[str, Any] = json.loads(line)
+        if event in (event_line.get("event"), event_line.get("message")):
+            return event_line
     raise AssertionError(f"the process ended before {event}")
 
 

@@ -195,7 +195,7 @@ def test_candidates_in_the_shell(shell: Shell) -> None:
 
 def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
     """A real terminal and readline: Tab, a prompt with the transaction, Ctrl-C, Ctrl-D."""
-    shown = typed(
+    screen = typed(
         [sys.executable, "-m", "txlog", "shell"],
         {
             "PYTHONPATH": str(SOURCE),
@@ -218,9 +218,9 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
             ("\x04", ""),
         ],
     )
-    assert "began 0:0" in shown
+    assert "began 0:0" in screen
     # the table, then its summary
-    assert shown.index("\r\na\r\n") < shown.index("1 row")
-    assert "committed 0:0: 1 message" in shown
+    assert screen.index("\r\na\r\n") < screen.index("1 row")
+    assert "committed 0:0: 1 message" in screen
     with txlog.open(str(tmp_path / "shop")) as client:
         assert client.describe_topic("orders")["messages"] == 1

@@ -26,9 +26,9 @@ def test_signal_in_a_callback_is_kept(capfd: pytest.CaptureFixture[str]) -> None
     """Python drops an exception in the callback of a weak reference, as import locks have one."""
     with watched():
         thing = _Thing()
-        told = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+        reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
         del thing
-        assert told() is None
+        assert reference() is None
         with pytest.raises(Interrupted) as caught:
             raise_if_asked()
     assert caught.value.exit == 143

@@ -70,9 +70,9 @@ def shape(path: str) -> Shape:
     """The shape of a command with the fields that it takes from another."""
     out = shape_of(SHAPED[path])
     if out.extends:
-        before = shape(out.extends)
-        out.fields = before.fields + out.fields
-        out.shown = before.shown
+        parent_shape = shape(out.extends)
+        out.fields = parent_shape.fields + out.fields
+        out.shown = parent_shape.shown
     return out
 
 
@@ -100,14 +100,14 @@ def _argument(parameter: Parameter) -> str:
     return text if parameter.required else f"[{text}]"
 
 
-def _flag(taken: Parameter) -> str:
-    settled = _SETTLED.findall(taken.help) if taken.metavar else []
-    default = taken.default or (settled[-1] if settled else "")
+def _flag(parameter: Parameter) -> str:
+    settled = _SETTLED.findall(parameter.help) if parameter.metavar else []
+    default = parameter.default or (settled[-1] if settled else "")
     return (
-        "/".join(sorted(taken.names, key=len))
-        + (f" {taken.metavar}" if taken.metavar else "")
-        + "!" * taken.required
-        + "…" * taken.repeated
+        "/".join(sorted(parameter.names, key=len))
+        + (f" {parameter.metavar}" if parameter.metavar else "")
+        + "!" * parameter.required
+        + "…" * parameter.repeated
         + (f"={default}" if default else "")
     )
 
@@ -171,11 +171,11 @@ def test_variables_match_the_program() -> None:
     """The table has each environment variable that the code reads."""
     rows = table(section("cli", "3"), "variable")
     assert [words(cells[0])[0] for cells in rows] == list(VARIABLES)
-    named = set(re.findall(r"[A-Z][A-Z_]{3,}", "\n".join(" ".join(cells) for cells in rows)))
+    documented = set(re.findall(r"[A-Z][A-Z_]{3,}", "\n".join(" ".join(cells) for cells in rows)))
     read = set[str]()
     for file in (ROOT / "src").rglob("*.py"):
         read |= set(re.findall(r"""["'](TXLOG_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
-    assert read - {"TXLOG_JRE"} <= named  # txlog only sets it, for Spark's java
+    assert read - {"TXLOG_JRE"} <= documented  # txlog only sets it, for Spark's java
 
 
 def test_formats_match_the_flag() -> None:
@@ -198,8 +198,8 @@ def test_codes_have_their_classes_and_kinds() -> None:
         code = int(number)
         assert sorted(words(classes)) == sorted(names_of(code)), code
         carry = [cls for cls in error_table() if code in cls.codes]
-        told = {cls("x", code=code).kind for cls in carry}
-        assert set(words(kinds)) == told, code
+        kinds_of_code = {cls("x", code=code).kind for cls in carry}
+        assert set(words(kinds)) == kinds_of_code, code
 
 
 def test_format_verbs_match_the_help() -> None:
@@ -404,9 +404,9 @@ def test_printed_json_matches_the_spec(run: Run, tmp_path: Path) -> None:
     txn = ""
     wrong: list[str] = []
     for line in filter(None, STORY.splitlines()):
-        taken = [txn if word == "OPEN" else word.format(**values) for word in line.split()]
-        path, used = catalogue.resolve(taken)
-        code, out, err = run("--json", *taken)
+        command_line = [txn if word == "OPEN" else word.format(**values) for word in line.split()]
+        path, used = catalogue.resolve(command_line)
+        code, out, err = run("--json", *command_line)
         if (code, err) != (0, "") and not (code == 0 and "warning" in err):
             wrong.append(f"{line}: exit {code} {err}")
             continue
@@ -419,15 +419,15 @@ def test_printed_json_matches_the_spec(run: Run, tmp_path: Path) -> None:
 
 
 def _judge(path: str, answers: list[Any]) -> list[str]:
-    said = shape(path)
+    declared = shape(path)
     if path == "demo":
         return []  # --small answers with other fields
-    if said.kind == "list" or path == "segment cat":
+    if declared.kind == "list" or path == "segment cat":
         assert len(answers) == 1 and isinstance(answers[0], list), path
         answers = answers[0]
-    elif said.kind == "one":
+    elif declared.kind == "one":
         assert len(answers) == 1, path
-    return [misfits(said.fields, row) for row in answers]
+    return [misfits(declared.fields, row) for row in answers]
 
 
 def test_printed_json_about_trouble_matches_the_spec(run: Run, tmp_path: Path) -> None:

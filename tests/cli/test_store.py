@@ -75,10 +75,10 @@ def tool(
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TXLOG_NOW", NOW)
-    made = Tool(tmp_path / "shop", capfd)
-    made.ok("init", str(made.path))
-    made.ok("topic", "create", "orders", "--partitions", "1")
-    return made
+    prepared = Tool(tmp_path / "shop", capfd)
+    prepared.ok("init", str(prepared.path))
+    prepared.ok("topic", "create", "orders", "--partitions", "1")
+    return prepared
 
 
 def test_every_listing_has_the_columns_of_its_json(tool: Tool) -> None:
@@ -229,8 +229,8 @@ def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
     path.write_text("a\nb\nc\n")
     args = ("produce", "orders", str(path), "--producer", "p", "--seq-from", "10", "--batch", "2")
     assert tool.json(*args)["messages"] == 3
-    again = tool.json(*args)
-    assert (again["messages"], again["duplicates"]) == (0, 3)
+    repeated = tool.json(*args)
+    assert (repeated["messages"], repeated["duplicates"]) == (0, 3)
     assert tool.ok("consume", "orders", "-f", "%q\n") == "10\n11\n12\n"
 
 
@@ -329,21 +329,21 @@ def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int)
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
     word = "interrupted" if code == 130 else "terminated"
-    told = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
+    report = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
     assert (child.returncode, out) == (code, b"")
-    assert re.fullmatch(told + r"(1 record|0 records) discarded\n", err.decode())
+    assert re.fullmatch(report + r"(1 record|0 records) discarded\n", err.decode())
     [row] = tool.json("txn", "list", "--all")
     assert (row["state"], row["reason"]) == ("aborted", "user")
 
 
 def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int) -> None:
     """Send this process SIGINT inside the last of so many calls."""
-    was, left = getattr(owner, name), [calls]
+    was, remaining = getattr(owner, name), [calls]
 
     def call(*args: Any, **options: Any) -> Any:
         answer = was(*args, **options)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             signal.raise_signal(signal.SIGINT)
         return answer
 
@@ -411,7 +411,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         ([], {"messages": 2, "message": "interrupted: 2 messages written out"}),
         (
@@ -444,7 +444,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
     ],
 )
 def test_an_interrupted_consume_says_how_far_it_was(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: dict[str, Any]
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: dict[str, Any]
 ) -> None:
     """The report counts written and acknowledged messages, and names a joined transaction."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
@@ -458,9 +458,11 @@ def test_an_interrupted_consume_says_how_far_it_was(
     code, out, err = tool("consume", "orders", "-F", "-f", "lines", "--log-format", "json", *flags)
     assert (code, out) == (130, "a\nb\n")
     fields = json.loads(err)["interrupted"]
-    assert {**fields, **told} == fields
-    [left] = tool.json("sub", "list", "-t", "orders")
-    assert left["backlog"] == (0 if fields.get("acknowledged") and "0:0" not in flags else 2)
+    assert {**fields, **expected} == fields
+    [subscription] = tool.json("sub", "list", "-t", "orders")
+    assert subscription["backlog"] == (
+        0 if fields.get("acknowledged") and "0:0" not in flags else 2
+    )
 
 
 def test_interrupted_consume_counts_written_messages_only(
@@ -478,8 +480,8 @@ def test_interrupted_consume_counts_written_messages_only(
 def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
     """spec/cli 5: 501 with pid, retryable; reading goes on."""
     tool.ok("produce", "orders", "-m", "a")
-    with open(tool.path / "lock", "rb+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(tool.path / "lock", "rb+") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         error = tool.error("produce", "orders", "-m", "b", "--lock-timeout", "1ms")
         assert (error["code"], error["retryable"]) == ("TXL-501", True)
         assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
@@ -639,7 +641,7 @@ def test_every_stored_instant_is_printed_read_back_and_queried(tool: Tool) -> No
 def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_path: Path) -> None:
     """DuckDB's reader fails on an instant beyond the year 294246 and -290307: such files go by
     tables, plain views leave them to --complete, Delta has its ends, other exports the number."""
-    given = [
+    instants = [
         0,
         -(1 << 63),
         -(10**17),
@@ -648,24 +650,24 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         10**17,
         (1 << 63) - 1,
     ]
-    for at in given:
+    for at in instants:
         tool.ok("produce", "orders", "-m", "x", "--event-time", str(at))
     with txlog.open(str(tool.path)) as client, client.transaction() as txn:
         client.producer("orders").send(b"x", event_time=10**17, txn=txn)
         client.producer("orders").send(b"x", event_time=1, txn=txn)
-    given += [10**17, 1]
+    instants += [10**17, 1]
     tool.ok("admin", "checkpoint", "--roll-all")
     least, most = "-infinity", "infinity"
-    sql = [str(at) for at in (0, 1, given[3], given[4])] + [least] * 2 + [most] * 3
+    sql = [str(at) for at in (0, 1, instants[3], instants[4])] + [least] * 2 + [most] * 3
     shown = {0: "1970-01-01T00:00:00.000Z", 1: "1970-01-01T00:00:00.001Z"}
     sql = [shown.get(int(at), at) if at.isdecimal() else at for at in sql]
     for relation in ("orders", "messages_all"):
         where = "WHERE kind = 'message'" if relation == "messages_all" else ""
         rows = tool.json("query", f"SELECT event_time, message_id FROM {relation} {where}")
         assert sorted(row["event_time"] for row in rows) == sorted(sql)
-        assert len({row["message_id"] for row in rows}) == len(given)
+        assert len({row["message_id"] for row in rows}) == len(instants)
     [row] = tool.json("query", "SELECT count(*) AS n FROM messages_all")
-    assert row == {"n": len(given) + 1}  # and the marker
+    assert row == {"n": len(instants) + 1}  # and the marker
 
     assert "-- not covered: 9 committed" in tool.ok("views")
     script = tool.ok("views", "--complete", str(tmp_path / "more"), "-q")
@@ -673,7 +675,7 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         stock.execute(script)
         found = stock.execute("SELECT event_time::VARCHAR FROM orders").fetchall()
     assert sorted(at for (at,) in found)[:2] == [least, least]
-    assert len(found) == len(given)
+    assert len(found) == len(instants)
 
     delta = tmp_path / "delta"
     tool.ok("export", "orders", str(delta), "--to", "delta")
@@ -682,14 +684,14 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         rows = stock.read_parquet(files).project("event_time::VARCHAR").fetchall()
     assert [at for (at,) in rows].count(most) == 3
 
-    texts = sorted(map(str, given))
+    texts = sorted(map(str, instants))
     tool.ok("export", "orders", str(tmp_path / "x.parquet"))
     ms = pq.read_table(tmp_path / "x.parquet").column("event_time").cast("int64").to_pylist()
-    assert sorted(ms) == sorted(given)
+    assert sorted(ms) == sorted(instants)
     envelopes = tool.ok("export", "orders", "-", "--to", "ndjson").splitlines()
     assert sorted(str(json.loads(line)["event_time"]) for line in envelopes) == texts
     rows = csv.DictReader(tool.ok("export", "orders", "-", "--to", "csv").splitlines())
-    assert {row["event_time"] for row in rows} == {shown.get(at, str(at)) for at in given}
+    assert {row["event_time"] for row in rows} == {shown.get(at, str(at)) for at in instants}
     tool.ok("export", "orders", str(tmp_path / "days"), "--partition-by", "event_date")
     days = {path.name for path in (tmp_path / "days").glob("event_date=*")}
     assert days == {"event_date=1970-01-01", "event_date=__HIVE_DEFAULT_PARTITION__"}

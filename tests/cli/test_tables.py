@@ -24,7 +24,7 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "shown"),
+    ("name", "value", "expected"),
     [
         ("begin_time", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
         ("watermark", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
@@ -37,8 +37,8 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
         ("end_time", "0001-01-01T00:00:00+23:00", "0001-01-01T00:00:00+23:00"),
     ],
 )
-def test_a_value_for_people(name: str, value: object, shown: str) -> None:
-    assert tables.readable(name, value, PERSON) == shown
+def test_a_value_for_people(name: str, value: object, expected: str) -> None:
+    assert tables.readable(name, value, PERSON) == expected
 
 
 def test_off_a_terminal_a_value_is_as_in_json() -> None:
@@ -247,8 +247,8 @@ def test_a_listing_in_batches_is_the_listing(
     written: list[str] = []
     monkeypatch.setattr(Output, "text", lambda self, text: written.append(text))
     rows = [{"topic": "t", "key": f'a"{at},\t', "messages": at} for at in range(sum(sizes))]
-    left = iter(rows)
-    batches = [list(islice(left, size)) for size in sizes]
+    remaining = iter(rows)
+    batches = [list(islice(remaining, size)) for size in sizes]
     output = Output(form, ["topic", "key"], ["topic", "key", "messages"], PERSON)
     output.rows(rows)
     expected = "".join(written)

@@ -207,11 +207,11 @@ def test_changelog_lists_additions_and_removals() -> None:
 
 def test_every_document_has_a_page_on_the_site() -> None:
     """Decisions are reached by their index."""
-    shown = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
+    pages = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
     there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
     there = {name for name in there if not name.startswith("decisions/")}
     of_root = {f"{file.stem.lower()}.md" for file in ROOT.glob("*.md")}
-    assert shown == there | {"decisions/index.md"} | of_root
+    assert pages == there | {"decisions/index.md"} | of_root
 
 
 @pytest.mark.deep
@@ -222,8 +222,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    made = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
-    assert {"index.html", "readme.html", "decisions/index.html"} <= made
+    pages = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
+    assert {"index.html", "readme.html", "decisions/index.html"} <= pages
     for file in tmp_path.rglob("*.html"):
         text = file.read_text(encoding="utf-8")
         assert "<p>```" not in text, f"{file} shows a block of code as text"
@@ -232,9 +232,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 def test_decisions_are_numbered_in_order() -> None:
     """Each file begins like the template, with the number of its name and an existing area."""
-    found = [decisions.read(file) for file in decisions.files()]
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
-    for file, each in zip(decisions.files(), found, strict=True):
+    records = [decisions.read(file) for file in decisions.files()]
+    assert [each.number for each in records] == list(range(1, len(records) + 1))
+    for file, each in zip(decisions.files(), records, strict=True):
         assert file.name == decisions.file_name(each.number, each.title)
         assert each.area in decisions.AREAS, f"{file}: {each.area}"
         links = r"\[\d+\]\([\w-]+\.md\)"
@@ -283,9 +283,9 @@ def tour(text: str) -> list[tuple[str, list[str]]]:
 def _matches(expected: list[str], printed: list[str]) -> bool:
     if len(expected) != len(printed):
         return False
-    for wanted, found in zip(expected, printed, strict=True):
-        pattern = ".*".join(re.escape(_plain(part)) for part in wanted.split("…"))
-        if re.fullmatch(pattern, _plain(found)) is None:
+    for expected_line, printed_line in zip(expected, printed, strict=True):
+        pattern = ".*".join(re.escape(_plain(part)) for part in expected_line.split("…"))
+        if re.fullmatch(pattern, _plain(printed_line)) is None:
             return False
     return True
 
@@ -318,13 +318,13 @@ def _prose(file: Path) -> str:
 
 def _anchors(file: Path) -> set[str]:
     """The anchors of the headings of a document, as GitHub and the site make them."""
-    found = set[str]()
+    anchors = set[str]()
     for heading in re.findall(r"^#+ (.+)$", _prose(file), re.MULTILINE):
         words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
         anchor = re.sub(r"\s", "-", words)
-        assert anchor not in found, f"{file} has two headings {anchor}"
-        found.add(anchor)
-    return found
+        assert anchor not in anchors, f"{file} has two headings {anchor}"
+        anchors.add(anchor)
+    return anchors
 
 
 def _text(name: str) -> str:

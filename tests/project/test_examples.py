@@ -57,15 +57,15 @@ def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path)
             lines[day] += 1
             values[day] = values.get(day, Decimal(0)) + worth
     last = max(values)
-    wanted = [
+    expected = [
         {"day": day, "lines": lines[day], "value": str(values[day])}
         for day in sorted(values)
         if day != last
     ]
     with txlog.open(store) as client:
-        assert [json.loads(m.value or b"") for m in client.reader("days")] == wanted
+        assert [json.loads(m.value or b"") for m in client.reader("days")] == expected
         assert sum(1 for _ in client.reader("returns")) == returns > 0
         assert sum(1 for _ in client.reader("bad")) == bad > 0
-        left = {row["subscription"]: row["backlog"] for row in client.subscriptions()}
-        assert left == {"revenue": 0, "days": lines[last], "report": 0}
-    assert len(wanted) > 2
+        backlogs = {row["subscription"]: row["backlog"] for row in client.subscriptions()}
+        assert backlogs == {"revenue": 0, "days": lines[last], "report": 0}
+    assert len(expected) > 2

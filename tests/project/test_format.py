@@ -46,8 +46,8 @@ of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_offsets_match_the_struct(name: str) -> None:
-    first, rest = STRUCTS[name]
-    assert list(_ruler(name)) == list(_fields(first + rest))
+    first, remaining = STRUCTS[name]
+    assert list(_ruler(name)) == list(_fields(first + remaining))
 
 
 @pytest.mark.whole_reserve
@@ -149,8 +149,8 @@ def test_the_columns_of_changes(kind: str, before: str) -> None:
 def test_the_identity_in_the_text_is_written_like_that() -> None:
     block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert block is not None
-    found = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
-    assert identity._text(found) == block[1]
+    example = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
+    assert identity._text(example) == block[1]
 
 
 def test_the_example_decodes_by_the_ruler() -> None:
@@ -231,17 +231,17 @@ def test_a_store_of_each_format_goes_on_after_a_reboot(tmp_path: Path, kept: Pat
         client.producer("orders").send(b"after", partition=1)
         assert [client.connect("k")["epoch"] for _ in range(2)] == [0, 1]
         assert client.admin.scale_coordinators(5) == {"before": 2, "after": 5}
-        shown = json.loads(json.dumps(make.show(client)))
+        contents = json.loads(json.dumps(make.show(client)))
         client.checkpoint(roll_all=True)
-        assert json.loads(json.dumps(make.show(client))) == shown
+        assert json.loads(json.dumps(make.show(client))) == contents
     with txlog.open(str(store), clock=clock) as client:
         assert client.connect("k")["epoch"] == 2
     expected = _expected(kept)
-    assert [row[3] for row in shown["topics"]["orders"]] == [
+    assert [row[3] for row in contents["topics"]["orders"]] == [
         *(row[3] for row in expected["topics"]["orders"]),
         "after",
     ]
-    states = {txn: (state, reason) for txn, state, reason in shown["transactions"]}
+    states = {txn: (state, reason) for txn, state, reason in contents["transactions"]}
     for txn, state, reason in expected["transactions"]:
         assert states[txn] == (("aborted", "recovery") if state == "open" else (state, reason))
     assert "open" not in {state for state, _ in states.values()}
@@ -255,14 +255,16 @@ def test_the_store_of_each_format_has_every_kind_of_file(tmp_path: Path, kept: P
 
 def test_a_store_of_each_format_is_kept() -> None:
     """Kills: a new format without a store on which later versions are tested."""
-    kept = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
-    assert kept == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
+    stored = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
+    assert stored == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
 
 
 def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
+    files_before = {path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()}
     assert make.main() == 1
-    assert before == {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
+    assert files_before == {
+        path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()
+    }
 
 
 def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
@@ -272,10 +274,10 @@ def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
 
 def test_reading_leaves_the_format_as_it_is(tmp_path: Path) -> None:
     store, clock = _of_format_1(tmp_path)
-    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    files_before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     with txlog.open(str(store), clock=clock, read_only=True) as client:
         make.show(client)
-    assert before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert files_before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
 def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
@@ -284,16 +286,16 @@ def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
     with txlog.open(str(store), clock=clock) as client:
         assert "format = 1\n" in (store / "txlog.toml").read_text()
         client.producer("orders").send(b"after", partition=1)
-        shown = json.loads(json.dumps(make.show(client)))
+        contents = json.loads(json.dumps(make.show(client)))
     assert txlog.verify(str(store))["errors"] == 0
     assert f"format = {identity.FORMAT}\n" in (store / "txlog.toml").read_text()
     headers = [path.read_bytes()[8:12] for path in sorted(store.glob("journal/*.journal"))]
     assert [int.from_bytes(version, "little") for version in headers][-1] == 2
     expected = _expected(FOLDERS[0])
-    assert shown["transactions"] == expected["transactions"]  # open ones stay open
-    assert shown["topics"]["orders"][:-1] == expected["topics"]["orders"]
+    assert contents["transactions"] == expected["transactions"]  # open ones stay open
+    assert contents["topics"]["orders"][:-1] == expected["topics"]["orders"]
     with txlog.open(str(store), clock=clock) as client:
-        assert json.loads(json.dumps(make.show(client))) == shown
+        assert json.loads(json.dumps(make.show(client))) == contents
 
 
 @pytest.mark.parametrize("call", range(1, 15))
@@ -307,12 +309,12 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
     def cut(name: str) -> Any:
         known = getattr(os, name)
 
-        def counted(*given: Any, **options: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
             if count >= call:
                 raise OSError(errno.EIO, "cut short")
-            return known(*given, **options)
+            return known(*arguments, **options)
 
         return counted
 
@@ -326,9 +328,9 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
     del client
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
-        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+        values = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
     assert txlog.verify(str(store))["errors"] == 0
-    assert [value for value in shown if value != "first"] == [
+    assert [value for value in values if value != "first"] == [
         *(row[3] for row in _expected(FOLDERS[0])["topics"]["orders"]),
         "after",
     ]
@@ -371,16 +373,16 @@ def test_death_at_a_change_of_format_strands_no_older_program(
     assert txlog.verify(str(store))["errors"] == 0
 
 
-def _unpack(folder: Path, kept: Path) -> Path:
+def _unpack(folder: Path, folder_of_format: Path) -> Path:
     store = folder / "store"
     store.mkdir(mode=0o700)
-    with tarfile.open(kept / "store.tar.gz") as archive:
+    with tarfile.open(folder_of_format / "store.tar.gz") as archive:
         archive.extractall(store, filter="data")
     return store
 
 
-def _expected(kept: Path) -> Any:
-    return json.loads((kept / "expected.json").read_text(encoding="utf-8"))
+def _expected(folder_of_format: Path) -> Any:
+    return json.loads((folder_of_format / "expected.json").read_text(encoding="utf-8"))
 
 
 def _ruler(name: str) -> Iterator[tuple[int, int]]:
@@ -405,8 +407,8 @@ def _fields(form: str) -> Iterator[tuple[int, int]]:
 def _described(kind: type[msgspec.Struct]) -> str:
     words = []
     for field in msgspec.structs.fields(kind):
-        made = field.default_factory
-        default = made() if made is not msgspec.NODEFAULT else field.default
+        factory = field.default_factory
+        default = factory() if factory is not msgspec.NODEFAULT else field.default
         if isinstance(default, msgspec.Raw):
             default = msgspec.msgpack.decode(default)
         words.append(field.name if field.required else f"{field.name}={json.dumps(default)}")

@@ -130,15 +130,15 @@ def test_comparison_finds_each_fault(
             client.create_topic(topic)
         client.producer("lines").send_batch(sent.drop_columns("line"))
         client.producer("late-lines").send_batch(put_aside.drop_columns("line"))
-        values = pa.array([json.dumps(one).encode() for one in windows], pa.binary())
+        values = pa.array([json.dumps(window).encode() for window in windows], pa.binary())
         client.producer("revenue").send_batch(pa.table({"value": values}))
-        found = plans.compare(client, plan, TOPICS, overdue)
+        faults = plans.compare(client, plan, TOPICS, overdue)
     if fault == "none":
-        assert found.problems == []
-        assert found.window_lines + found.late == found.sent == LINES
-        assert (found.stragglers_late, found.successor_late) == (LINES // 100, 3)
+        assert faults.problems == []
+        assert faults.window_lines + faults.late == faults.sent == LINES
+        assert (faults.stragglers_late, faults.successor_late) == (LINES // 100, 3)
     else:
-        assert any(FAULTS[fault] in problem for problem in found.problems), found.problems
+        assert any(FAULTS[fault] in problem for problem in faults.problems), faults.problems
 
 
 def test_pounds_become_integers_exactly(plans: ModuleType) -> None:
@@ -160,12 +160,12 @@ def demonstrate(tmp_path: Path, *options: str) -> dict[str, str]:
     return dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in done.stdout.splitlines())
 
 
-def check(said: dict[str, str], lines: int, kills: int) -> None:
-    assert said["each line exactly once, each hour exact"] == "yes"
-    assert int(said["lines sent"]) == int(said["lines of the file"]) == lines
-    assert int(said["lines in them"]) + int(said["late lines"]) == lines
-    assert int(said["times the function was killed"]) == kills
-    assert int(said["that had been mislaid"]) == min(50, lines // 100)
+def check(figures: dict[str, str], lines: int, kills: int) -> None:
+    assert figures["each line exactly once, each hour exact"] == "yes"
+    assert int(figures["lines sent"]) == int(figures["lines of the file"]) == lines
+    assert int(figures["lines in them"]) + int(figures["late lines"]) == lines
+    assert int(figures["times the function was killed"]) == kills
+    assert int(figures["that had been mislaid"]) == min(50, lines // 100)
 
 
 @pytest.mark.deep
@@ -174,12 +174,12 @@ def test_the_demonstration_is_exact_and_draws_itself(tmp_path: Path) -> None:
     options = ("--lines", "4000", "--kills", "1", "--seconds", "0", "--picture", "it.svg")
     check(demonstrate(tmp_path, *options), 4_000, 1)
     drawn = ElementTree.parse(tmp_path / "it.svg").getroot()
-    words = [one.text or "" for one in drawn.iter(f"{SVG}text")]
-    for wanted in ("till-3 killed", "declared idle", "watermark of till-1", "event time (UTC)"):
-        assert any(wanted in word for word in words), wanted
+    words = [element.text or "" for element in drawn.iter(f"{SVG}text")]
+    for label in ("till-3 killed", "declared idle", "watermark of till-1", "event time (UTC)"):
+        assert any(label in word for word in words), label
     assert len(list(drawn.iter(f"{SVG}rect"))) > 10
-    for one in drawn.iter(f"{SVG}text"):
-        assert 0 <= float(one.attrib["x"]) <= 1200
+    for element in drawn.iter(f"{SVG}text"):
+        assert 0 <= float(element.attrib["x"]) <= 1200
 
 
 @pytest.mark.slow

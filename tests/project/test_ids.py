@@ -273,22 +273,22 @@ def test_names_equal_after_case_folding_are_one() -> None:
 
 def test_ids_are_equal_within_their_class() -> None:
     """Keys of dictionaries: equal ids have one hash, and a tuple of the same numbers is no id."""
-    for one, same, other in (
+    for first, same, other in (
         (TxnId(3, 18), TxnId(3, 18), TxnId(3, 19)),
         (Position(3, 18), Position(3, 18), Position(4, 18)),
         (MessageId(3, 18), MessageId(3, 18, 0), MessageId(3, 18, 1)),
         (TopicName("a", "b", "c"), TopicName("a", "b", "c", None), TopicName("a", "b", "c", 1)),
     ):
-        assert (one == same, one != other, hash(one) == hash(same)) == (True, True, True)
-        assert len({one, same, other}) == 2
+        assert (first == same, first != other, hash(first) == hash(same)) == (True, True, True)
+        assert len({first, same, other}) == 2
     others: list[object] = [Position(3, 18), (3, 18), None]
     assert all(TxnId(3, 18) != other for other in others)
 
 
 @given(st.lists(st.tuples(WORD, WORD, st.integers(0, 3)), max_size=8))
 def test_message_ids_sort_as_the_log_runs(numbers: list[tuple[int, int, int]]) -> None:
-    ids = [MessageId(*one) for one in numbers]
-    assert sorted(ids) == [MessageId(*one) for one in sorted(numbers)]
+    ids = [MessageId(*triple) for triple in numbers]
+    assert sorted(ids) == [MessageId(*triple) for triple in sorted(numbers)]
     with pytest.raises(TypeError):
         _ = Position(1, 2) < MessageId(1, 2)  # type: ignore[operator]
 
@@ -300,12 +300,12 @@ def test_repr_of_values() -> None:
 
 
 def test_values_do_not_change() -> None:
-    for made, name in (
+    for value, name in (
         (TxnId(3, 18), "sequence"),
         (Range(), "start"),
         (Settings(), "coordinators"),
     ):
-        changing: Any = made
+        changing: Any = value
         with pytest.raises(AttributeError):
             setattr(changing, name, 1)
         with pytest.raises(AttributeError):
@@ -317,8 +317,10 @@ def test_values_do_not_change() -> None:
 def test_values_are_copied_and_pickled() -> None:
     """Spark's workers and the processes of the demonstration receive values by pickle."""
     values = (TxnId(3, 18), Position(3, 18), MessageId(3, 18, 1), TopicName("a", "b", "c", 1))
-    for made in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
-        assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == copy.copy(made) == made
+    for value in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
+        assert (
+            pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == copy.copy(value) == value
+        )
 
 
 def test_ids_are_matched_by_place() -> None:

@@ -17,7 +17,7 @@ MODULES = modules()
 KNOWN = {module.name for module in MODULES}
 BY_NAME = {module.name: module for module in MODULES}
 
-# Libraries, and the paths (with all below them) that may import each.
+# Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
     ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
@@ -82,11 +82,11 @@ def test_packages_make_no_cycle() -> None:
     graph: dict[str, set[str]] = {}
     for module in MODULES:
         if module.path:  # the facade is the top layer
-            own = _package_of(module)
+            package = _package_of(module)
             for name, _ in own_targets(module, KNOWN):
                 other = _package_of(BY_NAME[name])
-                if other not in ("", own):
-                    graph.setdefault(own, set()).add(other)
+                if other not in ("", package):
+                    graph.setdefault(package, set()).add(other)
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -102,11 +102,11 @@ def test_packages_make_no_cycle() -> None:
 
 def test_folds_never_import_folds() -> None:
     for module in MODULES:
-        own = _fold_of(module.path)
+        fold = _fold_of(module.path)
         for name, item in own_targets(module, KNOWN):
             other = _fold_of(BY_NAME[name].path)
-            if own and other:
-                assert own == other, f"{module.file}:{item.line}: a fold imports fold {other}"
+            if fold and other:
+                assert fold == other, f"{module.file}:{item.line}: a fold imports fold {other}"
 
 
 def test_own_imports_hide_in_no_function() -> None:
@@ -143,13 +143,13 @@ def layers() -> tuple[tuple[str, ...], ...]:
         r"^#+ [^\n]*\bLayers\b.*?^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE
     )
     assert match is not None, "ARCHITECTURE.md has no fenced block below the heading Layers"
-    found = []
+    names_of_layers = []
     for line in match[1].splitlines():
         names = re.split(r" {3,}|#", line.strip())[0].split()
         names = [name.removesuffix("/").removesuffix(".py") for name in names]
         if names and names != [f"src/{PACKAGE}"]:
-            found.append(tuple(names))
-    return tuple(found)
+            names_of_layers.append(tuple(names))
+    return tuple(names_of_layers)
 
 
 def level_of(module: Module) -> int:

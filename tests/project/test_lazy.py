@@ -46,8 +46,8 @@ def test_a_module_runs_when_it_is_used(probe: Path) -> None:
     """A module runs at its first use, not at its import; then it is an ordinary module."""
     write(probe, "FOUND = 7")
     module = importlib.import_module("txlog.probe")
-    again = importlib.import_module("txlog.probe")
-    assert (type(module), module is again, ran(probe)) == (LazyModule, True, 0)
+    reimported = importlib.import_module("txlog.probe")
+    assert (type(module), module is reimported, ran(probe)) == (LazyModule, True, 0)
     assert module.FOUND == 7
     assert (type(module), ran(probe)) == (ModuleType, 1)
     assert inspect.getsource(module).endswith("FOUND = 7\n")

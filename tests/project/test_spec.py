@@ -55,11 +55,11 @@ def text(name: str) -> str:
 
 def section(name: str, number: str) -> str:
     """The text below the heading with a number, up to the next heading of its level or above."""
-    found = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
-    assert found is not None, f"{name} has no section {number}"
-    rest = text(name)[found.end() :]
-    stop = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: stop.start()] if stop else rest
+    heading = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
+    assert heading is not None, f"{name} has no section {number}"
+    remainder = text(name)[heading.end() :]
+    stop = re.search(rf"^#{{1,{len(heading[1])}}} ", remainder, re.MULTILINE)
+    return remainder[: stop.start()] if stop else remainder
 
 
 def table(name: str, number: str, first: str) -> list[Row]:
@@ -81,15 +81,15 @@ def bare(cell: str) -> str:
 
 
 def names(cell: str) -> list[str]:
-    return [bare(one) for one in cell.split(", ") if one]
+    return [bare(word) for word in cell.split(", ") if word]
 
 
 @cache
 def known_tests() -> frozenset[str]:
-    found: set[str] = set()
+    tests: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        found.update(re.findall(r"^ *def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
-    return frozenset(found)
+        tests.update(re.findall(r"^ *def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
+    return frozenset(tests)
 
 
 # --- rules, laws, invariants -----------------------------------------------------------------
@@ -99,9 +99,9 @@ def test_every_rule_and_law_names_tests_that_exist() -> None:
     headings = re.findall(r"^#+ (R\d+|Law \d+)\. ", text(RELIABILITY), re.MULTILINE)
     assert headings == [f"R{n}" for n in range(1, 35)] + [f"Law {n}" for n in range(1, 9)]
     for heading in headings:
-        shown = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
-        assert shown is not None, f"{heading} does not say what shows it"
-        there = re.findall(r"`(\w+)`", shown[1])
+        match = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
+        assert match is not None, f"{heading} does not say what shows it"
+        there = re.findall(r"`(\w+)`", match[1])
         assert there, heading
         assert not set(there) - known_tests(), heading
 
@@ -113,11 +113,11 @@ def test_every_suite_names_tests_that_exist() -> None:
         assert there, number
         assert not set(there) - known_tests(), number
     for row in table(RELIABILITY, "6", "#"):
-        for one in names(row["shown by"]):
-            is_there = one in suites or bool(section(RELIABILITY, one)) if "/" not in one else (
-                ROOT / one
+        for test in names(row["shown by"]):
+            is_there = test in suites or bool(section(RELIABILITY, test)) if "/" not in test else (
+                ROOT / test
             ).is_file()  # fmt: skip
-            assert is_there, one
+            assert is_there, test
 
 
 def test_every_crash_window_has_its_tests() -> None:
@@ -183,27 +183,27 @@ def test_hard_limits_match_the_program() -> None:
 
 
 def test_policies_of_a_subscription(bench: Bench) -> None:
-    held = bench.client.subscription("t", "s")
+    handle = bench.client.subscription("t", "s")
     with pytest.raises(InvalidArgument) as caught:
-        held.set_policies(none=1)
+        handle.set_policies(none=1)
     rows = table(TRANSACTIONS, "3", "policy")
     assert ", ".join(bare(row["policy"]) for row in rows) == caught.value.hint
     for row in rows:
         if row["smallest"]:
             smallest = int(row["smallest"].replace(",", ""))
-            held.set_policies(**{bare(row["policy"]): smallest})
+            handle.set_policies(**{bare(row["policy"]): smallest})
             with pytest.raises(InvalidArgument):
-                held.set_policies(**{bare(row["policy"]): smallest - 1})
+                handle.set_policies(**{bare(row["policy"]): smallest - 1})
 
 
 def test_policies_of_delays_and_watermarks(bench: Bench) -> None:
     admin = bench.client.admin
-    own = r"policies of a topic or namespace as well: (.*?)\. "
-    policies = re.search(own, section(DELAYED, "10"), re.DOTALL)
+    pattern = r"policies of a topic or namespace as well: (.*?)\. "
+    policies = re.search(pattern, section(DELAYED, "10"), re.DOTALL)
     assert policies is not None
-    known = list(admin.get_delayed_policies()["policies"])
-    said = re.findall(r"`(\w+)`(?:\s\(`\w+`\))?", policies[1])
-    assert said == known
+    policies_of_topic = list(admin.get_delayed_policies()["policies"])
+    documented = re.findall(r"`(\w+)`(?:\s\(`\w+`\))?", policies[1])
+    assert documented == policies_of_topic
     prefix = "watermark_"
     settings_of = [bare(row["setting"]) for row in table(WATERMARKS, "11", "setting")]
     assert all(name.startswith(prefix) for name in settings_of)
@@ -311,9 +311,9 @@ def test_metrics_match_the_program(bench: Bench) -> None:
 
 
 def test_buckets_of_the_histogram() -> None:
-    said = re.search(r"end at (.*) seconds", section(TRANSACTIONS, "16"), re.DOTALL)
-    assert said is not None
-    numbers = [float(one) for one in re.split(r",\s|\sand\s", said[1])]
+    match = re.search(r"end at (.*) seconds", section(TRANSACTIONS, "16"), re.DOTALL)
+    assert match is not None
+    numbers = [float(number) for number in re.split(r",\s|\sand\s", match[1])]
     assert numbers == [bound / 1000 for bound in coordinator.DURATION_BOUNDS_MS]
 
 
@@ -324,7 +324,9 @@ def test_states_of_a_transaction(bench: Bench) -> None:
     rows = table(TRANSACTIONS, "4", "from")
     assert {(row["from"], row["to"]) for row in rows} == coordinator.ARROWS
     (by_reason,) = (
-        one for one in used(bench.client) if one.name == "txlog_txn_aborted_by_reason_total"
+        family
+        for family in used(bench.client)
+        if family.name == "txlog_txn_aborted_by_reason_total"
     )
     reasons = [bare(row["reason"]) for row in table(TRANSACTIONS, "4", "reason")]
     assert reasons == [labels["reason"] for _, labels, _ in by_reason.samples]
@@ -345,11 +347,11 @@ def test_the_decision_table() -> None:
 
 
 def test_frames_of_an_end_name_ops() -> None:
-    known = {one.__name__ for one in vars(ops).values() if isinstance(one, type)}
+    op_names = {op.__name__ for op in vars(ops).values() if isinstance(op, type)}
     for place in ((TRANSACTIONS, "5.1"), (DELAYED, "4")):
         cited = re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", section(*place))
         assert cited
-        assert set(cited) <= known
+        assert set(cited) <= op_names
 
 
 def test_types_of_subscriptions(bench: Bench) -> None:
@@ -384,7 +386,7 @@ def test_deduplication(bench: Bench, column: str) -> None:
     producer = client.producer("t", name="p")
     txn = None if column == "plain send" else begin(client)
     receipts = [producer.send(b"m", sequence_id=number, txn=txn) for number in (5, 9, 9)]
-    assert [one.duplicate for one in receipts] == [False, False, True]
+    assert [receipt.duplicate for receipt in receipts] == [False, False, True]
     newest = "**the id of the newest**, else null" if txn is None else "the I of the newest"
     assert receipts[2][:3] == receipts[1][:3]
     assert cells["sequence that is stored"] == f"not stored; success, `duplicate`, {newest}"
@@ -477,11 +479,11 @@ def test_the_conflict_matrix(tmp_path: Path, new: str) -> None:
     for existing, cell in rows[new].items():
         assert existing in EXISTING
         last = last if cell == "same" else cell
-        for wanted, expected in zip(("p1", "p3"), CELLS[last], strict=True):
-            board = Board(Bench(tmp_path / f"{existing}-{wanted}"))
-            found = outcome(board, new, existing, wanted)
+        for position, expected in zip(("p1", "p3"), CELLS[last], strict=True):
+            board = Board(Bench(tmp_path / f"{existing}-{position}"))
+            actual = outcome(board, new, existing, position)
             board.bench.close()
-            assert expected in (None, found), f"{new}, {existing}, {wanted}: {found}"
+            assert expected in (None, actual), f"{new}, {existing}, {position}: {actual}"
 
 
 PRESENTED = {"presented -1": (-1, -1), "presented s": (2, 2), "below s": (0, 1), "above s": (3, 9)}
@@ -514,8 +516,8 @@ def test_epochs_of_a_key(tmp_path: Path) -> None:
 
 def test_state_of_the_folds() -> None:
     for place, fold in (((DELAYED, "3"), Delayed), ((WATERMARKS, "4"), Watermark)):
-        said = [one for row in table(*place, "name") for one in names(row["name"])]
-        assert sorted(said) == sorted(fold.__slots__)
+        documented = [item for row in table(*place, "name") for item in names(row["name"])]
+        assert sorted(documented) == sorted(fold.__slots__)
 
 
 def test_ops_of_delayed_delivery() -> None:
@@ -536,9 +538,9 @@ def test_rows_of_watermarks() -> None:
 
 
 def test_statuses_of_watermarks() -> None:
-    said = [row["status"] for row in table(WATERMARKS, "8", "status")]
-    assert tuple(said) == STATUSES
-    assert said[:1] == [State().status]
+    documented = [row["status"] for row in table(WATERMARKS, "8", "status")]
+    assert tuple(documented) == STATUSES
+    assert documented[:1] == [State().status]
     numbered = ", ".join(f"{number} {status}" for number, status in enumerate(STATUSES))
     assert f"`status` is {numbered}" in " ".join(section(WATERMARKS, "13").split())
 
@@ -551,8 +553,8 @@ def test_bad_delays_and_looks(bench: Bench) -> None:
     producer, topic = client.producer("t"), client.topic("t")
     producer.send(b"x", deliver_after=10_000)
     (delayed,) = (MessageId(row["ledger"], row["entry"]) for row in topic.delayed().to_pylist())
-    held = begin(client)
-    client.acknowledge("t", "s", [delayed], txn=held)
+    transaction = begin(client)
+    client.acknowledge("t", "s", [delayed], txn=transaction)
     nowhere = MessageId(delayed.ledger, delayed.entry + 9)
     acts: dict[str, Callable[[], object]] = {
         "negative `deliver_after`": lambda: producer.send(b"y", deliver_after=-1),

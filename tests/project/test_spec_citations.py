@@ -60,5 +60,5 @@ def test_every_page_is_cited() -> None:
 def test_nothing_outside_of_the_repository_is_cited() -> None:
     """Kills: the names that the pages had before they moved into the repository."""
     for file in FILES:
-        found = _GONE.search(file.read_text(encoding="utf-8"))
-        assert found is None, f"{file}: {found}"
+        match = _GONE.search(file.read_text(encoding="utf-8"))
+        assert match is None, f"{file}: {match}"

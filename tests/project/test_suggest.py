@@ -42,10 +42,10 @@ def test_nearest_name_beats_near_names() -> None:
 
 def test_hint_is_made_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a search among all topics at each missing name, so that making topics slows down."""
-    asked: list[str] = []
+    searches: list[str] = []
 
     def counted(word: str, names: Iterable[str], otherwise: str) -> str:
-        asked.append(word)
+        searches.append(word)
         return suggestion(word, names, otherwise)
 
     monkeypatch.setattr(lookup, "suggestion", counted)
@@ -55,11 +55,11 @@ def test_hint_is_made_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             client.create_topic(f"orders-{at}")
         with pytest.raises(TopicNotFound) as error:
             client.producer("order-3")
-        assert asked == []
-        again = pickle.loads(pickle.dumps(error.value))
-        assert (error.value.hint, again.hint) == ("did you mean orders-3?",) * 2
+        assert searches == []
+        unpickled = pickle.loads(pickle.dumps(error.value))
+        assert (error.value.hint, unpickled.hint) == ("did you mean orders-3?",) * 2
         assert error.value.hint == "did you mean orders-3?"
-        assert asked == ["order-3"] * 2
+        assert searches == ["order-3"] * 2
 
 
 def test_few_of_many_alike_names_are_compared_letter_by_letter(

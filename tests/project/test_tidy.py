@@ -169,15 +169,15 @@ class _Names:
 
 def _defined(file: Path) -> set[str]:
     """The names that a program defines at its top."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, Function | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(alias.asname or alias.name for alias in node.names)
-    return found
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names
 
 
 def test_every_command_is_in_the_catalogue() -> None:
@@ -197,21 +197,21 @@ def test_large_functions_get_fewer() -> None:
 
     Entries may only be removed: a list that can grow is no limit.
     """
-    found = {"lines": set[str](), "parameters": set[str](), "slots": set[str]()}
+    exceeding = {"lines": set[str](), "parameters": set[str](), "slots": set[str]()}
     for module in MODULES:
         for node in ast.walk(module.tree):
             if isinstance(node, Function):
                 assert node.end_lineno is not None
-                given = node.args
-                names = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                arguments = node.args
+                names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
                 of_self = bool(names) and names[0].arg in ("self", "cls", "call")
                 if node.end_lineno - node.lineno >= FUNCTION_LINES_MAX:
-                    found["lines"].add(f"{module.path}:{node.name}")
+                    exceeding["lines"].add(f"{module.path}:{node.name}")
                 if len(names) - of_self > PARAMETERS_MAX and not _is_declaration(node):
-                    found["parameters"].add(f"{module.path}:{node.name}")
+                    exceeding["parameters"].add(f"{module.path}:{node.name}")
             elif isinstance(node, ast.ClassDef) and _slots(node) > SLOTS_MAX:
-                found["slots"].add(f"{module.path}:{node.name}")
-    assert found == LARGE
+                exceeding["slots"].add(f"{module.path}:{node.name}")
+    assert exceeding == LARGE
 
 
 OPEN_ANSWERS = {  # their fields depend on the arguments
@@ -222,7 +222,7 @@ OPEN_ANSWERS = {  # their fields depend on the arguments
 
 def test_answers_have_types() -> None:
     """A public answer is a row of txlog.base.rows, so that mypy finds a misspelt key."""
-    found = set()
+    untyped = set()
     for module in MODULES:
         tree = module.tree
         names = [
@@ -235,8 +235,8 @@ def test_answers_have_types() -> None:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 returned = "" if node.returns is None else ast.unparse(node.returns)
                 if "dict[str, Any]" in returned:
-                    found.add(f"{module.path}:{node.name}")
-    assert found == OPEN_ANSWERS
+                    untyped.add(f"{module.path}:{node.name}")
+    assert untyped == OPEN_ANSWERS
 
 
 def test_only_the_command_line_prints() -> None:
@@ -256,8 +256,8 @@ def test_engine_opens_no_file_but_through_the_disk() -> None:
 def test_code_holds_no_marks_of_unfinished_work() -> None:
     mark = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
     for file in [*(m.file for m in MODULES), *SCRIPTS, *TESTS]:
-        found = mark.search(file.read_text(encoding="utf-8"))
-        assert found is None, f"{file} holds an unfinished mark"
+        match = mark.search(file.read_text(encoding="utf-8"))
+        assert match is None, f"{file} holds an unfinished mark"
 
 
 def test_broad_excepts_have_a_reason() -> None:
