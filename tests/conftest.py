@@ -136,13 +136,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """
     mark = request.node.get_closest_marker("store")
     topics, subscriptions = (*mark.args, [])[:2]
-    made = Bench(tmp_path / "store", **mark.kwargs)
+    opened = Bench(tmp_path / "store", **mark.kwargs)
     for name, partitions in topics.items():
-        made.client.create_topic(name, partitions)
+        opened.client.create_topic(name, partitions)
     for topic, name, *kind in subscriptions:
-        made.client.create_subscription(topic, name, **({"type": kind[0]} if kind else {}))
-    yield made
-    made.close()
+        opened.client.create_subscription(topic, name, **({"type": kind[0]} if kind else {}))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -44,13 +44,13 @@ class Module:
 @cache
 def modules() -> list[Module]:
     """Return the modules below src/txlog, in the order of their paths; each is parsed once."""
-    found = []
+    modules_found = []
     for file in sorted((SOURCE / PACKAGE).rglob("*.py")):
         parts = list(file.relative_to(SOURCE).with_suffix("").parts)
         if parts[-1] == "__init__":
             parts.pop()
-        found.append(Module(file, ".".join(parts), "/".join(parts[1:])))
-    return found
+        modules_found.append(Module(file, ".".join(parts), "/".join(parts[1:])))
+    return modules_found
 
 
 def own_targets(module: Module, known: set[str]) -> Iterator[tuple[str, Import]]:

@@ -38,15 +38,15 @@ def page(name: str) -> str:
 def places(name: str) -> frozenset[str]:
     """The places of a page that code can cite: sections by number, items of a section's list as
     `12.5`, and rules that have a name, as R32."""
-    found = set[str]()
+    cited_places = set[str]()
     section = ""
     for line in page(name).splitlines():
         if heading := _HEADING.match(line):
             section = heading[1]
-            found.add(section)
+            cited_places.add(section)
         elif section and (item := _ITEM.match(line)):
-            found.add(f"{section}.{item[1]}")
-    return frozenset(found)
+            cited_places.add(f"{section}.{item[1]}")
+    return frozenset(cited_places)
 
 
 def section(name: str, number: str) -> str:
@@ -137,10 +137,10 @@ def shape_of(text: str) -> Shape:
 
 
 def _field(token: str) -> Field:
-    name, _, rest = token.partition(":")
-    if rest[:1] in ("[", "{"):
-        nullable = rest.endswith("?")
-        body = rest.removesuffix("?")
+    name, _, remainder = token.partition(":")
+    if remainder[:1] in ("[", "{"):
+        nullable = remainder.endswith("?")
+        body = remainder.removesuffix("?")
         listed = body[0] == "["
         body = body[1:-1].strip("{}") if listed and body.count("{") == 1 else body.strip("[]")
         body = body.removeprefix("{").removesuffix("}") if not listed else body

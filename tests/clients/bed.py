@@ -59,27 +59,27 @@ class Server:
     def start(self) -> None:
         """Start it; at the same ports as before."""
         address = self.url.rpartition("//")[2] or f"{self.host}:0"
-        again = ["--http", self.http.rpartition("//")[2]] if self.http else []
+        http_flags = ["--http", self.http.rpartition("//")[2]] if self.http else []
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "txlog", "--store", str(self.store), "serve"),
-                *("--pulsar", address, "--http", "off", *self._options, *again),
+                *("--pulsar", address, "--http", "off", *self._options, *http_flags),
             ],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )
         assert self._process.stderr is not None
-        said = ""
+        output = ""
         for line in self._process.stderr:
-            said += line
+            output += line
             words = line.split()
             self.http = next((word for word in words if _is_url(word, "http", "https")), "")
             for word in words:
                 if _is_url(word, "pulsar", "pulsar+ssl"):
                     self.url = word
                     return
-        raise AssertionError(f"it did not start: {said}")
+        raise AssertionError(f"it did not start: {output}")
 
     @property
     def pid(self) -> int:
@@ -220,10 +220,12 @@ def built(command: list[str], source: Path, out: Path) -> Path:
         done = out / "built"
         newest = max(file.stat().st_mtime for file in source.rglob("*") if file.is_file())
         if not done.exists() or done.stat().st_mtime < newest:
-            made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                said = (made.stdout + made.stderr).strip().splitlines()
-                raise Unavailable(f"{command[0]} did not build it: {' '.join(said[-3:])}")
+            completed = subprocess.run(
+                command, cwd=source, capture_output=True, text=True, check=False
+            )
+            if completed.returncode != 0:
+                lines = (completed.stdout + completed.stderr).strip().splitlines()
+                raise Unavailable(f"{command[0]} did not build it: {' '.join(lines[-3:])}")
             done.touch()
     return out
 

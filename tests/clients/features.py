@@ -125,8 +125,8 @@ def table() -> str:
 def written(document: Path = DOCUMENT) -> str:
     """The document with the table in it."""
     text = document.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + table() + END + rest.partition(END)[2]
+    head, _, tail = text.partition(BEGIN)
+    return head + BEGIN + table() + END + tail.partition(END)[2]
 
 
 def main() -> int:

@@ -90,6 +90,6 @@ class Secured(bed.Server):
 
     def _sign(self, name: str, claims: dict[str, object], key: bytes = SECRET) -> None:
         # renamed, as a client may read the one before
-        made = self.secrets / f"{name}.token.new"
-        made.write_text(jwt.encode(claims, key))
-        made.replace(self.secrets / f"{name}.token")
+        new_file = self.secrets / f"{name}.token.new"
+        new_file.write_text(jwt.encode(claims, key))
+        new_file.replace(self.secrets / f"{name}.token")

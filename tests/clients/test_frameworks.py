@@ -110,7 +110,7 @@ def test_pulsar_perf_produces_reads_consumes_and_transacts(tmp_path: Path) -> No
     [home] = out.glob("apache-pulsar-*")
     tool = "org.apache.pulsar.testclient.PulsarPerfTestTool"
     # long names were cut when the archive was unpacked, with their `.jar`
-    cut = [str(one) for one in (home / "lib").iterdir() if one.suffix != ".jar"]
+    cut = [str(library) for library in (home / "lib").iterdir() if library.suffix != ".jar"]
     libraries = ":".join([f"{home}/lib/*", *cut])
     memory = ["-Xmx1g", *MEMORY[1:]]  # for its histograms
     perf = ["java", *memory, "-cp", libraries, tool, f"{home}/conf/client.conf"]

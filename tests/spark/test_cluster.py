@@ -153,8 +153,8 @@ def test_workers_without_the_store_that_lose_executors(
                 client.admin.offload(topic, place)
             client.checkpoint()
         address = master(environment, HOST, cluster)
-        for host, before in addresses:
-            worker(environment, host, tmp_path, address, cluster, before)
+        for host, prefix in addresses:
+            worker(environment, host, tmp_path, address, cluster, prefix)
         done = submitted(tmp_path, environment, address, home, [str(far), near, str(flags)])
     whole = f"{ROWS} {ROWS} {sum(range(ROWS))}"
     assert done.stdout.splitlines() == [
@@ -168,8 +168,8 @@ def test_workers_without_the_store_that_lose_executors(
     ], done.stdout[-4000:] + done.stderr[-4000:]
     assert len(list(flags.iterdir())) == 5
     with txlog.open(near) as client:
-        found = [int(v) for table in client.read("loaded") for v in table["value"].to_pylist()]
-    assert sorted(found) == [*range(ROWS)]
+        numbers = [int(v) for table in client.read("loaded") for v in table["value"].to_pylist()]
+    assert sorted(numbers) == [*range(ROWS)]
     assert list(Path(near).glob("topics/**/_stage/*")) == []
 
 

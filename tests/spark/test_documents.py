@@ -45,5 +45,5 @@ def test_examples_print_the_documented_output(
         spark.sql("DROP DATABASE IF EXISTS txlog CASCADE")
     assert capsys.readouterr().out == "ben 1\nana 2\n3\n3\n3\n3 False\n3 True\n"
     with txlog.open("shop") as client:
-        found = sorted(message.value or b"" for message in client.reader("invoices"))
-    assert found == [b"invoice for 1 lamp", b"invoice for 1 spoon", b"invoice for 3 cups"]
+        invoices = sorted(message.value or b"" for message in client.reader("invoices"))
+    assert invoices == [b"invoice for 1 lamp", b"invoice for 1 spoon", b"invoice for 3 cups"]

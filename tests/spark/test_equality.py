@@ -177,15 +177,15 @@ def compare(spark: SparkSession, client: Client) -> list[Row]:
         str(MessageId(row["ledger"], row["entry"], row["index"] or 0)) for row in api
     ]
     assert in_order(read(spark, client.path, "orders")) == sql
-    found = {row["message_id"]: row for row in by_consumer(client)}
-    assert {*found} == {row["message_id"] for row in sql}
+    by_id = {row["message_id"]: row for row in by_consumer(client)}
+    assert {*by_id} == {row["message_id"] for row in sql}
     for row in sql:
-        one = found[row["message_id"]]
+        message = by_id[row["message_id"]]
         for name in ("partition", "key", "value"):
-            assert one[name] == row[name]
-        assert dict(one["properties"] or {}) == dict(row["properties"] or {})
+            assert message[name] == row[name]
+        assert dict(message["properties"] or {}) == dict(row["properties"] or {})
         ms = row["event_time"] and round(row["event_time"].timestamp() * 1000)
-        assert one["event_time"] == ms
+        assert message["event_time"] == ms
     return sql
 
 
@@ -195,33 +195,33 @@ def test_every_way_in_gives_the_same_messages(
     """API = consumer = DuckDB = Spark, batch and stream; before and after compaction, sealing, a
     commit, and the way of two partitions to another directory.
     """
-    held = fill(client)
+    still_open = fill(client)
     relation = client._relation("orders")
     assert {source.ref.form for source in relation.direct} == {"sealed", "adopted"}
     assert all([relation.unclean, relation.open, relation.large_files, relation.tail.num_rows])
     assert {source.role for source in relation.direct} == {"p", "s"}
     assert any(relation.first_ledger[index] > 3 for index in range(PARTITIONS))
-    before = compare(spark, client)
+    rows_before = compare(spark, client)
     source = spark.read.format("txlog").option("topic", "orders").load(client.path)
-    assert in_order(source) == before
-    assert by_stream(spark, client.path, 25) == before
-    assert len(before) > 60
-    assert any(row["deliver_at"] for row in before)
-    held.commit()
+    assert in_order(source) == rows_before
+    assert by_stream(spark, client.path, 25) == rows_before
+    assert len(rows_before) > 60
+    assert any(row["deliver_at"] for row in rows_before)
+    still_open.commit()
     client.checkpoint(roll_all=True)
     client.admin.compact("orders")
     client.checkpoint()
     relation = client._relation("orders")
     assert (relation.unclean, relation.tail.num_rows) == ([], 0)
-    after = compare(spark, client)
-    known = {row["message_id"] for row in before}
-    assert [row for row in after if row["message_id"] in known] == before
-    assert len(after) == len(before) + 9
+    rows_after = compare(spark, client)
+    message_ids = {row["message_id"] for row in rows_before}
+    assert [row for row in rows_after if row["message_id"] in message_ids] == rows_before
+    assert len(rows_after) == len(rows_before) + 9
     (archive := tmp_path / "archive").mkdir()
     for partition in (0, 1):
         client.admin.offload("orders", str(archive), partition)
     assert any(archive.rglob("*.parquet"))
-    assert compare(spark, client) == after
+    assert compare(spark, client) == rows_after
     source = spark.read.format("txlog").option("topic", "orders").load(client.path)
-    assert in_order(source) == after
-    assert by_stream(spark, client.path, 25) == after
+    assert in_order(source) == rows_after
+    assert by_stream(spark, client.path, 25) == rows_after

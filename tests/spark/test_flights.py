@@ -51,8 +51,8 @@ def test_spark_enriches_as_the_function_does(
     times = pa.array(range(len(rows)), pa.timestamp("ms", "UTC"))
     table = pa.table({"key": values, "event_time": times, "value": values})
     airlines = spark.createDataFrame(pyarrow.csv.read_csv(DATA / "airlines.csv"))
-    found = stream.departures(spark.createDataFrame(table), airlines).toArrow().to_pylist()
-    by_spark = {row["key"]: json.loads(row["value"]) for row in found}
+    departures = stream.departures(spark.createDataFrame(table), airlines).toArrow().to_pylist()
+    by_spark = {row["key"]: json.loads(row["value"]) for row in departures}
     by_function = {
         value: functions.enrich(txlog.Message(topic="t", partition=0, message_id=None, value=value))
         for value in values
@@ -119,9 +119,9 @@ def test_functions_that_are_killed_give_exact_windows(air: str) -> None:
     for least in (1, 200):
         killed_at(air, "delays", least, start(environment, *delays))
     finish(environment, *delays)
-    said = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "delays")
-    assert said.splitlines()[-1].startswith("8334 flights in 38 windows, ")
-    assert said.endswith(": exact\n")
+    report = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "delays")
+    assert report.splitlines()[-1].startswith("8334 flights in 38 windows, ")
+    assert report.endswith(": exact\n")
     with txlog.open(air) as client:
         assert client.describe_topic("departures")["messages"] == FLIGHTS
 
@@ -153,8 +153,8 @@ def test_stream_with_a_killed_driver_gives_exact_windows(air: str, tmp_path: Pat
         killed_at(air, topic, least, start(environment, sys.executable, *words))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     finish(environment, *submit, *submit_args(), *words)
-    said = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "spark-delays")
-    assert said.splitlines()[-1] == "8007 flights in 37 windows, 443 messages: exact"
+    report = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "spark-delays")
+    assert report.splitlines()[-1] == "8007 flights in 37 windows, 443 messages: exact"
     with txlog.open(air) as client:
         assert client.describe_topic("spark-departures")["messages"] == FLIGHTS
     assert list(Path(air).glob("topics/**/_stage/*")) == []

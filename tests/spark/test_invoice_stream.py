@@ -75,8 +75,8 @@ def test_totals_are_exact_when_the_driver_is_killed_three_times(tmp_path: Path) 
     with txlog.open(store) as client:
         for least in KILLS:
             driver = start("run", store, checkpoint)
-            told = client.wait(["invoices"], messages=least, timeout_ms=900_000)
-            assert told["met"], told
+            answer = client.wait(["invoices"], messages=least, timeout_ms=900_000)
+            assert answer["met"], answer
             os.killpg(driver.pid, signal.SIGKILL)
             assert driver.wait() == -signal.SIGKILL
             driver.communicate()

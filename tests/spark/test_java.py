@@ -72,8 +72,8 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
 
 def test_runtime_that_does_not_say_its_version_is_taken(tmp_path: Path) -> None:
     home = make_runtime(tmp_path / "plain", None)
-    found = find_java({"JAVA_HOME": str(home)}, None)
-    assert (found.home, found.major, found.lacks_module) == (home, None, False)
+    java = find_java({"JAVA_HOME": str(home)}, None)
+    assert (java.home, java.major, java.lacks_module) == (home, None, False)
 
 
 def test_directory_without_java_is_named(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_directory_without_java_is_named(tmp_path: Path) -> None:
 def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -> None:
     """Kills: a first screen with Java's warning about the module."""
     java = Java(tmp_path / "home", "17.0.15", frozenset(WITH.split()))
-    kept = environment_for(java, tmp_path / "cache", keeps_module=True)
-    assert kept == {"JAVA_HOME": str(tmp_path / "home")}
+    environment = environment_for(java, tmp_path / "cache", keeps_module=True)
+    assert environment == {"JAVA_HOME": str(tmp_path / "home")}
     assert not (tmp_path / "cache").exists()
     shim = {"JAVA_HOME": str(tmp_path / "cache/java-17.0.15"), "TXLOG_JRE": str(tmp_path / "home")}
     assert environment_for(java, tmp_path / "cache") == shim
@@ -138,14 +138,14 @@ def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) ->
         )
         added = environment_for(java, tmp_path / "cache")
         assert added["TXLOG_JRE"] == str(tmp_path / name)
-        said = subprocess.run(
+        completed = subprocess.run(
             [added["JAVA_HOME"] + "/bin/java", "-Da=b c", f"--add-modules={MODULE}", "", "x\ty"],
             env={**os.environ, **added},
             capture_output=True,
             check=True,
             text=True,
         )
-        assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
+        assert completed.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
 
 
 def test_child_of_a_session_finds_the_java_behind_the_shim(tmp_path: Path) -> None:

@@ -216,13 +216,17 @@ def test_programs_of_spark_submit(
     words = [str(tmp_path / "a.csv"), "here", "--transaction-key", "k", "-S", client.path]
     for dry, messages, already in ((True, 2, False), (False, 2, False), (False, 2, True)):
         assert bulk_load_main([*words, "--json", *["--dry-run"] * dry]) == 0
-        said = json.loads(capfd.readouterr().out)
-        assert (said["engine"], said["messages"], said["already"]) == ("spark", messages, already)
+        answer = json.loads(capfd.readouterr().out)
+        assert (answer["engine"], answer["messages"], answer["already"]) == (
+            "spark",
+            messages,
+            already,
+        )
     words = ["here", "there", "--transaction-key", "of-there", "-S", client.path, "--json"]
     transform = f"{Path(__file__)}:shout"
     assert replay_main([*words, "--transform", transform]) == 0
-    said = json.loads(capfd.readouterr().out)
-    assert (said["read"], said["written"]) == (2, 1)
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["read"], answer["written"]) == (2, 1)
     assert [row["value"] for row in rows(client, "there")] == [b"A"]
     for wrong, message in (
         ("textwrap:dedent", "the transform failed"),

@@ -30,7 +30,7 @@ def engine() -> Spark:
 
 def compare(client: Client, topic: str) -> None:
     """DuckDB = Spark: every check with its expected and actual values, and the digest."""
-    here, there = (audit(client, [topic], one) for one in (Local(), engine()))
+    here, there = (audit(client, [topic], engine_of_job) for engine_of_job in (Local(), engine()))
     assert here["failed"] == there["failed"] == 0
     assert [c for c in here["check_list"] if c["name"] != "bytes"] == there["check_list"]
     assert {c["name"] for c in there["check_list"]} >= {"large", "places", "sequences", "digest"}
@@ -64,10 +64,10 @@ def test_lateness_on_spark_equals_duckdb(tmp_path: Path) -> None:
 
 
 def test_engine_leaves_a_session_that_it_did_not_start(spark: SparkSession) -> None:
-    known = {table.name for table in spark.catalog.listTables()}  # other tests share it
+    table_names = {table.name for table in spark.catalog.listTables()}  # other tests share it
     engine().close()
     assert spark.range(3).count() == 3
-    assert {table.name for table in spark.catalog.listTables()} == known
+    assert {table.name for table in spark.catalog.listTables()} == table_names
 
 
 def test_jobs_of_spark_submit_answer_as_the_command(

@@ -85,11 +85,11 @@ def messages(count: int = COUNT) -> pa.Table:
 
 def held(client: Client, topic: str) -> list[dict[str, Any]]:
     """The messages of a topic in order, without the columns that differ between batches."""
-    found = []
+    messages = []
     for partition in range(2):
         for table in client.read(topic, partitions=[partition]):
-            found += table.select(["partition", *USER]).to_pylist()
-    return found
+            messages += table.select(["partition", *USER]).to_pylist()
+    return messages
 
 
 def stages(client: Client) -> list[str]:
@@ -130,7 +130,7 @@ def test_messages_equal_those_of_a_producer(
             )
     finally:
         spark.conf.unset(layout)
-    small = [one for one in caught if "files of this batch" in str(one.message)]
+    small = [item for item in caught if "files of this batch" in str(item.message)]
     files = 2 if shuffle else 6
     assert (answer["messages"], answer["files"], answer["already"]) == (COUNT, files, False)
     assert len(small) == (not shuffle)
@@ -139,9 +139,9 @@ def test_messages_equal_those_of_a_producer(
     assert sorted(stored, key=repr) == sorted(sent, key=repr)
     if shuffle:
         for partition in range(2):
-            values = [one["value"] or b"" for one in stored if one["partition"] == partition]
+            values = [item["value"] or b"" for item in stored if item["partition"] == partition]
             assert values == sorted(values) and len(values) == COUNT // 2
-    payload = sum(len(one["key"] or b"") + len(one["value"] or b"") for one in sent)
+    payload = sum(len(item["key"] or b"") + len(item["value"] or b"") for item in sent)
     assert answer["size_bytes"] == payload
     assert stages(client) == []
     columns = ["partition", "ledger", "entry", *USER]
@@ -156,15 +156,15 @@ def test_same_batch_again_computes_nothing(spark: SparkSession, client: Client) 
     frame = spark.range(COUNT).select(F.col("id").alias("value"))
     answer = bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
     poison = frame.select(F.raise_error(F.lit("computed")).cast("binary").alias("value"))
-    again = bulk_load(poison, client.path, "t", txn_key="k", batch_id="1")
-    assert again == {**answer, "already": True}
+    second_answer = bulk_load(poison, client.path, "t", txn_key="k", batch_id="1")
+    assert second_answer == {**answer, "already": True}
 
 
 def test_producer_is_in_every_row(spark: SparkSession, client: Client) -> None:
     frame = spark.range(COUNT, numPartitions=2).select(F.col("id").alias("value"))
     bulk_load(frame, client.path, "t", txn_key="k", batch_id="1", producer="nightly")
-    found = read(spark, client.path, "t").groupBy("producer").count().collect()
-    assert [(row["producer"], row["count"]) for row in found] == [("nightly", COUNT)]
+    counts = read(spark, client.path, "t").groupBy("producer").count().collect()
+    assert [(row["producer"], row["count"]) for row in counts] == [("nightly", COUNT)]
     with pytest.raises(InvalidArgument, match="sequence_id"):
         bulk_load(
             frame.withColumn("sequence_id", F.lit(1)),
@@ -193,9 +193,9 @@ def test_attempts_that_fail_leave_nothing(spark: SparkSession, client: Client) -
     )
     answer = bulk_load(rows, client.path, "t", txn_key="k", batch_id="1")
     assert answer["messages"] == COUNT
-    found = [one["value"].decode().split() for one in held(client, "t")]
-    assert sorted(int(number) for number, _ in found) == [*range(COUNT)]
-    assert {attempt for _, attempt in found} == {"2"} and stages(client) == []
+    values = [message["value"].decode().split() for message in held(client, "t")]
+    assert sorted(int(number) for number, _ in values) == [*range(COUNT)]
+    assert {attempt for _, attempt in values} == {"2"} and stages(client) == []
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ def test_delays_count_from_the_job(spark: SparkSession, client: Client) -> None:
         }
     )
     bulk_load(spark.createDataFrame(table), client.path, "t", txn_key="k", batch_id="1")
-    found = {}
+    delays = {}
     for rows in client.read("t"):
         published = rows["publish_time"].cast("int64").to_pylist()
         times = rows["deliver_at"].cast("int64").to_pylist()
         for value, time_ms, at in zip(rows["value"].to_pylist(), published, times, strict=True):
-            found[value] = None if at is None else (at, at - time_ms)
-    assert found[b"none"] is None
-    assert found[b"soon"] is not None and found[b"soon"][1] == 5000
-    assert found[b"never"] is not None and found[b"never"][0] == INSTANT_MS_MAX
-    assert found[b"at"] is not None and found[b"at"][0] == 7000
+            delays[value] = None if at is None else (at, at - time_ms)
+    assert delays[b"none"] is None
+    assert delays[b"soon"] is not None and delays[b"soon"][1] == 5000
+    assert delays[b"never"] is not None and delays[b"never"][0] == INSTANT_MS_MAX
+    assert delays[b"at"] is not None and delays[b"at"][0] == 7000
 
 
 def test_tasks_have_files_of_their_own_when_these_are_large(
@@ -295,7 +295,7 @@ def test_values_are_the_same_bytes_by_both_ways(
 ) -> None:
     frame = spark.sql(f"SELECT {sql} AS value, {sql} AS key")
     bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
-    given = {"topic": "t", "txnKey": "k", "batchId": "2"}
-    frame.write.format("txlog").mode("append").options(**given).save(client.path)
-    found = [(message.value, message.key) for message in client.reader("t")]
-    assert found == [(text, text)] * 2
+    options = {"topic": "t", "txnKey": "k", "batchId": "2"}
+    frame.write.format("txlog").mode("append").options(**options).save(client.path)
+    pairs = [(message.value, message.key) for message in client.reader("t")]
+    assert pairs == [(text, text)] * 2

@@ -119,16 +119,16 @@ def test_load_with_a_killed_driver_is_whole_or_absent(spark: SparkSession, tmp_p
         with txlog.open(store) as client:  # the first write settles unflushed frames
             client.producer("t").send(b"-2", partition=1)
             client.checkpoint()
-        found = held(store)
-        assert found in ([-2, -1], [-2, -1, *range(ROWS)]), where
-        assert len(seen) < len(found), where
+        numbers = held(store)
+        assert numbers in ([-2, -1], [-2, -1, *range(ROWS)]), where
+        assert len(seen) < len(numbers), where
         answer = bulk_load(frame, store, "t", txn_key="k", batch_id="1")
-        assert (answer["already"], answer["messages"]) == (len(found) > 2, ROWS), where
+        assert (answer["already"], answer["messages"]) == (len(numbers) > 2, ROWS), where
         assert held(store) == [-2, -1, *range(ROWS)], where
         with txlog.open(store) as client:
             client.checkpoint()
             assert not audit(client, ["t"], Local())["failed"], where
             assert txlog.verify(store, deep=True)["errors"] == 0, where
         assert not [*Path(store).glob("topics/**/_stage/*/*")], where
-        ends.add(len(found))
+        ends.add(len(numbers))
     assert ends == {2, 2 + ROWS}

@@ -50,22 +50,22 @@ def in_order(frame: DataFrame) -> list[dict[str, object]]:
 def compare(spark: SparkSession, history: History, rng: random.Random) -> None:
     """Spark gives what a reader gives, and the rest follows from it."""
     tables = list(history.client.read("t"))
-    wanted = pa.concat_tables(tables).to_pylist() if tables else []
-    wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
-    found = in_order(read(spark, history.path, "t"))
-    assert [{name: row[name] for name in SAME} for row in found] == [
-        {name: row[name] for name in SAME} for row in wanted
+    expected = pa.concat_tables(tables).to_pylist() if tables else []
+    expected.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+    actual = in_order(read(spark, history.path, "t"))
+    assert [{name: row[name] for name in SAME} for row in actual] == [
+        {name: row[name] for name in SAME} for row in expected
     ]
-    assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+    assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in actual] == [
         (
             row["index"],
             str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
             len(row["value"] or b""),
         )
-        for row in wanted
+        for row in expected
     ]
-    assert None not in [row["lsn"] for row in found]
-    compare_part(spark, history, found, rng)
+    assert None not in [row["lsn"] for row in actual]
+    compare_part(spark, history, actual, rng)
 
 
 def compare_part(
@@ -176,14 +176,14 @@ def test_many_local_rows_are_not_a_part_of_the_plan(
     session afterwards.
     """
     name = "spark.sql.execution.arrow.localRelationThreshold"
-    before = spark.conf.get(name)
+    setting_before = spark.conf.get(name)
     table = pa.table({"n": [1, 2, 3]})
     assert "LocalTableScan" in local_frame(spark, table)._jdf.queryExecution().toString()
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     frame = local_frame(spark, table)
     assert "LocalTableScan" not in frame._jdf.queryExecution().toString()
     assert [row["n"] for row in frame.collect()] == [1, 2, 3]
-    assert spark.conf.get(name) == before
+    assert spark.conf.get(name) == setting_before
 
 
 def scratch_of(spark: SparkSession) -> set[str]:
@@ -197,15 +197,15 @@ def test_many_rows_of_the_journal_are_a_file_that_goes_with_its_frame(
     """Kills: a query that decodes all columns of these rows, and a copy that outlives its frame."""
     client.producer("orders").send_batch(pa.table({"value": [b"x", b"y"], "key": [b"a", None]}))
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     frame = read(spark, client.path, "orders")
-    assert len(scratch_of(spark) - before) == 1
+    assert len(scratch_of(spark) - files_before) == 1
     plan = frame.select("key")._jdf.queryExecution().executedPlan().toString()
     assert "FileScan parquet [key" in plan
     assert "ReadSchema: struct<key:binary>" in plan
     assert sorted(row["value"] for row in frame.collect()) == [b"x", b"y"]
     release(spark)
-    assert not scratch_of(spark) - before
+    assert not scratch_of(spark) - files_before
 
 
 def test_a_file_of_rows_goes_when_the_frame_cannot_be_made(
@@ -214,10 +214,10 @@ def test_a_file_of_rows_goes_when_the_frame_cannot_be_made(
     client.producer("orders").send(b"x")
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     monkeypatch.setattr(reading, "from_arrow_schema", lambda schema: 1 / 0)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     with pytest.raises(ZeroDivisionError):
         read(spark, client.path, "orders")
-    assert scratch_of(spark) == before
+    assert scratch_of(spark) == files_before
 
 
 def test_rows_travel_with_the_plan_where_executors_are_elsewhere(
@@ -227,9 +227,9 @@ def test_rows_travel_with_the_plan_where_executors_are_elsewhere(
     client.producer("orders").send(b"x")
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     monkeypatch.setattr(reading, "is_local", lambda master: False)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     assert [row["value"] for row in read(spark, client.path, "orders").collect()] == [b"x"]
-    assert scratch_of(spark) == before
+    assert scratch_of(spark) == files_before
 
 
 def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
@@ -377,13 +377,13 @@ def test_frame_keeps_files_that_the_store_removes(spark: SparkSession, tmp_path:
         client.checkpoint(roll_all=True)
         client.checkpoint()
         frame = read(spark, path, "orders")
-        before = set(Path(path).glob("topics/**/*.parquet"))
-        assert len(before) == 2
+        files_before = set(Path(path).glob("topics/**/*.parquet"))
+        assert len(files_before) == 2
         client.admin.trim("orders", END, force_unacked=True)
         client.checkpoint()
         client.checkpoint()
         client.admin.gc(True, 0)
-        assert set(Path(path).glob("topics/**/*.parquet")) == before
+        assert set(Path(path).glob("topics/**/*.parquet")) == files_before
         assert [row["value"] for row in in_order(frame)] == [b"plain", b"in a transaction"]
         assert in_order(read(spark, path, "orders")) == []
         release(spark)
@@ -439,8 +439,8 @@ def test_many_markers_are_read_by_spark_and_named(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a million markers in the plan, and a slow plan without a warning."""
-    held = client.transaction()  # keeps the sidecar from being clean
-    client.producer("orders").send(b"held", partition=0, txn=held)
+    open_txn = client.transaction()  # keeps the sidecar from being clean
+    client.producer("orders").send(b"held", partition=0, txn=open_txn)
     for number in range(3):
         with client.transaction() as txn:
             client.producer("orders").send(b"%d" % number, partition=0, txn=txn)
@@ -453,7 +453,7 @@ def test_many_markers_are_read_by_spark_and_named(
     assert [row["value"] for row in in_order(frame)] == [b"0", b"1", b"2"]
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "EqualTo(kind,1)" in plan
-    held.abort()
+    open_txn.abort()
 
 
 def test_uncommitted_rows_of_a_frame_have_a_state(spark: SparkSession, client: Client) -> None:
@@ -511,7 +511,9 @@ def test_a_plain_spark_reads_the_logs_of_changes(spark: SparkSession, tmp_path: 
         client.connect("k")
         client.connect("k")
         sent = [client.producer("t").send(b"x", partition=1).message_id for _ in range(4)]
-        client.acknowledge("t", "s", [one for one in sent[1:3] if one is not None])
+        client.acknowledge(
+            "t", "s", [message_id for message_id in sent[1:3] if message_id is not None]
+        )
         client.admin.compact_changes()
     keys = spark.read.parquet(f"{path}/system/__transaction_key")
     assert [tuple(row) for row in keys.select("transaction_key", "epoch").collect()] == [("k", 1)]

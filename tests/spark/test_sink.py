@@ -51,8 +51,8 @@ def orders(spark: SparkSession, count: int = COUNT, tasks: int = 2) -> DataFrame
 
 def write(frame: DataFrame, client: Client, batch: str = "1", **options: str) -> None:
     """Write a batch."""
-    given = {"topic": "orders", "txnKey": "k", "batchId": batch, **options}
-    frame.write.format("txlog").mode("append").options(**given).save(client.path)
+    all_options = {"topic": "orders", "txnKey": "k", "batchId": batch, **options}
+    frame.write.format("txlog").mode("append").options(**all_options).save(client.path)
 
 
 def held(client: Client, topic: str = "orders") -> list[int]:
@@ -73,8 +73,10 @@ def refused(frame: DataFrame, client: Client, **options: str) -> str:
 
 
 def test_struct_is_refused_in_the_first_line(spark: SparkSession, client: Client) -> None:
-    said = refused(spark.sql("SELECT struct(1 AS n) AS value"), client).splitlines()[0]
-    assert said.endswith("is struct<n:int>, it must be binary or text; to_json(value) AS value")
+    first_line = refused(spark.sql("SELECT struct(1 AS n) AS value"), client).splitlines()[0]
+    assert first_line.endswith(
+        "is struct<n:int>, it must be binary or text; to_json(value) AS value"
+    )
 
 
 class TestBatch:
@@ -200,8 +202,8 @@ class TestBulkLoad:
             (table,) = client.read("orders", partitions=[partition])
             numbers = [int(value) for value in table["value"].to_pylist()]
             assert numbers == [n for n in range(COUNT) if crc32(b"%d" % (n % 17)) % 2 == partition]
-        again = bulk_load(frame, client.path, "orders", txn_key="k", batch_id="1")
-        assert again == {**answer, "already": True}
+        second_answer = bulk_load(frame, client.path, "orders", txn_key="k", batch_id="1")
+        assert second_answer == {**answer, "already": True}
         with pytest.raises(InvalidArgument):
             bulk_load(
                 frame.withColumn("x", F.lit(1)), client.path, "orders", txn_key="k", batch_id="2"
@@ -285,11 +287,11 @@ class TestStream:
         for topic, by_function in (("orders", False), ("other", True)):
             run(f"first {topic}", by_function=by_function)
             run(f"first {topic}", by_function=by_function)
-            before = len(list(client.reader(topic)))
-            assert before == 6
+            count_before = len(list(client.reader(topic)))
+            assert count_before == 6
             with pytest.raises(Exception, match="of another checkpoint"):
                 run(f"second {topic}", by_function=by_function)
-            assert len(list(client.reader(topic))) == before
+            assert len(list(client.reader(topic))) == count_before
         assert stages(client) == []
 
 
@@ -301,7 +303,7 @@ class TestSmallFiles:
     def test_batch_warns_once_it_is_stored(
         self, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
-        for batch, tasks, said in (
+        for batch, tasks, warning in (
             ("1", 2, "orders: 4 of 4 files of this batch are below 4 MiB, for 2 partitions"),
             ("2", 1, ""),  # a file each is the least
             ("1", 2, ""),  # nothing was written
@@ -312,7 +314,7 @@ class TestSmallFiles:
             rows = self.KEYED.to_batches()
             sink.commit([sink.write(iter(rows)) for _ in range(tasks)])
             assert client.bulk("orders", key="k", batch=batch).stored is not None
-            assert (said in caplog.text) if said else not caplog.text
+            assert (warning in caplog.text) if warning else not caplog.text
 
     def test_stream_of_small_batches_makes_no_files(
         self, client: Client, caplog: pytest.LogCaptureFixture

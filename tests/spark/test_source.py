@@ -68,11 +68,11 @@ def rows_of(
 ) -> list[dict[str, object]]:
     """The rows of all tasks, run as Spark would run them."""
     pushdown = "once" if filters else "never"
-    made = reader({"path": path, "pushdown": pushdown, **options}, _full_schema())
+    source = reader({"path": path, "pushdown": pushdown, **options}, _full_schema())
     if filters:
-        made.pushFilters(list(filters))
-    worker = pickle.loads(pickle.dumps(made))
-    shares = pickle.loads(pickle.dumps(made.partitions()))
+        source.pushFilters(list(filters))
+    worker = pickle.loads(pickle.dumps(source))
+    shares = pickle.loads(pickle.dumps(source.partitions()))
     rows = [row for share in shares for batch in worker.read(share) for row in batch.to_pylist()]
     return sorted(rows, key=place)
 
@@ -155,9 +155,9 @@ def test_sql_finds_the_source_by_itself(spark: SparkSession, client: Client) -> 
         f" OPTIONS (path '{client.path}', topic 'orders')"
     )
     [row] = spark.sql("SELECT *, unix_millis(event_time) AS ms FROM o").toArrow().to_pylist()
-    [wanted] = in_order(txlog.spark.read(spark, client.path, "orders"))
+    [expected] = in_order(txlog.spark.read(spark, client.path, "orders"))
     assert row.pop("ms") == 1_700_000_000_123
-    assert row == wanted
+    assert row == expected
     native = txlog.spark.read(spark, client.path, "orders")
     assert [(field.name, field.dataType) for field in spark.table("o").schema] == [
         (field.name, field.dataType) for field in native.schema
@@ -182,8 +182,8 @@ def test_filters_leave_out_files_and_no_rows(spark: SparkSession, client: Client
     for number in range(4):
         client.producer("orders").send(b"%d" % number, partition=number % 2)
         client.checkpoint(roll_all=True)
-    found = load(spark, client.path, pushdown="once").where("partition = 1 and lsn % 2 >= 0")
-    assert [row["value"] for row in in_order(found.where("string(value) > '1'"))] == [b"3"]
+    filtered = load(spark, client.path, pushdown="once").where("partition = 1 and lsn % 2 >= 0")
+    assert [row["value"] for row in in_order(filtered.where("string(value) > '1'"))] == [b"3"]
 
 
 def test_filters_leave_out_files_on_the_driver(client: Client) -> None:
@@ -201,9 +201,9 @@ def test_filters_leave_out_files_on_the_driver(client: Client) -> None:
         ([EqualTo(("value",), b"x"), In(("ledger",), ())], 3),
     ]
     for filters, scans in cases:
-        made = reader(options, schema)
-        assert made.pushFilters(filters) == filters
-        shares = made.partitions()
+        source = reader(options, schema)
+        assert source.pushFilters(filters) == filters
+        shares = source.partitions()
         assert sum(len(share.scans) for share in shares if isinstance(share, Share)) == scans
 
 

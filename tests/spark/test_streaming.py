@@ -146,12 +146,12 @@ def test_stream_has_each_message_once(tmp_path: Path, seed: str) -> None:
         start = stream.start
         batches.append((start, stream.start, stream.next() or []))
         batches[-1] = (start, stream.start, batches[-1][2])
-        wanted = read(history.client, Range())
+        expected = read(history.client, Range())
         seen = [row for _, _, rows in batches for row in rows]
-        assert len(wanted) > 20
+        assert len(expected) > 20
         assert ids(seen) == sorted(
             (row["partition"], str(MessageId(row["ledger"], row["entry"], row["index"] or 0)))  # type: ignore[arg-type]
-            for row in wanted
+            for row in expected
         )
         for begin, end, rows in batches:
             assert ids(stream.between(begin, end)) == ids(rows)
@@ -325,10 +325,10 @@ def test_first_batch_that_is_done_again_begins_where_it_began(client: Client) ->
     client.producer("orders").send(b"first", partition=0)
     assert values(stream.next()) == {b"first"}
     client.producer("orders").send(b"second", partition=0)
-    again = Stream(client.path, startingPosition="end")
-    assert again.start != begun
-    assert values(again.between(again.start, stream.start)) == {b"first"}
-    assert again.between(again.start, begun) == []
+    restarted = Stream(client.path, startingPosition="end")
+    assert restarted.start != begun
+    assert values(restarted.between(restarted.start, stream.start)) == {b"first"}
+    assert restarted.between(restarted.start, begun) == []
     assert values(stream.next()) == {b"second"}
 
 
@@ -384,7 +384,10 @@ def test_watermark_of_the_topic_marks_late_rows(client: Client) -> None:
 
     def seen(rows: list[Row]) -> list[tuple[float, float | None]]:
         pairs = [(row["event_time"], row["watermark"]) for row in rows]
-        return sorted((one.timestamp(), two and two.timestamp()) for one, two in pairs)
+        return sorted(
+            (event_time.timestamp(), watermark and watermark.timestamp())
+            for event_time, watermark in pairs
+        )
 
     stream = Stream(client.path, schema=schema)
     sent(50, 0)
@@ -456,10 +459,10 @@ def test_checkpoint_of_a_store_that_was_replaced_is_refused(client: Client, tmp_
     with pytest.raises(StoreNotFound, match="moved away"):
         stream.next()
     older.rename(path)
-    again = Stream(str(path))
-    again.start = stream.start
+    restarted = Stream(str(path))
+    restarted.start = stream.start
     with pytest.raises(MessageNotFound, match=r"the store is older than the checkpoint"):
-        again.next()
+        restarted.next()
     path.rename(older)
     txlog.init(str(path), free_bytes_min=0)
     with txlog.open(str(path)) as other:
@@ -519,8 +522,8 @@ def test_subscription_follows_a_batch_behind(client: Client) -> None:
     client.producer("orders").send(b"y", partition=0)
 
     def backlog() -> int:
-        [found] = client.subscriptions("orders")
-        count: int = found["backlog"]
+        [subscription] = client.subscriptions("orders")
+        count: int = subscription["backlog"]
         return count
 
     assert len(stream.next(ReadMaxRows(3)) or []) == 3
@@ -574,11 +577,11 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
 )
 def test_options_are_checked(client: Client, options: dict[str, str], why: str) -> None:
     """Each method of the reader raises the reason: if `reader` raised it, Spark would hide it."""
-    found = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
+    stream_reader = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
     for ask in (
-        found.initialOffset,
-        lambda: found.latestOffset({}, ALL),
-        lambda: found.partitions({}, {}),
+        stream_reader.initialOffset,
+        lambda: stream_reader.latestOffset({}, ALL),
+        lambda: stream_reader.partitions({}, {}),
     ):
         with pytest.raises(TxlogError, match=why):
             ask()
@@ -605,8 +608,12 @@ def test_spark_streams_each_message_once(
             .start()
         )
         query.awaitTermination()
-        print([one["durationMs"] for one in query.recentProgress])
-        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+        print([progress["durationMs"] for progress in query.recentProgress])
+        return [
+            progress["numInputRows"]
+            for progress in query.recentProgress
+            if progress["numInputRows"]
+        ]
 
     for number in range(2):
         with client.transaction() as txn:
@@ -616,8 +623,8 @@ def test_spark_streams_each_message_once(
     assert run() == [3, 3]
     client.producer("orders").send(b"3", partition=0)
     assert run() == [1]
-    found = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
-    assert sorted(row["v"] for row in found) == ["0"] * 3 + ["1"] * 3 + ["3"]
+    stored = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
+    assert sorted(row["v"] for row in stored) == ["0"] * 3 + ["1"] * 3 + ["3"]
 
 
 @pytest.mark.spark
@@ -644,7 +651,9 @@ def test_watermark_of_spark_drops_nothing_of_a_limited_stream(
         .start()
     )
     query.awaitTermination()
-    assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [
+    assert [
+        progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]
+    ] == [
         *[150] * 5,
         50,
     ]

@@ -106,7 +106,7 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    made = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "txlog", "spark", "submit-args"],
         check=True,
         text=True,
@@ -125,7 +125,7 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
             "spark.sql.shuffle.partitions=2",
             "--conf",
             "spark.log.level=ERROR",
-            *shlex.split(made.stdout),
+            *shlex.split(completed.stdout),
             str(job),
             path,
         ],

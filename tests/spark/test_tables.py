@@ -76,13 +76,13 @@ def test_insert_takes_the_columns_that_it_has(spark: SparkSession, client: Clien
     spark.sql("SELECT X'62' AS value, 0 AS partition").writeTo("shop.bills").append()
     assert held(client, "bills-eu")[-1] == b"b"
     assert [row["transaction_key"] for row in client.admin.transaction_keys()] == ["k"]
-    said = first_of_worker(spark, "INSERT INTO shop.bills SELECT * FROM shop.orders")
-    assert said.endswith(
+    error = first_of_worker(spark, "INSERT INTO shop.bills SELECT * FROM shop.orders")
+    assert error.endswith(
         "the column topic is given by the store; "
         "name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …"
     )
-    said = first_of(spark, "INSERT OVERWRITE shop.bills (value) VALUES (X'61')")
-    assert said.endswith("a topic cannot be overwritten; mode append")
+    error = first_of(spark, "INSERT OVERWRITE shop.bills (value) VALUES (X'61')")
+    assert error.endswith("a topic cannot be overwritten; mode append")
     assert len(held(client, "bills-eu")) == 6
 
 
@@ -175,13 +175,13 @@ class TestOptions:
     """Options of the source `kafka`, and misspelled names."""
 
     def test_options_of_kafka_that_mean_the_same(self) -> None:
-        found = stream_options(
+        options = stream_options(
             {
                 "path": "p", "subscribe": "orders", "startingOffsets": "latest",
                 "maxOffsetsPerTrigger": "7", "failOnDataLoss": "false",
             }
         )  # fmt: skip
-        assert (found.topic, found.starting, found.rows_max) == ("orders", Bound("end"), 7)
+        assert (options.topic, options.starting, options.rows_max) == ("orders", Bound("end"), 7)
         batch = batch_options(
             {
                 "path": "p", "subscribe": "orders", "startingOffsets": "earliest",
@@ -217,13 +217,13 @@ class TestOptions:
         assert why in f"{caught.value}; {caught.value.hint}"
 
     def test_source_with_columns_has_these(self, tmp_path: Path) -> None:
-        given = {"path": str(tmp_path / "s"), "topic": "t"}
-        txlog.init(given["path"])
-        with txlog.open(given["path"]) as client:
+        options = {"path": str(tmp_path / "s"), "topic": "t"}
+        txlog.init(options["path"])
+        with txlog.open(options["path"]) as client:
             client.create_topic("t")
-        source = TxlogSource({**given, "columns": "value, key"})
+        source = TxlogSource({**options, "columns": "value, key"})
         assert source.schema() == "value binary, key binary"
-        assert TxlogSource(given).schema() == SCHEMA
+        assert TxlogSource(options).schema() == SCHEMA
 
     def test_cause_of_an_error_stays_when_spark_shortens_it(self) -> None:
         with pytest.raises(TxlogError) as caught, first_line():

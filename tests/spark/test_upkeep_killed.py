@@ -99,7 +99,7 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         client.checkpoint()
         messages = in_topic(client, "t")
         delayed = client.topic("t").delayed(limit=500)
-    before = files(store)
+    files_before = files(store)
     done = subprocess.run(
         [sys.executable, "-c", JOB, store, job, moment],
         check=False,
@@ -108,7 +108,7 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         start_new_session=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-    new = files(store) - before
+    new = files(store) - files_before
     assert bool(new) == (moment == "behind") and new <= {done.stdout.strip()}
     with txlog.open(store) as client:
         client.checkpoint_automatically = False

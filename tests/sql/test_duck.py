@@ -131,7 +131,7 @@ def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
         raise Stop
 
     endless = "SELECT count(*) FROM range(100000000000000) t"
-    before = signal.signal(signal.SIGALRM, stop)
+    old_handler = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Stop):
@@ -141,7 +141,7 @@ def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
                 getattr(session, call)(endless)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
     assert session.row("SELECT 1 AS one") == {"one": 1}  # the session can go on
 
 

@@ -61,15 +61,15 @@ def client(tmp_path: Path) -> Iterator[Client]:
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[str, ...]]]:
     """(file, rows, columns) of each piece of a part that is read."""
-    found: list[tuple[str, int, tuple[str, ...]]] = []
+    pieces: list[tuple[str, int, tuple[str, ...]]] = []
     rows = SegmentReader.rows
 
     def noted(self: SegmentReader, start: int, stop: int, names: Any = None) -> pa.Table:
-        found.append((self.ref.path, stop - start, tuple(names)))
+        pieces.append((self.ref.path, stop - start, tuple(names)))
         return rows(self, start, stop, names)
 
     monkeypatch.setattr(SegmentReader, "rows", noted)
-    return found
+    return pieces
 
 
 def asked(client: Client, sql: str) -> list[dict[str, Any]]:
@@ -179,10 +179,12 @@ def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
     """Parts are pinned, so a checkpoint during a query removes none of its files."""
     sql = "SELECT value FROM messages"
     with Query(client, sql) as query:
-        before = {source.ref.path for topic in "ab" for source in client._relation(topic).open}
+        paths_before = {
+            source.ref.path for topic in "ab" for source in client._relation(topic).open
+        }
         client.checkpoint(roll_all=True)
         client.admin.gc()
-        assert not before & {s.ref.path for t in "ab" for s in client._relation(t).open}
+        assert not paths_before & {s.ref.path for t in "ab" for s in client._relation(t).open}
         assert query.rows().read_all().num_rows == 4 * COUNT
 
 
@@ -252,16 +254,16 @@ def test_rows_in_pieces_match_the_tail(
         whole, pieces = client._ask(made)
         assert pieces.tail.num_rows == 0
         assert whole.frames is None
-        with closing(pieces.frames) as found:
+        with closing(pieces.frames) as frames_of_pieces:
             for names in (whole.tail.column_names, ["value"], ["visible_time", "lsn"], ["entry"]):
-                tables = list(found.tables(names))
+                tables = list(frames_of_pieces.tables(names))
                 assert all(table.num_rows <= frames.PIECE_ROWS for table in tables)
                 read = pa.concat_tables([whole.tail.slice(0, 0).select(names), *tables])
                 want = whole.tail.select(names)
                 if is_at_once:
                     assert read.combine_chunks().equals(want.combine_chunks())
                 assert sorted(map(repr, read.to_pylist())) == sorted(map(repr, want.to_pylist()))
-        assert found.rows >= whole.tail.num_rows > 0
+        assert frames_of_pieces.rows >= whole.tail.num_rows > 0
 
 
 def test_a_query_holds_a_piece_of_the_frames(
@@ -346,12 +348,12 @@ def test_frames_stay_while_a_query_may_read_them(client: Client) -> None:
     client.checkpoint()
     client.producer("a").send_batch(pa.table({"value": [b"later %d" % n for n in range(1000)]}))
     with Query(client, "SELECT value FROM a") as query:
-        before = {*Path(client.path).glob("journal/*.journal")}
+        journals_before = {*Path(client.path).glob("journal/*.journal")}
         for _ in range(3):
             client.producer("b").send(b"x")
             client.checkpoint(roll_all=True)
         client.admin.gc()
-        assert not before & {*Path(client.path).glob("journal/*.journal")}
+        assert not journals_before & {*Path(client.path).glob("journal/*.journal")}
         assert query.rows().read_all().num_rows == 2 * COUNT + 2000
 
 
@@ -415,6 +417,6 @@ def test_views_count_keys_only(
     groups.clear()
     assert main(["-S", client.path, "views", "--complete", str(tmp_path / "complete")]) == 0
     assert max(rows for _, rows, _ in groups) <= HALF + 1
-    found = sorted((tmp_path / "complete").iterdir())
-    assert len(found) == 2
-    assert dataset(found).count_rows() == 4 * COUNT
+    files = sorted((tmp_path / "complete").iterdir())
+    assert len(files) == 2
+    assert dataset(files).count_rows() == 4 * COUNT

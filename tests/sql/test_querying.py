@@ -129,9 +129,9 @@ class History:
         bulk = self.client.bulk("t", key="job", batch=self.sent)
         at = pa.array([None, 32_503_680_000_000], pa.timestamp("ms", "UTC"))
         staged = [
-            one
+            file
             for task in range(rng.choice((1, 2)))
-            for one in bulk.stage(
+            for file in bulk.stage(
                 [
                     pa.table(
                         {
@@ -212,22 +212,22 @@ class History:
         """SQL gives what a reader gives: the same rows in the same order."""
         tables = list(self.client.read("t"))
         table = pa.concat_tables(tables) if tables else None
-        wanted = [] if table is None else table.to_pylist()
-        wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
-        found = asked(self.client, "FROM t ORDER BY partition, ledger, entry, txn_index")
-        assert [{name: row[name] for name in SAME} for row in found] == [
-            {name: row[name] for name in SAME} for row in wanted
+        expected = [] if table is None else table.to_pylist()
+        expected.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+        actual = asked(self.client, "FROM t ORDER BY partition, ledger, entry, txn_index")
+        assert [{name: row[name] for name in SAME} for row in actual] == [
+            {name: row[name] for name in SAME} for row in expected
         ]
-        assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+        assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in actual] == [
             (
                 row["index"],
                 str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
                 len(row["value"] or b""),
             )
-            for row in wanted
+            for row in expected
         ]
         [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
-        assert all_of_them == {"n": len(wanted), "l": len(wanted)}
+        assert all_of_them == {"n": len(expected), "l": len(expected)}
         self.compare_uncommitted()
         relation = self.client._relation("t")
         for name in ("direct", "unclean", "open", "large_files"):
@@ -240,16 +240,16 @@ class History:
         names = ("ledger", "entry", "value", "key", "partition", "visible_time", "txn_state")
         read = list(self.client.read("t", isolation="uncommitted"))
         rows = [row for table in read for row in table.to_pylist()]
-        wanted = Counter(tuple(row[name] for name in names) for row in rows)
-        found = asked(self.client, "FROM t", "uncommitted")
-        assert Counter(tuple(row[name] for name in names) for row in found) == wanted
-        self.seen.update(f"state {row['txn_state']}" for row in found)
+        expected = Counter(tuple(row[name] for name in names) for row in rows)
+        actual = asked(self.client, "FROM t", "uncommitted")
+        assert Counter(tuple(row[name] for name in names) for row in actual) == expected
+        self.seen.update(f"state {row['txn_state']}" for row in actual)
         everything = asked(self.client, "FROM messages_all")
         assert (
             Counter(
                 tuple(row[name] for name in names) for row in everything if row["kind"] == "message"
             )
-            == wanted
+            == expected
         )
         places = Counter((row["stored_ledger"], row["stored_entry"]) for row in everything)
         assert set(places.values()) <= {1}, "a row twice, or two at one place"
@@ -374,20 +374,20 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    known, tries = Client._moment, 0
+    moment, tries = Client._moment, 0
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
     ) -> tuple[list[Content], dict[str, pa.Table]]:
         nonlocal tries
-        found = known(self, words, isolation, **how)
+        contents = moment(self, words, isolation, **how)
         tries += 1
         if tries == 1:  # the file disappears between the plan and the read
             file.rename(file.with_suffix(".away"))
             client.producer("orders").send(b"y", partition=0)
         elif tries == 2:
             file.with_suffix(".away").rename(file)
-        return found
+        return contents
 
     monkeypatch.setattr(Client, "_moment", overtaken)
     assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
@@ -431,10 +431,10 @@ def test_other_statements_than_selects_of_the_store_are_refused(client: Client, 
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    before = file.read_bytes()
+    data_before = file.read_bytes()
     with pytest.raises(SqlError):
         asked(client, sql.format(file=file))
-    assert file.read_bytes() == before
+    assert file.read_bytes() == data_before
 
 
 def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
@@ -515,9 +515,9 @@ def test_lists_have_the_fields_of_their_answers(client: Client) -> None:
     }
     for name, rows in answers.items():
         assert isinstance(rows, list)
-        found = asked(client, f"FROM {name}")
-        assert len(found) == len(rows) > 0
-        assert list(found[0]) == sorted(rows[0], key=list(found[0]).index), name
+        rows_of_list = asked(client, f"FROM {name}")
+        assert len(rows_of_list) == len(rows) > 0
+        assert list(rows_of_list[0]) == sorted(rows[0], key=list(rows_of_list[0]).index), name
     assert asked(client, "SELECT txn, state, topic_list FROM transactions") == [
         {"txn": str(txn.id), "state": "committed", "topic_list": ["orders"]}
     ]
@@ -560,15 +560,15 @@ def test_acknowledgements_are_rows(client: Client) -> None:
             {**of, "message_id": "1:2", "cumulative": False, "txn_index": None},
             {**of, "message_id": "1:4:2", "cumulative": False, "txn_index": 2},
         ]
-        held = asked(client, f"SELECT {names}, txn, since FROM pending_acks ORDER BY entry")
-        assert [(row["message_id"], row["txn"]) for row in held] == [
+        pending_rows = asked(client, f"SELECT {names}, txn, since FROM pending_acks ORDER BY entry")
+        assert [(row["message_id"], row["txn"]) for row in pending_rows] == [
             ("1:3", str(holder.id)),
             ("1:4:3", str(holder.id)),
         ]
         [begun] = asked(client, "SELECT begin_time FROM transactions WHERE state = 'open'")
-        assert {row["since"] for row in held} == {begun["begin_time"]}
-    left = "SELECT message_id FROM orders ANTI JOIN acks USING (message_id)"
-    assert asked(client, f"{left} WHERE NOT (ledger, entry) <= (1, 0) ORDER BY 1") == [
+        assert {row["since"] for row in pending_rows} == {begun["begin_time"]}
+    unacked_sql = "SELECT message_id FROM orders ANTI JOIN acks USING (message_id)"
+    assert asked(client, f"{unacked_sql} WHERE NOT (ledger, entry) <= (1, 0) ORDER BY 1") == [
         {"message_id": "1:1"},
         {"message_id": "1:4:1"},
     ]
@@ -586,8 +586,8 @@ def test_frames_list_those_in_the_journals(client: Client) -> None:
     )
     [frame] = asked(client, "FROM frames ORDER BY lsn DESC LIMIT 1")
     assert frame["durable"] and "Appended" in frame["ops"]
-    shown = client.inspect(f"lsn:{frame['lsn']}")
-    assert (shown["size_bytes"], shown["file"]) == (frame["bytes"], frame["journal"])
+    inspected = client.inspect(f"lsn:{frame['lsn']}")
+    assert (inspected["size_bytes"], inspected["file"]) == (frame["bytes"], frame["journal"])
     for _ in range(3):
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
@@ -686,8 +686,8 @@ def test_all_relations_of_a_statement_are_of_one_moment(
         other.create_subscription("orders", name, type="shared")
         other.acknowledge("orders", name, [row.message_id])
         other.connect(name)
-        held = other.begin()["txn"]
-        other.acknowledge("orders", name, [first], txn=held)
+        open_txn = other.begin()["txn"]
+        other.acknowledge("orders", name, [first], txn=open_txn)
 
     def hooked(view: View, store: Store, name: str) -> pa.Table:
         write()
@@ -698,15 +698,15 @@ def test_all_relations_of_a_statement_are_of_one_moment(
     write()
     names = ["messages", "messages_all", *sorted(LISTS)]
     counts = ", ".join(f"(SELECT count(*) FROM {name}) AS {name}" for name in names)
-    [before] = asked(client, f"SELECT {counts}")
-    assert 0 not in before.values()
+    [counts_before] = asked(client, f"SELECT {counts}")
+    assert 0 not in counts_before.values()
     [lsn] = asked(client, "SELECT max(lsn) AS lsn FROM frames")
     monkeypatch.setattr("txlog.lake.sql.client_query.listed", hooked)
-    assert asked(client, f"SELECT {counts}") == [before]
+    assert asked(client, f"SELECT {counts}") == [counts_before]
     other.close()
     monkeypatch.undo()
-    [after] = asked(client, f"SELECT {counts}")
-    assert after["messages"] > before["messages"]
+    [counts_after] = asked(client, f"SELECT {counts}")
+    assert counts_after["messages"] > counts_before["messages"]
     assert asked(client, "SELECT max(lsn) AS lsn FROM frames")[0]["lsn"] > lsn["lsn"]
 
 
@@ -764,7 +764,7 @@ def test_compacted_matches_a_table_view(client: Client) -> None:
         for isolation in ("committed", "uncommitted"):
             [other] = asked(client, "FROM compacted WHERE topic = 'other'", isolation)
             assert (other["value"], other["message_id"]) == (b"9", f"{other['ledger']}:0")
-        one, two = shown()
-        assert one == two, f"{FIRST}, step {step}"
-    assert len(one) > 2
+        by_sql, by_view = shown()
+        assert by_sql == by_view, f"{FIRST}, step {step}"
+    assert len(by_sql) > 2
     assert asked(client, "SELECT count(*) AS n FROM orders JOIN compacted USING (message_id)")

@@ -112,11 +112,11 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
     ]
     seen: Counter[str] = Counter()
     for _ in range(4):
-        wanted = some_range(rng, everything)
+        bounds = some_range(rng, everything)
         partitions = rng.choice([None, [0]])
-        expected = read(client, wanted, partitions)
-        got = found(client, "t", Wanted(partitions, wanted))
-        assert ids(got) == ids(expected), (str(wanted), partitions)
+        expected = read(client, bounds, partitions)
+        got = found(client, "t", Wanted(partitions, bounds))
+        assert ids(got) == ids(expected), (str(bounds), partitions)
         seen["ranges"] += 1
         seen["part"] += 0 < len(got) < len(everything)
     if everything:
@@ -125,11 +125,11 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
         old = found(client, "t", Wanted(at_lsn=lsn))
         assert ids(old) == ids([row for row in rows if row["lsn"] <= lsn])  # type: ignore[operator]
         ends = {"lsn": (lsn, lsn)}
-        kept = scanned(client.path, scans_of(client._relation("t"), ends))
-        assert [row for row in kept if row["lsn"] == lsn] == [
+        scanned_rows = scanned(client.path, scans_of(client._relation("t"), ends))
+        assert [row for row in scanned_rows if row["lsn"] == lsn] == [
             row for row in rows if row["lsn"] == lsn
         ]
-        seen["left out"] += len(kept) < len(rows)
+        seen["left out"] += len(scanned_rows) < len(rows)
     relation = client._relation("t")
     for name in ("direct", "unclean", "open", "large_files"):
         seen[name] += len(getattr(relation, name))

@@ -56,9 +56,11 @@ def test_a_sealed_file_is_written_as_the_table_says() -> None:
     )
     buffers = encode_sealed(rows, has_keys=True, ledger=1)
     group = pq.read_metadata(pa.BufferReader(b"".join(buffers))).row_group(0)
-    said = dict(table(section("analytics", "8"), "what"))
-    dictionary = {name for cell in said if said[cell] == "dictionary" for name in words(cell)}
-    plain = {name for cell in said if said[cell] == "PLAIN" for name in words(cell)}
+    documented = dict(table(section("analytics", "8"), "what"))
+    dictionary = {
+        name for cell in documented if documented[cell] == "dictionary" for name in words(cell)
+    }
+    plain = {name for cell in documented if documented[cell] == "PLAIN" for name in words(cell)}
     assert (dictionary, plain) == ({"kind", "key", "producer"}, {"value", "properties"})
     for number in range(group.num_columns):
         column = group.column(number)

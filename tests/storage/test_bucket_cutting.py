@@ -51,8 +51,8 @@ def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
 )
 def test_example_d(ids_max: int, expected: list[list[int]]) -> None:
     """spec/delayed 13 D."""
-    found = pieces(SECONDS, Cutting(300_000, ids_max, 2_000))
-    assert [[at // 1000 for at in one] for one in found] == expected
+    segments = pieces(SECONDS, Cutting(300_000, ids_max, 2_000))
+    assert [[at // 1000 for at in segment] for segment in segments] == expected
 
 
 def test_nothing_has_no_segment() -> None:
@@ -68,12 +68,12 @@ def test_segments_follow_the_rule(times: list[int], step: int, ids_max: int) -> 
 def test_step_doubles_until_time_makes_few_enough_segments(
     times: list[int], step: int, segments_max: int
 ) -> None:
-    found = pieces(times, Cutting(step, -1, segments_max))
-    wanted = step
-    while len(plain_cut(times, wanted, -1)) > segments_max:
-        wanted *= 2
-    assert found == plain_cut(times, wanted, -1)
-    assert len(found) <= segments_max
+    segments = pieces(times, Cutting(step, -1, segments_max))
+    expected_step = step
+    while len(plain_cut(times, expected_step, -1)) > segments_max:
+        expected_step *= 2
+    assert segments == plain_cut(times, expected_step, -1)
+    assert len(segments) <= segments_max
 
 
 def test_ids_do_not_widen_the_step() -> None:

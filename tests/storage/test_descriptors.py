@@ -100,13 +100,13 @@ def test_closed_and_removed_file_is_found_by_the_newest_manifest(
     bench.client.admin.trim("t", Bound("id", ids(bench.client)[2]), force_unacked=True)
     bench.client.checkpoint(roll_all=True)
     bench.client.checkpoint()
-    gone = bench.client._store.read(lambda view: set(ledgers) - set(view.manifest.files))
-    assert gone
+    removed = bench.client._store.read(lambda view: set(ledgers) - set(view.manifest.files))
+    assert removed
 
     def rows(view: View) -> list[Any]:
-        return [view.ledger_table(one, 0, 1) for one in ledgers if view.files.of(one)]
+        return [view.ledger_table(ledger, 0, 1) for ledger in ledgers if view.files.of(ledger)]
 
-    assert sum(table.num_rows for table in other._store.read(rows, fresh=False)) == 6 - len(gone)
+    assert sum(table.num_rows for table in other._store.read(rows, fresh=False)) == 6 - len(removed)
 
 
 def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
@@ -123,14 +123,14 @@ def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     view.files.close()
 
     def none_left(self: Any, path: str, write: bool = False) -> Any:
-        if path.startswith("topics/") and len(opened) >= left:
+        if path.startswith("topics/") and len(opened) >= failures:
             raise NoResources("too many open files")
         return real(self, path, write)
 
-    left = 1
+    failures = 1
     monkeypatch.setattr(type(disk), "open", none_left)
     assert values(bench.client) == [b"%d" % number for number in range(5)]
     assert len(opened) == 1
-    left = 0
+    failures = 0
     with pytest.raises(NoResources):
         values(bench.client)

@@ -83,13 +83,13 @@ class TestPosix:
 
     def test_modes_do_not_depend_on_the_umask(self, tmp_path: Path) -> None:
         """spec/reliability 7.3."""
-        before = os.umask(0o277)
+        old_umask = os.umask(0o277)
         try:
             disk = PosixDisk(_made(tmp_path / "a" / "private"))
             disk.publish("d/f", [b"x"])
             disk.lock_file("lock")
         finally:
-            os.umask(before)
+            os.umask(old_umask)
         top = tmp_path / "a" / "private"
         assert [_mode(p) for p in (top, top / "d", top / "d/f", top / "lock")] == [
             0o700,
@@ -147,14 +147,14 @@ class TestPosix:
     ) -> None:
         monkeypatch.setattr(disk_module, "KEPT_MAX", 3)
         disk = PosixDisk(root)
-        before = _descriptor_count()
+        count_before = _descriptor_count()
         for n in range(20):
             disk.publish(f"t/{n}/p/f", [b"%d" % n])
         assert [disk.read(f"t/{n}/p/f") for n in range(20)] == [b"%d" % n for n in range(20)]
-        assert _descriptor_count() - before <= 3
+        assert _descriptor_count() - count_before <= 3
 
     def test_nothing_leaks(self, root: str) -> None:
-        before = _descriptor_count()
+        count_before = _descriptor_count()
         disk = PosixDisk(root)
         disk.publish("d/f", [b"x"])
         for path in ("d", "none/x", "../x", "d/f/g"):
@@ -168,7 +168,7 @@ class TestPosix:
         lock.acquire(0)
         lock.close()
         disk.close()
-        assert _descriptor_count() == before
+        assert _descriptor_count() == count_before
         with pytest.raises(AlreadyClosed):
             disk.read("d/f")
 
@@ -446,8 +446,8 @@ class TestPosix:
         """R24: the kernel frees the lock of the dead; until then it names them."""
         disk = PosixDisk(root)
         lock = disk.lock_file("lock")
-        child, told = _child(lambda: _held(root))
-        assert told == b"ok"
+        child, report = _child(lambda: _held(root))
+        assert report == b"ok"
         assert not lock.try_acquire()
         with pytest.raises(StoreLocked) as caught:
             lock.acquire(0)
@@ -478,10 +478,10 @@ class TestPosix:
             lock.release()
             lock.close()
 
-        child, told = _child(in_child)
+        child, report = _child(in_child)
         other = disk.lock_file("lock")
         try:
-            assert told == b"ok"
+            assert report == b"ok"
             assert not other.try_acquire()  # the child freed nothing
             lock.close()
             assert other.try_acquire()  # and it keeps nothing
@@ -491,23 +491,23 @@ class TestPosix:
 
     def test_waiter_that_gave_up_is_used_again(self, root: str) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
-        before = threading.active_count()
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
+        threads_before = threading.active_count()
         for _ in range(5):
             with pytest.raises(StoreLocked):
-                two.acquire(1)
-        assert threading.active_count() <= before + 1
-        one.release()
-        two.acquire(60_000)
-        assert not one.try_acquire()
+                second.acquire(1)
+        assert threading.active_count() <= threads_before + 1
+        first.release()
+        second.acquire(60_000)
+        assert not first.try_acquire()
 
     def test_interrupted_wait_leaves_no_lock(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
         with monkeypatch.context() as patch:
 
             def interrupt(seconds: float) -> None:
@@ -515,27 +515,27 @@ class TestPosix:
 
             patch.setattr(time, "sleep", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                two.acquire(60_000)
-        one.release()
-        one.acquire(60_000)
+                second.acquire(60_000)
+        first.release()
+        first.acquire(60_000)
 
     def test_callback_runs_while_waiting(self, root: str) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
         calls: list[int] = []
 
         def meanwhile() -> bool:
             calls.append(len(calls))
             if len(calls) == 3:
-                one.release()
+                first.release()
             return False
 
-        assert two.acquire(60_000, meanwhile)
+        assert second.acquire(60_000, meanwhile)
         assert len(calls) == 3
-        assert not one.acquire(60_000, lambda: True)
-        two.release()
-        assert one.acquire(0)
+        assert not first.acquire(60_000, lambda: True)
+        second.release()
+        assert first.acquire(0)
 
     def test_many_writers_lose_no_turn(self, root: str) -> None:
         disk = PosixDisk(root)
@@ -616,19 +616,19 @@ def _child(work: Callable[[], object]) -> tuple[int, bytes]:
     child = os.fork()
     if child == 0:
         try:
-            kept = work()
+            result = work()
             os.write(write, b"ok")
             while True:
                 threading.Event().wait(600)
         except BaseException as error:
             os.write(write, repr(error).encode())
-            kept = None
+            result = None
         finally:
-            os._exit(0 if kept is None else 1)
+            os._exit(0 if result is None else 1)
     os.close(write)
-    told = os.read(read, 4096)
+    report = os.read(read, 4096)
     os.close(read)
-    return child, told
+    return child, report
 
 
 CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
@@ -659,8 +659,8 @@ def test_exception_of_a_handler_is_no_disk_error(
     function, call = CALLS[name]
     real = getattr(os, function)
 
-    def interrupted(*given: object, **named: object) -> None:
-        real(*given, **named)
+    def interrupted(*arguments: object, **options: object) -> None:
+        real(*arguments, **options)
         monkeypatch.undo()
         raise TimeoutError("time is up")
 
@@ -681,7 +681,7 @@ def test_exception_of_a_handler_does_not_mean_a_held_lock(
     if not is_free:
         lock.acquire(0)
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise BlockingIOError("the queue is full")
 
     with monkeypatch.context() as patched, pytest.raises(BlockingIOError):

@@ -18,7 +18,7 @@ def tables(count: int, rows: int = 10) -> Iterator[pa.Table]:
 
 
 def sizes(count: int) -> list[int]:
-    return [one.num_rows for one in gathered(tables(count))]
+    return [group.num_rows for group in gathered(tables(count))]
 
 
 def test_groups_grow_with_the_file_and_not_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

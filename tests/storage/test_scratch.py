@@ -59,7 +59,7 @@ def test_full_disk_is_an_error_and_its_space_is_freed() -> None:
 
 def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
     """A crash at each step: before the file has a name, before the name is removed, and later."""
-    for step, left in ((0, 0), (1, 1), (2, 0), (3, 0)):
+    for step, file_count in ((0, 0), (1, 1), (2, 0), (3, 0)):
         disk, calls = MemoryDisk(), 0
 
         def count(op: str, path: str, step: int = step, **info: int) -> None:
@@ -73,8 +73,8 @@ def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
             aside = Scratch(disk)
             for _ in range(3):
                 aside.put([b"abc"])
-        found = disk.fork_kill().files()
-        assert len(found) == left and set(found.values()) <= {b""}
-        assert all(path.startswith(TEMPORARY_PREFIX) for path in found)
+        files = disk.fork_kill().files()
+        assert len(files) == file_count and set(files.values()) <= {b""}
+        assert all(path.startswith(TEMPORARY_PREFIX) for path in files)
         for image in disk.images(random.Random(step), 50):
             assert {path[:5] for path in image.files()} <= {TEMPORARY_PREFIX}

@@ -125,10 +125,10 @@ def test_rows_come_back_as_they_were_written(
     reader = SegmentReader(Bytes(stored), ref)
     start = data.draw(st.integers(0, table.num_rows))
     stop = data.draw(st.integers(start, table.num_rows))
-    found = reader.rows(start, stop)
-    found.validate(full=True)
-    assert found.schema.equals(MESSAGE, check_metadata=True)
-    assert found.to_pylist() == conform(table).slice(start, stop - start).to_pylist()
+    rows = reader.rows(start, stop)
+    rows.validate(full=True)
+    assert rows.schema.equals(MESSAGE, check_metadata=True)
+    assert rows.to_pylist() == conform(table).slice(start, stop - start).to_pylist()
     reader.verify()
 
 
@@ -300,11 +300,11 @@ def test_spans_come_in_order_with_the_requested_columns(
         pairs = data.draw(st.lists(st.tuples(row, row), max_size=8))
         spans = [(min(pair), max(pair)) for pair in pairs]
         names = data.draw(st.lists(st.sampled_from(MESSAGE.names), min_size=1, unique=True))
-        found = reader.pick(spans, names)
-        found.validate(full=True)
+        picked = reader.pick(spans, names)
+        picked.validate(full=True)
         expected = [row for a, b in spans for row in whole.slice(a, b - a).to_pylist()]
-        assert found.column_names == names
-        assert found.to_pylist() == [{name: row[name] for name in names} for row in expected]
+        assert picked.column_names == names
+        assert picked.to_pylist() == [{name: row[name] for name in names} for row in expected]
 
 
 def test_few_rows_decode_each_group_once_and_only_their_columns(
@@ -418,7 +418,7 @@ def test_a_file_of_another_writer_is_read() -> None:
 
 def test_buffers_may_come_in_pieces() -> None:
     stored, ref = small("sealed")
-    again = segment.make_ref(
+    second_ref = segment.make_ref(
         PATH, 7, [stored[:11], memoryview(stored)[11:]], messages(30), form="sealed"
     )
-    assert again == ref
+    assert second_ref == ref

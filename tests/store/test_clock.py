@@ -98,8 +98,8 @@ def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
     assert clock_problems(bench) == []
     bench.clock.set_wall(START_MS + YEARS_MS)
     use(bench)
-    [said] = clock_problems(bench)
-    assert "it was set" in said
+    [problem] = clock_problems(bench)
+    assert "it was set" in problem
     assert values(client) == [b"%d" % n for n in range(10)] + [b"before", b"before", b"new"]
     assert client.subscriptions()[0]["backlog"] == 5 + 3
     assert len(client.transactions(all=True)) == 2
@@ -161,8 +161,8 @@ def test_a_machine_that_was_off_waits_an_hour_and_needs_no_command(tmp_path: Pat
     bench.clock.reboot("second", START_MS + 30 * DAY_MS)
     bench.reopen()
     use(bench)
-    [said] = clock_problems(bench)
-    assert "since the reboot" in said
+    [problem] = clock_problems(bench)
+    assert "since the reboot" in problem
     assert b"9" in values(bench.client)
     bench.clock.advance(3_600_000 - 1)
     assert bench.another().subscription("t", "s").expire()["skipped"] == 0
@@ -262,7 +262,7 @@ def test_store_of_an_older_version_waits_as_after_a_reboot(
         return encode_ops([op for op in ops if not isinstance(op, ClockNoted)])
 
     with monkeypatch.context() as older:
-        older.setattr(clock_trust, "note", lambda *given: None)
+        older.setattr(clock_trust, "note", lambda *arguments: None)
         older.setattr(identity, "encode_ops", without)
         bench = jumping(tmp_path, **KEPT)
         bench.close()

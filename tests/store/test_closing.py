@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    send(made.client, b"a", b"b", b"c")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store")
+    opened.client.create_topic("t")
+    opened.client.create_subscription("t", "s")
+    send(opened.client, b"a", b"b", b"c")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("topics", ["t", ["t"]])
@@ -63,7 +63,7 @@ def test_a_consumer_that_cannot_leave_is_taken_for_dead(
     consumer = bench.client.consumer("t", "s")
     assert consumer.receive() is not None
 
-    def locked(*given: object, **named: object) -> object:
+    def locked(*arguments: object, **options: object) -> object:
         raise StoreLocked("the store is locked")
 
     with monkeypatch.context() as patched:
@@ -72,8 +72,12 @@ def test_a_consumer_that_cannot_leave_is_taken_for_dead(
             consumer.close()
     consumer.close()
     with bench.another().consumer("t", "s") as other:
-        found = rows([other.receive_batch()])
-    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
+        messages = rows([other.receive_batch()])
+    assert [(message.value, message.redelivery_count) for message in messages] == [
+        (b"a", 1),
+        (b"b", 0),
+        (b"c", 0),
+    ]
 
 
 CONSUMER: dict[str, Callable[[Any, Any], object]] = {
@@ -93,10 +97,10 @@ CONSUMER: dict[str, Callable[[Any, Any], object]] = {
 def test_a_closed_consumer_does_nothing(bench: Bench, name: str) -> None:
     """Its messages went back, and another consumer may have them."""
     consumer = bench.client.consumer("t", "s")
-    one = consumer.receive()
+    message = consumer.receive()
     consumer.close()
     with pytest.raises(AlreadyClosed):
-        CONSUMER[name](consumer, one)
+        CONSUMER[name](consumer, message)
     with bench.client.consumer("t", "s") as other:
         assert [m.value for m in rows([other.receive_batch()])] == [b"a", b"b", b"c"]
 
@@ -222,7 +226,7 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
     elif hasattr(handle, "read_next"):
         handle.read_next()
     handle.close()
-    known = {
+    arguments = {
         "what": message,
         "message": message,
         "to": MessageId(1, 0),
@@ -240,18 +244,18 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
         call = getattr(handle, name)
         if not callable(call):
             continue
-        wanted = [
-            one.name
-            for one in inspect.signature(call).parameters.values()
-            if one.default is inspect.Parameter.empty
+        names = [
+            parameter.name
+            for parameter in inspect.signature(call).parameters.values()
+            if parameter.default is inspect.Parameter.empty
         ]
-        if set(wanted) - set(known):
-            assert set(wanted) & INSIDE, f"{name} {wanted}: say with what it is called here"
+        if set(names) - set(arguments):
+            assert set(names) & INSIDE, f"{name} {names}: say with what it is called here"
             continue
         with pytest.raises(AlreadyClosed):
-            made = call(**{one: known[one] for one in wanted})
-            if isinstance(made, Iterator):
-                next(made)
+            result = call(**{parameter: arguments[parameter] for parameter in names})
+            if isinstance(result, Iterator):
+                next(result)
             pytest.fail(name)
     if hasattr(handle, "__iter__"):
         with pytest.raises(AlreadyClosed):

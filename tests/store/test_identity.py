@@ -46,7 +46,7 @@ class Failing(PosixDisk):
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    return {str(one): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+    return {str(file): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -68,8 +68,8 @@ def test_init_succeeds_after_an_interrupted_init(tmp_path: Path, behind: bool) -
         if (root / IDENTITY_PATH).exists():
             continue
         (root / ".tmp-0123456789abcdef").write_bytes(b"of one that was killed")
-        made = txlog.init(str(root))
-        assert made["created"] and not list(root.rglob(".tmp-*"))
+        identity_made = txlog.init(str(root))
+        assert identity_made["created"] and not list(root.rglob(".tmp-*"))
         with txlog.open(str(root)) as client:
             assert client.create_topic("t")
             client.producer("t").send(b"m")
@@ -111,12 +111,12 @@ def test_one_of_two_processes_makes_the_store(
     lock.acquire(0)
     with pytest.raises(StoreLocked):
         txlog.init(str(root))
-    made = identity._make(disk, Settings(), SystemClock())
+    identity_made = identity._make(disk, Settings(), SystemClock())
     lock.close()
     with pytest.raises(AlreadyExists, match="is a store already"):
         txlog.init(str(root))
-    assert txlog.init(str(root), if_not_exists=True)["uuid"] == made.uuid
-    assert read_identity(disk) == made
+    assert txlog.init(str(root), if_not_exists=True)["uuid"] == identity_made.uuid
+    assert read_identity(disk) == identity_made
     disk.close()
 
 
@@ -126,12 +126,12 @@ def test_an_older_program_refuses_a_newer_store(tmp_path: Path, read_only: bool)
     store = tmp_path / "store"
     txlog.init(str(store))
     disk = PosixDisk(str(store))
-    known = read_identity(disk)
+    old_identity = read_identity(disk)
     disk.close()
-    newer = identity.Identity(identity.FORMAT + 1, known.uuid, known.created_ms)
+    newer = identity.Identity(identity.FORMAT + 1, old_identity.uuid, old_identity.created_ms)
     (store / IDENTITY_PATH).write_text(identity._text(newer))
-    before = tree(store)
+    files_before = tree(store)
     with pytest.raises(FormatMismatch, match=rf"has format {identity.FORMAT + 1}, this") as caught:
         txlog.open(str(store), read_only=read_only)
     assert caught.value.code == 603
-    assert tree(store) == before
+    assert tree(store) == files_before

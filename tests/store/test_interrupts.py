@@ -44,12 +44,12 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    send(made.client, b"a")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store")
+    opened.client.create_topic("t")
+    opened.client.create_subscription("t", "s")
+    send(opened.client, b"a")
+    yield opened
+    opened.close()
 
 
 def seen(client: Client) -> Any:
@@ -88,8 +88,8 @@ class _Cut:
         self.take(view, lsn, time_ms, ops)
 
 
-def _cut_by(view: View, cut: _Cut, *given: Any) -> None:
-    cut(view, *given)
+def _cut_by(view: View, cut: _Cut, *arguments: Any) -> None:
+    cut(view, *arguments)
 
 
 CALLS: dict[str, Callable[[Client], object]] = {
@@ -108,7 +108,7 @@ def test_half_applied_frame_is_applied_again(
 ) -> None:
     """R28: in any call that reads the frames of another process."""
     client = bench.another(read_only=name == "read only")
-    before = seen(client)
+    state_before = seen(client)
     for nth in range(1, 30, 2):
         work(bench.client, (nth - 1) // 2)
         cut = _Cut(nth)
@@ -121,7 +121,7 @@ def test_half_applied_frame_is_applied_again(
             else:
                 assert cut.left > 0  # there were fewer ops
         other = bench.another()
-        assert seen(client) == seen(other) != before
+        assert seen(client) == seen(other) != state_before
         other.close()
 
 
@@ -160,7 +160,7 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     others = Call(lambda view, now: Decision([], answer="done"))
     store._queue.append([others])
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -265,27 +265,27 @@ def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.M
     txn = bench.client.transaction()
     producer.send_batch_async(pa.table({"value": [b"never"]}), txn=txn)
     joined = [*txn._queue, Call(lambda view, now: Decision([]))]
-    behind = Call(bench.client.transaction()._opening().decide)
-    own = Call(bench.client.transaction()._opening().decide)
-    store._queue += [[began], joined, [behind]]
+    later_call = Call(bench.client.transaction()._opening().decide)
+    own_call = Call(bench.client.transaction()._opening().decide)
+    store._queue += [[began], joined, [later_call]]
     append, nth = Journal.append, 0
 
-    def full(journal: Journal, *given: Any, **options: Any) -> Any:
+    def full(journal: Journal, *arguments: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise StoreFull("full")
-        return append(journal, *given, **options)
+        return append(journal, *arguments, **options)
 
     monkeypatch.setattr(Journal, "append", full)
-    store.submit([own])
+    store.submit([own_call])
     assert isinstance(joined[0].error, StoreFull) and nth == 4
-    known = {str(call.answer) for call in (began, behind, own)}
-    assert len(known) == 3
-    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    txns = {str(call.answer) for call in (began, later_call, own_call)}
+    assert len(txns) == 3
+    stored_txns = {str(row["txn"]) for row in bench.another().transactions(all=True)}
     store.flush()
-    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
-    assert known <= found and fresh(bench) == [b"a"]
+    stored_txns = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    assert txns <= stored_txns and fresh(bench) == [b"a"]
 
 
 def test_a_handler_that_sends_within_a_call_is_refused(
@@ -316,8 +316,8 @@ def test_a_handler_that_sends_within_a_call_is_refused(
     monkeypatch.setattr(Tail, "note", handle)
     send(client, b"b")
     assert len(refused) == 3 and txn.state == "ABORTED"
-    with client.consumer("t", "u") as again:  # the other one has left
-        assert again.receive() is not None
+    with client.consumer("t", "u") as second_consumer:  # the other one has left
+        assert second_consumer.receive() is not None
     assert fresh(bench) == [m.value for m in read(client)] == [b"a", b"b"]
     with pytest.raises(AlreadyClosed):
         consumer.receive()
@@ -360,7 +360,7 @@ def test_interrupted_undecided_call_is_never_done(
 ) -> None:
     """The call leaves the queue with the exception; its caller repeats it, and stores it once."""
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -380,7 +380,7 @@ def test_interrupt_waits_for_a_call_in_another_thread(
 ) -> None:
     """Its caller returns only once the call is decided, so its outcome is true."""
     store = bench.client._store
-    queued, taken, go_on = Event(), Event(), Event()
+    queued, is_taken, go_on = Event(), Event(), Event()
     under_lock, run = Store._under_lock, Mutex.run
     turns = 0
 
@@ -390,20 +390,20 @@ def test_interrupt_waits_for_a_call_in_another_thread(
         return under_lock(store, act)
 
     def decide(view: View, now: Any) -> Decision[None]:
-        taken.set()
+        is_taken.set()
         go_on.wait()
         return Decision([])
 
-    def interrupted(mutex: Mutex, *given: Any) -> Any:
+    def interrupted(mutex: Mutex, *arguments: Any) -> Any:
         nonlocal turns
         if current_thread() is main_thread() and mutex is store._mutex:
             turns += 1
             if turns == 1:
                 queued.set()
-                taken.wait()
+                is_taken.wait()
                 raise KeyboardInterrupt
             go_on.set()
-        return run(mutex, *given)
+        return run(mutex, *arguments)
 
     producer = bench.client.producer("t")
     with monkeypatch.context() as patched:

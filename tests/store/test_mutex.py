@@ -44,10 +44,10 @@ def turns() -> Mutex:
 
 @pytest.fixture
 def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", durability="sync")
-    made.client.create_topic("t")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store", durability="sync")
+    opened.client.create_topic("t")
+    yield opened
+    opened.close()
 
 
 def started(*acts: Callable[[], object]) -> list[Thread]:
@@ -69,15 +69,15 @@ class Held:
     """A thread that holds the mutex until the test lets it go."""
 
     def __init__(self, turns: Mutex) -> None:
-        taken = Event()
+        is_taken = Event()
         self.go = Event()
 
         def hold() -> None:
-            taken.set()
+            is_taken.set()
             self.go.wait()
 
         self.threads = started(partial(turns.run, hold))
-        taken.wait()
+        is_taken.wait()
 
     def leave(self) -> None:
         """Free the mutex."""
@@ -94,13 +94,13 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lock, name)
 
-    def acquire(self, *given: Any) -> bool:
-        found: bool = self.lock.acquire(*given)
-        if not found:
+    def acquire(self, *arguments: Any) -> bool:
+        is_acquired: bool = self.lock.acquire(*arguments)
+        if not is_acquired:
             self.tries += 1
             if self.held is not None and self.tries == self.behind:
                 self.held.leave()
-        return found
+        return is_acquired
 
 
 def waiting(turns: Mutex, count: int) -> None:
@@ -118,11 +118,11 @@ class Flushes:
         self.count = 0
         flush = Journal._flush
 
-        def stopped(journal: Journal, *given: Any) -> Any:
+        def stopped(journal: Journal, *arguments: Any) -> Any:
             nth, self.count = self.count, self.count + 1
             self.begun[nth].set()
             assert self.go[nth].wait(60)
-            return flush(journal, *given)
+            return flush(journal, *arguments)
 
         monkeypatch.setattr(Journal, "_flush", stopped)
 
@@ -156,7 +156,7 @@ def test_answered_threads_go_on_while_the_next_leader_flushes(
 
 def test_release_gives_the_turn_to_one_waiting_thread(turns: Mutex) -> None:
     """The next thread gets the turn. A thread whose act is done goes on at once, without a turn."""
-    held, ran, is_done = Held(turns), list[int](), [False, False, True]
+    holder, ran, is_done = Held(turns), list[int](), [False, False, True]
     threads: list[Thread] = []
     lock = turns._lock = Counting(turns)
 
@@ -168,29 +168,29 @@ def test_release_gives_the_turn_to_one_waiting_thread(turns: Mutex) -> None:
     for n in range(3):
         threads += started(partial(turns.run, partial(act, n), partial(is_done.__getitem__, n)))
         waiting(turns, n + 1)
-    held.leave()
+    holder.leave()
     joined(threads)
     assert ran == [0] and lock.tries == 6  # each tries twice before it sleeps
 
 
 def test_a_thread_that_is_next_need_not_come(turns: Mutex) -> None:
     """A release skips an open gate, whose thread may be in a signal handler, and opens the next."""
-    held = Held(turns)
+    holder = Held(turns)
     threads = started(lambda: turns.run(lambda: None, lambda: False))
     waiting(turns, 1)
     row = turns._waiting.copy()
     turns._waiting.clear()
     turns._waiting[Lock()] = lambda: False  # an open gate without a thread
     turns._waiting.update(row)
-    held.leave()
+    holder.leave()
     joined(threads)
     assert len(turns._waiting) == 1
 
 
 def test_the_lock_may_be_freed_behind_the_last_try(turns: Mutex) -> None:
     """On release, the thread is already in the row, although it does not sleep at its gate yet."""
-    held = Held(turns)
-    turns._lock = Counting(turns, held, behind=2)
+    holder = Held(turns)
+    turns._lock = Counting(turns, holder, behind=2)
     joined(started(lambda: turns.run(lambda: None, lambda: False)))
     assert turns._lock.tries == 2
 
@@ -262,10 +262,10 @@ def test_child_forked_at_its_gate_raises_already_closed(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
     pids = iter([1, 1, 1, 2])  # of the mutex, its holder, the waiting thread, the child
     turns = Mutex(partial(next, pids, 2))
-    held = Held(turns)
+    holder = Held(turns)
     with pytest.raises(AlreadyClosed, match="its child"):
         turns.run(lambda: None, lambda: False)
-    held.leave()
+    holder.leave()
     assert not turns._waiting
 
 
@@ -289,30 +289,30 @@ def test_none_of_many_threads_is_forgotten(turns: Mutex) -> None:
 
     def lead() -> None:
         nonlocal done
-        for one in [queue.pop() for _ in range(len(queue))]:
-            one[0], done = True, done + 1
+        for flag in [queue.pop() for _ in range(len(queue))]:
+            flag[0], done = True, done + 1
 
-    def write(rest: list[float]) -> None:
-        for left in rest:
-            own = [False]
-            queue.append(own)
-            while not own[0]:
-                turns.run(lead, partial(own.__getitem__, 0))
-            for _ in range(int(left * 50)):
+    def write(durations: list[float]) -> None:
+        for duration in durations:
+            flag_of_thread = [False]
+            queue.append(flag_of_thread)
+            while not flag_of_thread[0]:
+                turns.run(lead, partial(flag_of_thread.__getitem__, 0))
+            for _ in range(int(duration * 50)):
                 pass
 
     def look(count: int) -> None:
         for _ in range(count):
             turns.run(lambda: None)
 
-    before = sys.getswitchinterval()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         rests = [[rng.random() for _ in range(400)] for _ in range(8)]
-        acts: list[Callable[[], object]] = [partial(write, rest) for rest in rests]
+        acts: list[Callable[[], object]] = [partial(write, durations) for durations in rests]
         joined(started(*acts, *[lambda: look(400)] * 2))
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
     assert done == 3_200 and not queue and not turns._waiting
 
 
@@ -326,7 +326,7 @@ class Cut:
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *arguments: object) -> None:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -364,7 +364,7 @@ def interrupted(turns: Mutex, nth: int, *, is_waiter: bool) -> bool:
     """Cut short one call of this thread, while two other threads wait."""
     ran: list[int] = []
     others: list[Thread] = []
-    held = Held(turns) if is_waiter else None
+    holder = Held(turns) if is_waiter else None
 
     def start() -> None:
         row = len(turns._waiting)
@@ -374,20 +374,22 @@ def interrupted(turns: Mutex, nth: int, *, is_waiter: bool) -> bool:
         waiting(turns, row + 2)
 
     def let_go() -> bool:
-        assert held is not None
-        held.go.set()
+        assert holder is not None
+        holder.go.set()
         return False
 
     was_cut = False
-    if held is not None:
+    if holder is not None:
         start()
     try:
         with Cut(nth):
-            turns.run(start if held is None else (lambda: None), let_go if held else lambda: False)
+            turns.run(
+                start if holder is None else (lambda: None), let_go if holder else lambda: False
+            )
     except Interrupt:
         was_cut = True
-    if held is not None:
-        held.leave()
+    if holder is not None:
+        holder.leave()
     joined(others)
     assert sorted(ran) == ([0, 1] if others else [])
     return was_cut

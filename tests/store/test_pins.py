@@ -83,19 +83,19 @@ def let_everything_go(client: Client) -> None:
 
 def test_files_of_a_reader_stay_while_it_lives(client: Client) -> None:
     """R18; kills: a checkpoint, sweep or gc that unlinks pinned files; pins without end."""
-    before = files(client)
+    old_files = files(client)
     with reader(client) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert [row["name"] for row in client.admin.locks() if row["held"]].count("pin") == 1
         let_everything_go(client)
-        assert before <= files(client)
+        assert old_files <= files(client)
         assert list(client.read("orders")) == []
         process.stdin.write("\n")
         assert process.stdout.readline() == "[{'n': 6, 'bytes': 16}]\n"
         assert process.wait() == 0
     client.checkpoint()
-    assert not before & files(client)
+    assert not old_files & files(client)
     assert pins(PosixDisk(client.path)) == []
 
 
@@ -135,7 +135,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
 
 def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
-    before = files(client)
+    old_files = files(client)
     pin = client._pin(client._relation("orders").direct)
     assert pin is not None
     path = Path(client.path, pin.path)
@@ -143,11 +143,11 @@ def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     for damaged in (b"", whole[:20], whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
         path.write_bytes(damaged)
         let_everything_go(client)
-        assert before <= files(client)
+        assert old_files <= files(client)
     pin.close()
     path.write_bytes(whole[:20])
     client.checkpoint()
-    assert not before & files(client)
+    assert not old_files & files(client)
     assert not path.exists()
 
 
@@ -183,8 +183,8 @@ def test_a_full_disk_is_read_without_a_pin(client: Client) -> None:
 
 def test_a_query_without_files_makes_no_pin(client: Client) -> None:
     """Guards the cost of a query over lists."""
-    with Query(client, "SELECT count(*) AS n FROM topics") as asked:
-        assert asked.rows().read_all().to_pylist() == [{"n": 1}]
+    with Query(client, "SELECT count(*) AS n FROM topics") as query:
+        assert query.rows().read_all().to_pylist() == [{"n": 1}]
         assert not Path(client.path, PINS_DIR).exists()
 
 
@@ -193,14 +193,14 @@ def test_a_pin_ends_once(client: Client) -> None:
     [source, *_] = client._relation("orders").direct
     disk = PosixDisk(client.path)
     salt = client._store.identity.salt
-    one, two = client._pin([source]), client._pin([source])
-    assert one is not None
-    assert two is not None
+    first, second = client._pin([source]), client._pin([source])
+    assert first is not None
+    assert second is not None
     assert not pinned(disk, salt)(source.ref.path)
-    one.close()
-    one.close()
+    first.close()
+    first.close()
     assert not pinned(disk, salt)(source.ref.path)
-    two.close()
+    second.close()
     assert pinned(disk, salt)(source.ref.path)
     assert generations(disk)
     disk.close()

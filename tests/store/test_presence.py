@@ -50,8 +50,8 @@ def restored(path: Path) -> None:
 
 
 def emptied(path: Path) -> None:
-    for one in path.iterdir():
-        shutil.rmtree(one) if one.is_dir() else one.unlink()
+    for path_inside in path.iterdir():
+        shutil.rmtree(path_inside) if path_inside.is_dir() else path_inside.unlink()
 
 
 def made_anew_inside(path: Path) -> None:
@@ -61,11 +61,11 @@ def made_anew_inside(path: Path) -> None:
 
 def restored_inside(path: Path) -> None:
     """File by file, as rsync does: the same directories, the same store."""
-    for one in [*path.rglob("*")]:
-        if one.is_file():
-            other = one.with_name("other")
-            shutil.copy2(one, other)
-            other.replace(one)
+    for path_inside in [*path.rglob("*")]:
+        if path_inside.is_file():
+            other = path_inside.with_name("other")
+            shutil.copy2(path_inside, other)
+            other.replace(path_inside)
 
 
 FATES: list[tuple[Callable[[Path], None], str]] = [
@@ -139,13 +139,13 @@ def test_a_store_that_comes_back_is_used_as_before(path: Path, client: Client) -
             client.producer("t").send(b"refused")
     path.with_name("elsewhere").rename(path)
     client.producer("t").send(b"again")
-    assert [one.value for one in client.reader("t")] == [b"old", b"before", b"again"]
+    assert [message.value for message in client.reader("t")] == [b"old", b"before", b"again"]
 
 
 def test_a_journal_that_was_removed_is_noticed(path: Path, client: Client) -> None:
     """Kills: a writer that compares directories only."""
-    for one in (path / "journal").glob("*.journal"):
-        one.unlink()
+    for file in (path / "journal").glob("*.journal"):
+        file.unlink()
     with pytest.raises(StoreNotFound, match="has lost its file journal/"):
         client.producer("t").send(b"lost")
 
@@ -160,7 +160,7 @@ def test_files_removed_by_checkpoints_are_no_reason_to_refuse(path: Path, client
     client.producer("t").send(b"after")
     (path / "journal" / "witness").unlink()
     client.producer("t").send(b"last")
-    values = [one.value for one in client.reader("t")]
+    values = [message.value for message in client.reader("t")]
     assert values == [b"old", b"before", b"0", b"1", b"2", b"after", b"last"]
 
 
@@ -199,24 +199,24 @@ def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
     if has_checkpoint:
         with txlog.open(str(path)) as client:
             client.checkpoint()
-    kept = path.with_name("kept")
-    path.rename(kept)
+    moved_store = path.with_name("kept")
+    path.rename(moved_store)
     at, calls = 0, 0
 
     def removing(call: Callable[..., object]) -> Callable[..., object]:
-        def counted(*given: object, **options: object) -> object:
+        def counted(*arguments: object, **options: object) -> object:
             nonlocal calls
             calls += 1
             if calls == at:
                 removed(path)
-            return call(*given, **options)
+            return call(*arguments, **options)
 
         return counted
 
     for name in ("_open", "listdir", "exists", "read", "leads_to"):
         monkeypatch.setattr(PosixDisk, name, removing(getattr(PosixDisk, name)))
     while calls >= at:  # until nothing is asked of the disk any more
-        shutil.copytree(kept, path, dirs_exist_ok=True)
+        shutil.copytree(moved_store, path, dirs_exist_ok=True)
         at, calls = at + 1, 0
         with suppress(StoreNotFound):
             txlog.open(str(path)).close()
@@ -225,8 +225,8 @@ def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
 
 def test_a_store_that_lost_its_journal_before_any_checkpoint_is_damaged(path: Path) -> None:
     """Kills: TXL-504, that the store moved on faster than it could be read: it never will."""
-    for one in (path / "journal").iterdir():
-        one.unlink()
+    for file in (path / "journal").iterdir():
+        file.unlink()
     with pytest.raises(Corruption, match="no journal file") as caught:
         txlog.open(str(path))
     assert caught.value.code == 602

@@ -38,17 +38,17 @@ def calls_of(step: Step, source: str = SOURCE) -> int:
     """Functions of txlog, or of another source, that a step calls."""
     count = 0
 
-    def trace(frame: FrameType, event: str, given: Any) -> None:
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal count
         count += frame.f_code.co_filename.startswith(source)
 
-    before, was_collecting = sys.gettrace(), gc.isenabled()
+    tracer, was_collecting = sys.gettrace(), gc.isenabled()
     gc.disable()  # a collection would drop objects of other tests
     sys.settrace(trace)
     try:
         step()
     finally:
-        sys.settrace(before)
+        sys.settrace(tracer)
         if was_collecting:
             gc.enable()
     return count
@@ -168,10 +168,10 @@ def test_functions_that_a_small_call_calls(bench: Bench, case: str) -> None:
 def test_a_frame_of_another_process(bench: Bench) -> None:
     """The mean of many frames, as each process follows the frames of all others."""
     client, other = bench.client, bench.another()
-    step, own = transaction(client), transaction(other)
+    step, own_step = transaction(client), transaction(other)
     for _ in range(WARM):
-        own()
-        own()
+        own_step()
+        own_step()
         step()
     for _ in range(COUNTED):
         step()

@@ -47,8 +47,8 @@ def instant(ms: int | None) -> str | None:
     least, most = ((day - _EPOCH) // timedelta(milliseconds=1) for day in (_FIRST, _LAST))
     if not least <= ms <= most:
         return str(ms)
-    shown = _EPOCH + timedelta(milliseconds=ms)
-    return shown.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def message_id(row: Row) -> str | None:
@@ -118,7 +118,7 @@ def envelope(row: Row) -> bytes:
 
 def cell(value: object) -> str:
     """A value of JSON as a cell; an array of words or integers is joined."""
-    if isinstance(value, list) and all(isinstance(one, str | int) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(map(str, value))
     if isinstance(value, bool | dict | list | float):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -173,9 +173,10 @@ def _part(name: str) -> Any:
     return lambda row: b"" if row.get("ledger") is None else _raw(row[name])
 
 
-def _pairs(said: Any) -> Any:
+def _pairs(properties: Any) -> Any:
     return lambda row: b"".join(
-        said({"key": name, "value": value}) for name, value in (row["properties"] or {}).items()
+        properties({"key": name, "value": value})
+        for name, value in (row["properties"] or {}).items()
     )
 
 

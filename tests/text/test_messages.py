@@ -27,12 +27,12 @@ def check_records(seed: int) -> None:
     table = random_table(rng, rng.choice([1, 2, 7, 30]))
     rows = one_by_one.rows_of(table)
     names = rng.sample(one_by_one.FIELDS, rng.randrange(1, 6)) if rng.random() < 0.5 else None
-    every = names or one_by_one.FIELDS
+    all_names = names or one_by_one.FIELDS
     for form, raw in [("json", False), ("ndjson", True)]:
-        expected = [one_by_one.json_line(row, every, embed=not raw) for row in rows]
+        expected = [one_by_one.json_line(row, all_names, embed=not raw) for row in rows]
         assert _encoded(form, names, table, raw_strings=raw) == b"".join(expected), f"seed {seed}"
     for form in ("tsv", "csv"):
-        expected = [one_by_one.delimited(form, row, every) for row in rows]
+        expected = [one_by_one.delimited(form, row, all_names) for row in rows]
         assert _encoded(form, names, table) == b"".join(expected), f"seed {seed}, {form}"
     expected = [one_by_one.envelope(row) for row in rows]
     assert _encoded("envelope", None, table) == b"".join(expected), f"seed {seed}"
@@ -49,16 +49,16 @@ def check_formats(seed: int) -> None:
     watermark = rng.choice([None, 1_795_165_924_117])
     for _ in range(4):
         verbs = rng.sample(sorted(one_by_one.VERBS), rng.randrange(1, 6))
-        said = Records("".join(["%%", *verbs]), None, look=LOOK, watermarks=True)
-        said.watermark = watermark
+        formatter = Records("".join(["%%", *verbs]), None, look=LOOK, watermarks=True)
+        formatter.watermark = watermark
         half = len(table) // 2
-        found = said.encode(table.slice(0, half)) + said.encode(table.slice(half))
+        formatted = formatter.encode(table.slice(0, half)) + formatter.encode(table.slice(half))
         expected = b""
         for number, row in enumerate(one_by_one.rows_of(table)):
             row |= {"number": number, "watermark": watermark}
             expected += b"%" + b"".join(one_by_one.VERBS[verb](row) for verb in verbs)
-        assert found == expected, f"seed {seed}, {verbs}"
-        assert said.count == len(table)
+        assert formatted == expected, f"seed {seed}, {verbs}"
+        assert formatter.count == len(table)
 
 
 def _encoded(
@@ -139,10 +139,10 @@ def test_text_is_read_as_instants_as_the_parser_does() -> None:
     ],
 )
 def test_instants_as_programs_write_them_need_no_parser(texts: list[str | None]) -> None:
-    found = columns.from_instants(pa.array(texts, pa.string()))
-    assert found is not None
-    said = [None if text is None else parse_instant(text, 0) for text in texts]
-    assert found.to_pylist() == said
+    instants = columns.from_instants(pa.array(texts, pa.string()))
+    assert instants is not None
+    expected = [None if text is None else parse_instant(text, 0) for text in texts]
+    assert instants.to_pylist() == expected
 
 
 def _number(rng: random.Random) -> str:

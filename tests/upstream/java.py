@@ -86,9 +86,11 @@ class Java(Suite):
 
     def tests(self) -> Sequence[str]:
         """The tests with a verdict, and `CLASS.*` for each class without any verdict."""
-        named = [test for test in verdicts.read(self.name) if self.group(test) in self._classes]
-        groups = {self.group(test) for test in named}
-        return [*named, *(f"{name}.*" for name in self._classes if name not in groups)]
+        known_tests = [
+            test for test in verdicts.read(self.name) if self.group(test) in self._classes
+        ]
+        groups = {self.group(test) for test in known_tests}
+        return [*known_tests, *(f"{name}.*" for name in self._classes if name not in groups)]
 
     def group(self, test: str) -> str:
         """Its class."""
@@ -97,21 +99,21 @@ class Java(Suite):
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:
         """Run tests of a class; whole, if all that have a verdict are among them."""
         name = self.group(tests[0])
-        known = {test for test in self.tests() if self.group(test) == name}
-        wanted = set() if known <= set(tests) else {_method(test) for test in tests}
+        known_tests = {test for test in self.tests() if self.group(test) == name}
+        methods = set() if known_tests <= set(tests) else {_method(test) for test in tests}
         done: set[str] = set()
         while True:
             line = self._classes[name]
-            line += f"#{','.join(sorted(wanted))}" if wanted else ""
+            line += f"#{','.join(sorted(methods))}" if methods else ""
             line += f"!{','.join(sorted(done))}" if done else ""
-            before = len(done)
+            count_before = len(done)
             for outcome in self._class(line, launcher, limit_s):
                 if outcome is None:
                     return
                 done.add(_method(outcome.test))
                 yield outcome
             # killed: the others of the class run in the next process
-            if len(done) == before:
+            if len(done) == count_before:
                 return
 
     def _class(self, line: str, launcher: int, limit_s: float) -> Iterator[Outcome | None]:
@@ -133,15 +135,15 @@ class Java(Suite):
                 if begun:
                     yield Outcome(begun, False, limit_s, f"killed after {limit_s:.0f} s")
                 return
-            said = json.loads(text)
-            if said["status"] == "done":
+            event = json.loads(text)
+            if event["status"] == "done":
                 yield None
                 return
-            begun = said["test"] if said["status"] == "begin" else ""
+            begun = event["test"] if event["status"] == "begin" else ""
             if not begun:
-                is_passed = said["status"] == "pass"
-                error = "" if is_passed else said["error"] or "it was skipped"
-                yield Outcome(said["test"], is_passed, said["ms"] / 1000, error)
+                is_passed = event["status"] == "pass"
+                error = "" if is_passed else event["error"] or "it was skipped"
+                yield Outcome(event["test"], is_passed, event["ms"] / 1000, error)
 
     def _running(self, launcher: int, limit_s: float) -> subprocess.Popen[str]:
         if self._process is None:
@@ -176,8 +178,8 @@ def _method(test: str) -> str:
 def _done(*command: str) -> None:
     done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise Unavailable(f"{command[0]} did not build it: {' '.join(said[:3])[:400]}")
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise Unavailable(f"{command[0]} did not build it: {' '.join(lines[:3])[:400]}")
 
 
 def _unpack() -> None:

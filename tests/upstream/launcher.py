@@ -107,15 +107,15 @@ def _start(
             os._exit(_code())
         os.close(writing)
         pids.append(pid)
-        said = ""
+        output = ""
         with selectors.DefaultSelector() as ready:
             ready.register(reading, selectors.EVENT_READ)
-            while "serving" not in said or not said.endswith("\n"):
+            while "serving" not in output or not output.endswith("\n"):
                 data = os.read(reading, 65536) if ready.select(START_SECONDS) else b""
                 if not data:
-                    return {"error": said or "it said nothing"}
-                said += data.decode(errors="replace")
-        urls += [word for word in said.split() if "://" in word]
+                    return {"error": output or "it said nothing"}
+                output += data.decode(errors="replace")
+        urls += [word for word in output.split() if "://" in word]
         _log(reading)
     return {"urls": urls}
 

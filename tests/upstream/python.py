@@ -71,15 +71,15 @@ class Python(Suite):
     def tests(self) -> Sequence[str]:
         """FILE.CLASS.METHOD of all test cases."""
         assert self._tests is not None
-        found = []
+        names = []
         for path in sorted(self._tests.glob("*_test.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             for case in tree.body:
                 if isinstance(case, ast.ClassDef) and any(
                     "Test" in ast.dump(b) for b in case.bases
                 ):
-                    found += [f"{path.stem}.{case.name}.{name}" for name in _methods(case)]
-        return found
+                    names += [f"{path.stem}.{case.name}.{name}" for name in _methods(case)]
+        return names
 
     def group(self, test: str) -> str:
         """Itself."""
@@ -118,16 +118,16 @@ class Python(Suite):
             start_new_session=True,
         ) as process:
             try:
-                said, _ = process.communicate(timeout=limit_s)
+                output, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
-                said, _ = process.communicate()
+                output, _ = process.communicate()
                 error = f"killed after {limit_s:.0f} s: "
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        is_passed = process.returncode == 0 and "skipped=" not in said
-        lines = [line for line in said.splitlines() if "Error" in line or "xception" in line]
-        error += " | ".join(lines[-2:] or said.splitlines()[-2:])[:400]
+        is_passed = process.returncode == 0 and "skipped=" not in output
+        lines = [line for line in output.splitlines() if "Error" in line or "xception" in line]
+        error += " | ".join(lines[-2:] or output.splitlines()[-2:])[:400]
         return Outcome(test, is_passed, time.monotonic() - began, "" if is_passed else error)
 
 

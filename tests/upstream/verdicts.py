@@ -107,16 +107,16 @@ def updated(
     """
     result = dict(verdicts)
     for outcome in outcomes:
-        before = result.get(outcome.test)
+        old_verdict = result.get(outcome.test)
         is_slow = outcome.seconds > SLOW_SECONDS
-        if before is not None and before.kind == UNSTEADY:
+        if old_verdict is not None and old_verdict.kind == UNSTEADY:
             continue
         if outcome.is_passed:
             result[outcome.test] = Verdict(outcome.test, PASSES, is_slow, "")
         else:
             reason = cause(outcome.error, causes)
-            if reason == UNKNOWN and before is not None and before.reason:
-                reason = before.reason
+            if reason == UNKNOWN and old_verdict is not None and old_verdict.reason:
+                reason = old_verdict.reason
             result[outcome.test] = Verdict(outcome.test, DIFFERS, is_slow, reason)
     return result
 
