@@ -188,7 +188,7 @@ def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> 
     ]
 
 
-def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
+def test_unavailable_partition_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:

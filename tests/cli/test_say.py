@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("where", ["2>/dev/full", "2>&-"])
-def test_a_change_is_done_where_its_summary_cannot_be_said(store: str, where: str) -> None:
+def test_change_is_made_though_its_summary_cannot_be_printed(store: str, where: str) -> None:
     """spec/cli 11.7: any code but 0 means that nothing happened. A noun alone still ends with 2."""
     script = (
         f'"$0" -m txlog topic create orders {where}; echo $?; "$0" -m txlog topic {where}; echo $?'

@@ -94,7 +94,7 @@ def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -
             assert values(raw, 1)[0][1] == [*expected, b"5"][at], at
 
 
-def test_the_last_message_is_one_that_a_reader_gets(compacted: Any) -> None:
+def test_last_message_id_belongs_to_a_readable_message(compacted: Any) -> None:
     """Kills: the id of the log's last message, which is deleted, so that readers wait for ever."""
     _, url, name = compacted
     with Raw(url) as raw:

@@ -297,7 +297,7 @@ def test_closed_connection_returns_its_messages(place: tuple[Path, str]) -> None
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
 
 
-def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path, str]) -> None:
+def test_seek_moves_the_subscription_and_its_consumer_reconnects(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "moved")
     with Raw(url) as raw:
@@ -315,7 +315,7 @@ def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path,
         assert len(messages(raw, 3)) == 3
 
 
-def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
+def test_reader_starts_at_its_start_message(place: tuple[Path, str]) -> None:
     path, url = place
     ledger = filled(url, "read")
     start = MessageIdData(ledgerId=ledger, entryId=0)

@@ -97,7 +97,7 @@ def declared(kind: int, data: bytes, properties: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "data", "properties"), DECLARED)
-def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
+def test_schema_of_any_type_is_returned_as_declared(
     kind: int, data: bytes, properties: dict[str, str], tmp_path: Path
 ) -> None:
     """AUTO_CONSUME asks for the schema; the server does not check values of such a type."""
@@ -159,7 +159,7 @@ def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:
     run_story(tmp_path, story)
 
 
-def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
+def test_producer_of_another_type_is_refused_and_closes_no_other(
     tmp_path: Path,
 ) -> None:
     async def story(place: Place) -> None:

@@ -172,7 +172,7 @@ def test_reconnected_client_numbers_new_messages_above_old_ones(
     assert [value for value, _ in rows(path, "apart")] == [b"lost receipt", b"waited", b"next"]
 
 
-def test_a_named_producer_that_gives_a_number_twice_is_fenced(place: tuple[Path, str]) -> None:
+def test_named_producer_that_reuses_a_number_is_fenced(place: tuple[Path, str]) -> None:
     """A named producer that uses a number for another message is fenced, and asks what is stored.
 
     Kills: a message that is answered as a repetition of another one, and lost.
@@ -480,7 +480,7 @@ def test_exclusive_producer_reopens_if_the_topic_is_free(place: tuple[Path, str]
     assert len(rows(path, "seat")) == 3
 
 
-def test_producers_that_share_a_topic_are_closed_when_another_takes_it(
+def test_shared_producers_are_closed_by_an_exclusive_one(
     place: tuple[Path, str],
 ) -> None:
     path, url = place

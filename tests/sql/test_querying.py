@@ -454,7 +454,7 @@ def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
     assert asked(client, "SELECT 1 AS one") == [{"one": 1}]
 
 
-def test_a_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
+def test_unavailable_partition_is_an_error_or_left_out(client: Client) -> None:
     """Kills: a count that is too small and says nothing."""
     for partition in range(2):
         client.producer("orders").send(b"x", partition=partition)
@@ -610,7 +610,7 @@ def test_watermarks_list_every_producer(client: Client) -> None:
     ]
 
 
-def test_partitions_that_are_away_are_named_when_they_are_left_out(client: Client) -> None:
+def test_left_out_partitions_are_named(client: Client) -> None:
     """Kills: a count that is too small and says nothing."""
     for partition in range(2):
         client.producer("orders").send(b"x", partition=partition)

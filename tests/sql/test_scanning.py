@@ -203,7 +203,7 @@ def test_spans_name_their_partitions(client: Client) -> None:
     assert found(client, wanted=Wanted(spans={1: Span((ledger, 2, 0), (ledger, 2, 0))})) == []
 
 
-def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
+def test_scan_of_an_unavailable_partition_is_an_error_or_left_out(client: Client) -> None:
     """Kills: a bound that is looked up in a partition which cannot be read."""
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)

@@ -173,7 +173,7 @@ def test_release_gives_the_turn_to_one_waiting_thread(turns: Mutex) -> None:
     assert ran == [0] and lock.tries == 6  # each tries twice before it sleeps
 
 
-def test_a_thread_that_is_next_need_not_come(turns: Mutex) -> None:
+def test_release_skips_an_open_gate(turns: Mutex) -> None:
     """A release skips an open gate, whose thread may be in a signal handler, and opens the next."""
     holder = Held(turns)
     threads = started(lambda: turns.run(lambda: None, lambda: False))
@@ -195,7 +195,7 @@ def test_the_lock_may_be_freed_behind_the_last_try(turns: Mutex) -> None:
     assert turns._lock.tries == 2
 
 
-def test_a_gate_is_opened_behind_the_lock_whatever_the_act_raised(
+def test_gates_open_after_the_lock_is_freed_whatever_the_act_raised(
     turns: Mutex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that leaves its gate finds the lock free."""

@@ -164,7 +164,7 @@ def test_files_removed_by_checkpoints_are_no_reason_to_refuse(path: Path, client
     assert values == [b"old", b"before", b"0", b"1", b"2", b"after", b"last"]
 
 
-def test_a_store_that_goes_while_it_is_flushed_is_in_doubt(
+def test_store_removed_during_a_flush_leaves_the_outcome_unknown(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a call acknowledged because it looked before it wrote only."""
@@ -192,7 +192,7 @@ def test_a_link_that_leads_to_another_store_now(tmp_path: Path, path: Path) -> N
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
+def test_store_removed_while_opening_raises_store_not_found(
     path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
     """Kills: "the store moved on faster than it could be read", a file that cannot be opened."""
@@ -232,7 +232,7 @@ def test_a_store_that_lost_its_journal_before_any_checkpoint_is_damaged(path: Pa
     assert caught.value.code == 602
 
 
-def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path) -> None:
+def test_path_through_a_link_is_not_normalized(tmp_path: Path, path: Path) -> None:
     """Kills: a store refused because `link/..` is not what it looks like."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
@@ -253,7 +253,7 @@ def test_unstable_inode_numbers_are_no_reason_to_refuse(
     assert len([*client.reader("t")]) == 3
 
 
-def test_a_name_that_cannot_be_looked_at_says_nothing(
+def test_unreadable_path_does_not_mean_a_missing_store(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that has given up rights may not search the directories above any more."""
