@@ -372,7 +372,7 @@ def test_wrong_id_fails_no_other_acknowledgement(tmp_path: Path, is_together: bo
         messages(raw, 3)
         message_ids = [MessageIdData(ledgerId=ledger, entryId=at * STEP) for at in (0, 1, 4)]
         message_ids.insert(1, MessageIdData(ledgerId=other, entryId=0))
-        groups = [message_ids] if is_together else [[response] for response in message_ids]
+        groups = [message_ids] if is_together else [[message_id] for message_id in message_ids]
         frames = [
             wire.encoded("ack", consumer_id=1, ack_type=0, message_id=group, request_id=at)
             for at, group in enumerate(groups)

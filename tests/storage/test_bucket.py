@@ -77,11 +77,11 @@ def keys_of(file: BucketFile, number: int) -> list[Key]:
 
 
 def ids_of(bitmaps: Bitmaps, counts: dict[tuple[int, int], int]) -> set[tuple[int, int, int]]:
-    out = {(ledger, entry, 0) for ledger, inner_ids in bitmaps.plain.items() for entry in inner_ids}
-    for ledger, inner_ids in bitmaps.whole.items():
-        for entry in inner_ids:
+    out = {(ledger, entry, 0) for ledger, numbers in bitmaps.plain.items() for entry in numbers}
+    for ledger, numbers in bitmaps.whole.items():
+        for entry in numbers:
             out |= {(ledger, entry, n + 1) for n in range(counts[(ledger, entry)])}
-    return out | {(*key, index) for key, inner_ids in bitmaps.inner.items() for index in inner_ids}
+    return out | {(*key, index) for key, numbers in bitmaps.inner.items() for index in numbers}
 
 
 @st.composite
@@ -131,9 +131,7 @@ def test_a_bucket_comes_back_as_it_was(
     for segment, bitmap in zip(cut, bitmaps, strict=True):
         ids = {key[1:] for key in segment}
         assert ids_of(bitmap, counts) == ids
-        whole = {
-            (ledger, entry) for ledger, inner_ids in bitmap.whole.items() for entry in inner_ids
-        }
+        whole = {(ledger, entry) for ledger, numbers in bitmap.whole.items() for entry in numbers}
         inside = {key[1:3] for key in segment if key[3]}
         here = {at: sum(key[1:3] == at for key in segment) for at in inside}
         assert whole == {at for at in inside if here[at] == counts[at]}
@@ -154,10 +152,8 @@ def test_joined_bitmaps_match_the_segments(
     file = opened(encode(keys, counts, Cutting(500, ids_max, 2_000)))
     start = data.draw(st.integers(0, len(file.segments)))
     entries, inner = file.joined(start)
-    whole_entries = {
-        (ledger, entry) for ledger, inner_ids in entries.items() for entry in inner_ids
-    }
-    single = {(*key, index) for key, inner_ids in inner.items() for index in inner_ids}
+    whole_entries = {(ledger, entry) for ledger, numbers in entries.items() for entry in numbers}
+    single = {(*key, index) for key, numbers in inner.items() for index in numbers}
     ids = {key[1:] for n in range(start, len(file.segments)) for key in keys_of(file, n)}
     assert single | {i for i in ids if i[:2] in whole_entries} == ids
     assert all(at in {i[:2] for i in ids} for at in whole_entries)
@@ -182,7 +178,7 @@ def test_ids_beyond_one_number_are_sorted_all_the_same() -> None:
     assert keys_of(file, 0) == sorted(keys)
     (bitmap,) = file.bitmaps()
     assert [*bitmap.whole[1]] == [3]
-    assert {ledger: [*inner_ids] for ledger, inner_ids in bitmap.plain.items()} == {
+    assert {ledger: [*numbers] for ledger, numbers in bitmap.plain.items()} == {
         2**40: [10**9 - 1],
         7: [0],
     }

@@ -75,7 +75,7 @@ def clock_problems(bench: Bench) -> list[str]:
     messages = [p["message"] for p in bench.client.status()["problem_list"] if p["code"] == "clock"]
     rows = [row for row in bench.client.admin.check()["check_list"] if row["name"] == "clock"]
     assert [(row["detail"], row["status"]) for row in rows] == [
-        (family, "warning") for family in messages
+        (message, "warning") for message in messages
     ]
     store = bench.client._store
     metrics = store.read(lambda view: families(view, store))
