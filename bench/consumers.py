@@ -1,22 +1,23 @@
-"""Eight consumers of each type of subscription, two of them SIGKILLed every second; then a check.
+"""Eight consumers of a subscription; a killer ends two of them each second. Then a check.
 
-    PYTHONPATH=src python bench/consumers.py --seconds 60 --seed 7
-    PYTHONPATH=src python bench/consumers.py --types key-shared --seconds 10 --no-figures
-    PYTHONPATH=src python bench/consumers.py --types shared key-shared --delay 3000 --no-figures
+    python -m bench consumers --seconds 60 --seed 7
+    python -m bench consumers --types key-shared --seconds 10 --no-figures
+    python -m bench consumers --types shared key-shared --delay 3000 --no-figures
 
 Six processes, two of them with two threads, consume one subscription of a topic with four
-partitions. Each takes a batch and, in one transaction, acknowledges it and sends its messages on;
-on Shared every other one acknowledges plainly and keeps a log instead. Now and then one gives a
-batch back, with and without a delay, or leaves and joins again. A producer sends keyed messages all
-the while, some in transactions. At the end every message must have been passed on exactly once
-(plain: acknowledged exactly once, logged at least once), with Key_Shared in the order of its key.
-With --delay two of three messages are sent with a time of delivery within so many milliseconds,
-over an index whose buckets are sealed and merged all the while; none may come before its time.
+partitions. Each consumer receives a batch, acknowledges it and sends its messages on, in one
+transaction. On Shared every other consumer acknowledges plainly and keeps a log instead. From time
+to time a consumer gives a batch back, with or without a delay, or leaves and joins again. A
+producer sends keyed messages all the while, some in transactions. At the end the output must have
+every message exactly once; with plain acknowledgement every message must be acknowledged exactly
+once and logged at least once. With Key_Shared the messages of a key must be in order. With --delay
+two of three messages have a time of delivery within that many milliseconds, while upkeep seals and
+merges the buckets of the index; no message may arrive before its time.
 
-Then two figures: how long after a SIGKILL another consumer has the messages of the dead one, and
-how many messages a second 1, 2 and 4 processes take from a Shared subscription, beside SQLite as a
-work queue (UPDATE ... RETURNING, WAL, synchronous=NORMAL: like leases and plain acknowledgements it
-is not flushed each time).
+Then come two figures. The first is the time from a SIGKILL until another consumer has the messages
+of the dead one. The second is how many messages a second 1, 2 and 4 processes take from a Shared
+subscription, in turns with SQLite as a work queue (UPDATE ... RETURNING, WAL, synchronous=NORMAL:
+like leases and plain acknowledgements it does not flush each time).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ QUEUE_BATCH = 100
 
 
 def say(text: str) -> None:
-    """A line on stdout."""
+    """Print a line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -74,17 +75,17 @@ class Work:
         self.client, self.name, self.kind = client, name, kind
         self.chance = random.Random(seed)
         self.producer = client.producer("out")
-        self.epoch = client.connect(name)["epoch"]  # what it had open before its death is fenced
+        self.epoch = client.connect(name)["epoch"]  # fences the open transaction of the dead worker
         self.is_plain = kind == "shared" and int(name[1]) % 2 == 1
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self.log = os.open(where / f"{name}.log", flags, 0o600)
 
     def run(self) -> None:
-        """Join, and consume until it chooses to leave; then again."""
+        """Join, consume until the random choice to leave, and start again."""
         while True:
             try:
                 consumer = self.client.consumer("in", "s", type=self.kind, name=self.name)
-            except ConsumerBusy:  # Exclusive: another one is there
+            except ConsumerBusy:  # Exclusive: another consumer is attached
                 time.sleep(0.02)
                 continue
             with consumer:
@@ -92,7 +93,7 @@ class Work:
                     self.step(consumer)
 
     def step(self, consumer: txlog.Consumer) -> None:
-        """One batch: passed on, given back, or acknowledged plainly."""
+        """Pass one batch on, give it back, or acknowledge it plainly."""
         table = consumer.receive_batch(self.chance.randint(1, BATCH), 200)
         if not table.num_rows:
             return
@@ -140,7 +141,7 @@ def work(where: Path, number: int, kind: str, seed: int) -> None:
 
 
 def start(where: Path, *words: object) -> subprocess.Popen[bytes]:
-    """A process of this file."""
+    """Start a process of this file."""
     return subprocess.Popen(
         [sys.executable, __file__, "--where", str(where), *map(str, words)],
         stderr=(where / "errors").open("ab"),
@@ -149,7 +150,7 @@ def start(where: Path, *words: object) -> subprocess.Popen[bytes]:
 
 
 class Nursery:
-    """A process without threads that forks workers: importing all anew costs more than the work."""
+    """A process without threads that forks workers, because imports cost more than the work."""
 
     def __init__(self) -> None:
         self._mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -160,18 +161,18 @@ class Nursery:
         its.close()
 
     def start(self, where: Path, number: int, kind: str, seed: int) -> Worker:
-        """A worker at work."""
+        """Fork a worker."""
         self._mine.send(json.dumps([str(where), number, kind, seed]).encode())
         return Worker(int(self._mine.recv(100)))
 
     def close(self) -> None:
-        """End it; its workers are ended by who started them."""
+        """End the process; the caller ends the workers."""
         self._mine.close()
         os.waitpid(self._pid, 0)
 
     @staticmethod
     def _serve(its: socket.socket) -> NoReturn:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for a worker
         while wish := its.recv(10_000):
             pid = os.fork()
             if pid == 0:
@@ -195,7 +196,7 @@ def _be_worker(where: str, number: int, kind: str, seed: int) -> NoReturn:
 
 
 class Worker:
-    """A process that is no child of this one."""
+    """A process that another process forked."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._fd = pid, os.pidfd_open(pid)
@@ -203,11 +204,11 @@ class Worker:
         self._ended.register(self._fd, select.POLLIN)
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return not self._ended.poll(0)
 
     def kill(self) -> None:
-        """SIGKILL; returns once it is gone."""
+        """Send SIGKILL; return after the process has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         self._ended.poll()
@@ -215,7 +216,7 @@ class Worker:
 
 
 class Sender(threading.Thread):
-    """Keyed messages, some in transactions, until it is told to stop."""
+    """Send keyed messages, some in transactions, until the parent asks it to stop."""
 
     def __init__(self, client: txlog.Client, rate: float, delay_ms: int, seed: int) -> None:
         super().__init__()
@@ -235,7 +236,7 @@ class Sender(threading.Thread):
                 key = number * 31 % KEYS
                 is_delayed = self.delay_ms > 0 and self.chance.random() < 2 / 3
                 times.append(now_ms + self.chance.randrange(self.delay_ms) if is_delayed else None)
-                of_key[key] += not is_delayed  # what waits has no place in the order of its key
+                of_key[key] += not is_delayed  # a delayed message is not in the order of its key
                 keys.append(b"k%d" % key)
                 sequence = 0 if is_delayed else of_key[key]
                 values.append(b"%d:%d:%d" % (number, key, sequence))
@@ -292,7 +293,7 @@ def torture(
                 worker.kill()
         found = check(client, where, kind, sender.sent)
         found |= {"type": kind, "kills": kills, "seconds": round(time.monotonic() - began, 1)}
-        found["redelivered"] = client._store.read(
+        found["redelivered"] = client.store.read(
             lambda view: sum(view.cursor(1, n + 1).figures.redelivered for n in range(PARTITIONS))
         )
     shutil.rmtree(where)
@@ -300,7 +301,7 @@ def torture(
 
 
 def drain(client: txlog.Client, where: Path, running: dict[int, Worker]) -> None:
-    """Wait until nothing is unacknowledged."""
+    """Wait until every message is acknowledged."""
     for _ in range(DRAIN_SECONDS * 5):
         client.flush()
         row = client.subscriptions("in")[0]
@@ -312,7 +313,7 @@ def drain(client: txlog.Client, where: Path, running: dict[int, Worker]) -> None
 
 
 def check(client: txlog.Client, where: Path, kind: str, sent: int) -> dict[str, object]:
-    """Every message once; per key in order where that is promised."""
+    """Check that each message came once, and in order of its key for Key_Shared."""
     passed: list[tuple[int, int, int]] = []
     for table in client.read("out"):
         for value in table.column("value").to_pylist():
@@ -345,7 +346,7 @@ def check(client: txlog.Client, where: Path, kind: str, sent: int) -> dict[str, 
 
 
 def hold(where: Path) -> None:
-    """Take a message in hand, say so, and wait for the end."""
+    """Receive a message, print a line, and wait for the kill."""
     with txlog.open(str(where / "store")) as client:
         consumer = client.consumer("in", "s", type="shared")
         while not consumer.receive_batch(1, 1000).num_rows:
@@ -371,7 +372,7 @@ def latency(where: Path, kills: int) -> dict[str, object]:
                 producer.send(b"x")
                 while True:
                     taken = consumer.receive_batch(10)
-                    if taken.num_rows:  # it was quicker than the victim
+                    if taken.num_rows:  # this process was faster than the victim
                         consumer.negative_acknowledge(taken, delay_ms=200)
                         continue
                     if client.admin.locks()[-1]["pid"] == victim.pid and in_hand(client) == 1:
@@ -394,9 +395,9 @@ def latency(where: Path, kills: int) -> dict[str, object]:
 
 
 def in_hand(client: txlog.Client) -> int:
-    """Messages that are in a hand."""
+    """The number of leased messages."""
     client.flush()
-    return client._store.read(
+    return client.store.read(
         lambda view: sum(
             sum(one.ids.count()) for one in view.cursor(1, 1).leases.by_consumer.values()
         )
@@ -404,7 +405,7 @@ def in_hand(client: txlog.Client) -> int:
 
 
 def take(where: Path, peer: str) -> None:
-    """Take everything there is, batch by batch, once the parent says so; print how many."""
+    """Wait for the parent, take all messages batch by batch, and print their number."""
     total = 0
     if peer == "txlog":
         with txlog.open(str(where / "store")) as client, client.consumer("in", "s") as consumer:
@@ -436,7 +437,7 @@ def take(where: Path, peer: str) -> None:
 
 
 def throughput(where: Path, peer: str, processes: int, count: int) -> float:
-    """Messages a second that so many processes take together."""
+    """The messages a second that all processes take together."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     value = b"x" * 100
@@ -447,8 +448,8 @@ def throughput(where: Path, peer: str, processes: int, count: int) -> float:
             client.create_subscription("in", "s", type="shared")
             producer = client.producer("in")
             table = pa.table({"value": pa.array([value] * 10_000, pa.binary())})
-            for _ in range(count // 10_000):
-                producer.send_batch(table)
+            for first in range(0, count, 10_000):
+                producer.send_batch(table.slice(0, count - first))
     else:
         db = sqlite3.connect(where / "peer.db")
         db.execute("PRAGMA journal_mode=WAL")
@@ -484,7 +485,7 @@ def throughput(where: Path, peer: str, processes: int, count: int) -> float:
 
 
 def figures(where: Path, kills: int, count: int, rounds: int) -> dict[str, object]:
-    """Latency after SIGKILL, and throughput beside SQLite, rounds interleaved."""
+    """Latency after SIGKILL, and throughput in turns with SQLite."""
     found: dict[str, object] = {"latency": latency(where, kills)}
     say(f"redelivery after SIGKILL: {found['latency']}")
     measured: dict[tuple[str, int], list[float]] = {}

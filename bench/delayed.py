@@ -1,13 +1,12 @@
-"""What delayed messages cost: adding, opening, finding out what is due, reading past them.
+"""What delayed messages cost: adding, opening, finding due messages, reading past the others.
 
-    PYTHONPATH=src python bench/delayed.py               10,000,000 messages over 30 days, minutes
-    PYTHONPATH=src python bench/delayed.py --messages 200000 --rounds 1
-    PYTHONPATH=src python bench/delayed.py --results     also into bench/RESULTS.md
+    python -m bench delayed               10,000,000 messages over 30 days, minutes
+    python -m bench delayed --messages 200000 --rounds 1
+    python -m bench delayed --results     also into bench/RESULTS.md
 
-The peer of a cold open is a replay of the log that feeds a heap, what a broker does without an
-index; it reads nothing but the time column, and builds the heap at once instead of pushing. The
-clock stands still. Everything that is opened is opened in a process of its own; the page cache is
-warm for both.
+The peer of a cold open replays the log into a heap, as a broker without an index does. It reads
+only the time column, and builds the heap at once instead of pushing. The clock stands still. A
+process of its own opens each store or log; the page cache is warm for both.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from bench.results import command, put
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
@@ -37,7 +37,6 @@ from txlog.engine.model.ops import Appended
 from txlog.engine.upkeep.delayed import buckets
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
 HEADING = "## Delayed messages"
 START_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -47,7 +46,7 @@ VALUE_BYTES = 60
 INSTANT = pa.timestamp("ms", "UTC")
 Figures = dict[str, float]
 
-# Run in a process of its own: what it does first costs what it costs.
+# Runs in a process of its own, so that first calls have their full cost.
 CHILD = """
 import heapq, json, resource, sys, time
 from itertools import islice
@@ -71,7 +70,7 @@ out["open_s"] = time.perf_counter() - began
 def number(view):
     [topic] = view.catalog.topics.values()
     return topic.number, next(iter(txlog.engine.folds.catalog.numbers(topic)))
-_, partition = client._store.read(number)
+_, partition = client.store.read(number)
 
 def index(view):
     began = time.perf_counter()
@@ -116,7 +115,7 @@ def replay(view):
     out["replay_s"] = time.perf_counter() - began
     out["replay_memory"] = memory() - before
 
-client._store.read(index if what == "index" else replay)
+client.store.read(index if what == "index" else replay)
 print(json.dumps(out))
 """
 
@@ -154,7 +153,7 @@ def new_client(path: Path) -> Client:
 
 
 def fill(path: Path, messages: int) -> Figures:
-    """Send everything; what upkeep did meanwhile, and what it left on the disk."""
+    """Send all messages; returns the work of upkeep meanwhile and its bytes on the disk."""
     client = new_client(path)
     rng, sent, slowest, began = random.Random(1), 0, 0.0, time.perf_counter()
     producer = client.producer("t")
@@ -166,7 +165,7 @@ def fill(path: Path, messages: int) -> Figures:
         took = time.perf_counter() - at
         spent, slowest, sent = spent + took, max(slowest, took), sent + table.num_rows
     client.checkpoint(roll_all=True)
-    ops = client._store.bucket_ops
+    ops = client.store.bucket_ops
     out: Figures = {"send_s": spent, "slowest_s": slowest, "total_s": time.perf_counter() - began}
     for kind in ("seal", "merge", "prune"):
         out[f"{kind}s"] = ops.counts[(kind, "succeeded")]
@@ -178,7 +177,7 @@ def fill(path: Path, messages: int) -> Figures:
 
 
 def child(path: Path, what: str, cutoff_ms: int, pops: int) -> dict[str, Any]:
-    """The figures of a process that opens the store."""
+    """Let a new process open the store; returns its figures."""
     script = CHILD.format(pops=pops)
     done = subprocess.run(
         [sys.executable, "-c", script, str(path), what, str(START_MS), str(cutoff_ms)],
@@ -193,7 +192,7 @@ def child(path: Path, what: str, cutoff_ms: int, pops: int) -> dict[str, Any]:
 
 
 def adding_to_the_index(batch: int, total: int) -> float:
-    """Seconds a message that the fold takes for an op of so many messages."""
+    """The fold's seconds for each message of an op with `batch` messages."""
     state, rng = fold.Delayed(), random.Random(2)
     ops = []
     for first in range(0, total, batch):
@@ -207,7 +206,7 @@ def adding_to_the_index(batch: int, total: int) -> float:
 
 
 def sending(path: Path, batch: int, total: int, *, is_delayed: bool) -> float:
-    """Seconds a message of sends of so many, delayed or not."""
+    """The seconds for each message of a send with `batch` messages, delayed or not."""
     client = new_client(path)
     client.checkpoint_automatically = False
     producer, rng = client.producer("t"), random.Random(3)
@@ -221,7 +220,7 @@ def sending(path: Path, batch: int, total: int, *, is_delayed: bool) -> float:
 
 
 def amplification(path: Path, delayed: int, immediate: int) -> Figures:
-    """Rows read for some immediate messages that lie among many delayed ones."""
+    """The rows that a consumer reads to find a few immediate messages among many delayed ones."""
     client = new_client(path)
     producer, rng = client.producer("t"), random.Random(4)
     left, gap = delayed, delayed // immediate
@@ -254,7 +253,7 @@ def amplification(path: Path, delayed: int, immediate: int) -> Figures:
 
 
 def delivering(path: Path, at_ms: int, most: int) -> Figures:
-    """Receive and acknowledge what fell due behind the read position: rows are read, by place."""
+    """Receive and acknowledge messages that fell due before the read position."""
     clock = ManualClock(START_MS)
     client = txlog.open(str(path), clock=clock)
     with client.consumer("t", "s") as consumer:
@@ -276,9 +275,9 @@ def delivering(path: Path, at_ms: int, most: int) -> Figures:
 
 
 def merging(path: Path, ids: int) -> Figures:
-    """Seal two buckets of so many ids, merge them, and what a send beside the merge waits."""
+    """Seal two buckets and merge them while another process sends; returns all durations."""
     client = new_client(path)
-    store, rng = client._store, random.Random(5)
+    store, rng = client.store, random.Random(5)
     producer = client.producer("t")
     for _ in range(2 * ids // FRAME_ROWS):
         producer.send_batch(rows(rng, FRAME_ROWS))
@@ -334,12 +333,12 @@ print(json.dumps(waits))
 
 
 def median(rounds: int, look: Callable[[], float]) -> float:
-    """The middle of some rounds."""
+    """The median."""
     return statistics.median(look() for _ in range(rounds))
 
 
 def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, str]]:
-    """(what, target, figure)."""
+    """Yield the rows of the table: what, target, figure."""
     small = min(messages, 200_000)
     for batch, target in ((20, "≤ 0.5 us"), (1, "≤ 5 us")):
         cost = median(max(3, rounds), lambda batch=batch: adding_to_the_index(batch, small))
@@ -441,29 +440,17 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
     )
 
 
-def section(found: list[tuple[str, str, str]], messages: int) -> str:
-    """The figures as a section of RESULTS.md."""
-    lines = [
-        HEADING,
-        "",
+def section(found: list[tuple[str, str, str]], messages: int) -> list[str]:
+    """The figures as the lines of a section of RESULTS.md."""
+    return [
         f"{messages:,} messages of {VALUE_BYTES} bytes, due at random over {DAYS} days; "
-        f"`PYTHONPATH=src python bench/delayed.py {' '.join(sys.argv[1:])}`; Python "
+        f"{command()}; Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}.",
         "",
         "| what | target | figure |",
         "|---|---|---:|",
         *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
-        "",
     ]
-    return "\n".join(lines)
-
-
-def put(text: str, path: Path = RESULTS) -> None:
-    """Put the section into the file, in the place of the one before."""
-    known = path.read_text() if path.exists() else ""
-    before, _, behind = known.partition(HEADING + "\n")
-    _, mark, rest = behind.partition("\n## ")
-    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> None:
@@ -483,8 +470,4 @@ def main() -> None:
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
     if given.results:
-        put(section(found, given.messages))
-
-
-if __name__ == "__main__":
-    main()
+        put(HEADING, section(found, given.messages))

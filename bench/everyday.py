@@ -1,13 +1,12 @@
-"""Measures everyday work beside SQLite and DuckDB: what one call, or one command, costs.
+"""What one call or one command costs, in turns with SQLite and DuckDB.
 
-    python -m bench.everyday [--messages N] [--rounds N] [--only WORD] [--results]
+    python -m bench everyday [--messages N] [--rounds N] [--only WORD] [--results]
 
-A store with so many messages of 100 bytes with key, properties and event time, half of them in
-transactions of 100, written with durability `os`, and the same rows in a SQLite table (WAL, NORMAL)
-and in a DuckDB file. Calls are in microseconds of processor time, commands in seconds by the clock
-with the most memory that they took in MB; each is the median of the rounds, in turns with its
-reference. A command's reference is DuckDB, in a process of its own. With --results also into
-bench/RESULTS.md.
+The store has N messages of 100 bytes with key, properties and event time, half of them in
+transactions of 100, written with durability `os`. A SQLite table (WAL, NORMAL) and a DuckDB file
+have the same rows. A call is given in microseconds of processor time. A command is given in clock
+seconds and in its peak memory in MB, and its reference is DuckDB in a process of its own. Each
+figure is the median of the rounds. With --results the table also goes into bench/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
 CALLS = 200  # of one kind in a round
 OBJECTS = 20_000
-DELAYED = 10  # one of so many messages waits in the topic of delayed ones
+DELAYED = 10  # each tenth message waits in the topic of delayed messages
 Calls = dict[str, tuple[int, Callable[[], object], Callable[[], object] | None]]
 
 
 def rows_of(first: int, count: int) -> pa.Table:
-    """Messages as the store takes them."""
+    """The messages, as columns of a batch."""
     numbers = range(first, first + count)
     pairs = [[("shop", str(n % 50)), ("try", "1")] for n in numbers]
     return pa.table(
@@ -99,20 +98,20 @@ def fill(folder: Path, messages: int) -> None:
 
 
 def row_of(number: int) -> tuple[object, ...]:
-    """A message as the table has it."""
+    """The same message as a row of the table."""
     value, said = b"%0100d" % number, f'{{"shop":"{number % 50}","try":"1"}}'
     return number, b"k%d" % (number % 1000), value, said, START_MS + number
 
 
 def sqlite(folder: Path) -> sqlite3.Connection:
-    """A connection that commits as the store does: no flush in a commit."""
+    """A connection that commits like the store, without a flush."""
     made = sqlite3.connect(folder / "sqlite.db")
     made.execute("PRAGMA synchronous = NORMAL")
     return made
 
 
 def calls(client: Client, table: sqlite3.Connection, messages: int) -> Calls:
-    """(units in a call, of txlog, of SQLite) by name."""
+    """By name: the units in a call, the call of txlog, the call of SQLite."""
     producer, consumer = client.producer("sent"), client.consumer("orders", "billing")
     with client.reader("orders", Bound("skip", messages // 2)) as reader:
         found = reader.read_next()
@@ -174,7 +173,7 @@ def calls(client: Client, table: sqlite3.Connection, messages: int) -> Calls:
     }  # fmt: skip
 
 
-# A command, and what DuckDB does instead.
+# A command, and the statement of DuckDB that does the same.
 COMMANDS: dict[str, tuple[str, str | None]] = {
     "peek --first 1": ("peek orders --first 1", "FROM orders ORDER BY n LIMIT 1"),
     "peek": ("peek orders", "FROM orders ORDER BY n DESC LIMIT 10"),
@@ -216,7 +215,7 @@ DUCK = (
 )
 
 
-# A process says how much memory its children took at most; what the one that forks has, counts too.
+# Linux counts the memory of the process that forks as well, so a small one starts the command.
 LAUNCH = (
     "import resource, subprocess, sys, time; begun = time.perf_counter();"
     " code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL);"
@@ -226,14 +225,14 @@ LAUNCH = (
 
 
 def ran(words: list[str]) -> tuple[float, float]:
-    """(seconds by the clock, MB) of a process whose output nobody reads."""
+    """Run a process and discard its output; returns clock seconds and peak MB."""
     launch = [sys.executable, "-S", "-c", LAUNCH, *words]
     said = subprocess.run(launch, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
     return float(said[0]), float(said[1]) / 1024
 
 
 def measured_calls(folder: Path, messages: int, rounds: int, only: str) -> Iterator[str]:
-    """A line for each call."""
+    """Yield a line for each call."""
     yield "| call, us of processor time | txlog | SQLite | ratio |"
     yield "|---|---|---|---|"
     with txlog.open(str(folder / "store")) as client, sqlite(folder) as table:
@@ -258,7 +257,7 @@ def per_call(run: Callable[[], object], units: int, rounds: int) -> float:
 
 
 def measured_commands(folder: Path, rounds: int, only: str) -> Iterator[str]:
-    """A line for each command."""
+    """Yield a line for each command."""
     yield "| command, s by the clock | txlog | DuckDB | ratio | MB |"
     yield "|---|---|---|---|---|"
     tool = [sys.executable, "-m", "txlog", "-S", f"{folder}/store", "-q"]
@@ -277,7 +276,7 @@ def measured_commands(folder: Path, rounds: int, only: str) -> Iterator[str]:
 
 
 def line(name: str, times: list[float], digits: int) -> str:
-    """A row of a table: of txlog, of its reference if it has one, and their ratio."""
+    """A row of the table: txlog, its reference if it has one, and their ratio."""
     shown = [f"{one:,.{digits}f}" for one in times]
     more = [f"{times[0] / times[1]:.1f}"] if len(times) > 1 else ["-", "-"]
     return f"| {' | '.join([name, *shown, *more])} |"
@@ -306,9 +305,5 @@ def main() -> None:
         if options.results:
             put(
                 "## Everyday work",
-                [f"{options.messages:,} messages, `python -m bench.everyday`.", "", *out],
+                [f"{options.messages:,} messages, `python -m bench everyday`.", "", *out],
             )
-
-
-if __name__ == "__main__":
-    main()

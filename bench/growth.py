@@ -1,31 +1,28 @@
-"""Measures what a store that lives long is made of: whether anything grows that nobody keeps.
+"""A store that lives long: whether anything grows that no policy keeps.
 
-    python bench/growth.py [--transactions N] [--keep] [--out PATH]
+    python -m bench growth [--transactions N] [--keep] [--out PATH]
 
-One process commits transactions of a message and an acknowledgement, by the hand of a clock a
-tenth of a second apart, so that 100,000 are three hours; every hundredth has one of twenty keys,
-every fiftieth is aborted. A topic keeps its newest MiB (with --keep everything). Ten times on the
-way, KiB of each directory and of each kind of dump (d:) in the newest manifest, files, names that
-wait for their grace, and ms of processor time that opening takes (least of five; the topic, the
-subscription and a transaction are looked at).
+One process commits transactions of a message and an acknowledgement. A clock that the scenario
+moves by hand advances a tenth of a second each time, so 100,000 transactions are three hours. Each
+hundredth has one of twenty keys, each fiftieth is aborted. The topic keeps its newest MiB (with
+--keep all messages). Ten times on the way the scenario prints a line: KiB of each directory and of
+each kind of dump (d:) in the newest manifest, files, names that wait for their grace period, and
+the processor ms of opening the store and looking at topic, subscription and a transaction (least of
+five).
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-
-import txlog  # noqa: E402
-from txlog.client.client import Client  # noqa: E402
-from txlog.client.open import open_store  # noqa: E402
-from txlog.clock import ManualClock  # noqa: E402
+import txlog
+from txlog.client.client import Client
+from txlog.client.open import open_store
+from txlog.clock import ManualClock
 
 STEP_MS = 100
 KEYS = 2000
@@ -47,7 +44,7 @@ def main() -> None:
 
 
 def report(path: Path, transactions: int, *, keep: bool) -> list[str]:
-    """The table: KiB of each directory, of each kind of dump, and what opening takes."""
+    """Run the transactions; returns the lines of the table."""
     clock = ManualClock(1_700_000_000_000)
     txlog.init(
         str(path), clock=clock, durability="os", checkpoint_frames=2048, ledger_entries_max=4000
@@ -70,7 +67,7 @@ def report(path: Path, transactions: int, *, keep: bool) -> list[str]:
 
 
 def fill(client: Client, clock: ManualClock, numbers: range) -> None:
-    """Transactions, their messages acknowledged by the same."""
+    """Commit transactions that each send a message and acknowledge one."""
     producer = client.producer("t")
     consumer = client.consumer("t", "s")
     for number in numbers:
@@ -94,7 +91,7 @@ def measured(client: Client, path: Path, clock: ManualClock) -> list[str]:
     client.commit(txn)
     client.checkpoint()
     sizes = {name: _kib(path / name) for name in DIRECTORIES}
-    manifest = client._store.read(lambda view: view.manifest)
+    manifest = client.store.read(lambda view: view.manifest)
     dumps = Counter[str]()
     for ref in manifest.dumps:
         dumps[ref.kind] += ref.length
@@ -120,7 +117,3 @@ def _opened(path: Path, clock: ManualClock, txn: txlog.TxnId) -> float:
 
 def _kib(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) >> 10
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,28 @@
-"""Owns how a bench writes its section of RESULTS.md: in the place of the one before."""
+"""Owns how a scenario writes its section of RESULTS.md: in the place of the one before."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 
 
-def head(text: str) -> None:
-    """Replace what stands before the first section."""
-    _, mark, rest = RESULTS.read_text().partition("\n## ")
-    RESULTS.write_text(f"{text.rstrip()}\n{mark}{rest}")
+def command() -> str:
+    """The command that runs, for the section that it writes."""
+    return f"`{' '.join(sys.argv)}`"
 
 
-def put(heading: str, lines: Sequence[str]) -> None:
+def head(text: str, path: Path = RESULTS) -> None:
+    """Replace the text before the first section."""
+    _, mark, sections = path.read_text().partition("\n## ")
+    path.write_text(f"{text.rstrip()}\n{mark}{sections}")
+
+
+def put(heading: str, lines: Sequence[str], path: Path = RESULTS) -> None:
     """Replace the section with this heading, `## …`, or add it behind the others."""
-    before, _, behind = RESULTS.read_text().partition(f"{heading}\n")
-    _, mark, rest = behind.partition("\n## ")
+    before, _, behind = path.read_text().partition(f"{heading}\n")
+    _, mark, sections = behind.partition("\n## ")
     text = "\n".join([heading, "", *lines, ""])
-    RESULTS.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
+    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {sections}" if mark else ""))

@@ -1,12 +1,12 @@
-"""`txlog serve` beside Apache Pulsar standalone and pulsar-lite: same machine, same clients.
+"""`txlog serve`, Apache Pulsar standalone and pulsar-lite: same machine, same clients.
 
-    python bench/serving.py [--messages N] [--systems txlog,pulsar,lite] [--runs N]
+    python -m bench serving [--messages N] [--systems txlog,pulsar,lite] [--runs N]
 
-Apache Pulsar comes by Maven (pulsar-server-distribution), pulsar-lite by pip; both are kept in
-bench/.work. Messages have 100 bytes. Produce and consume are measured with the stock Python client,
-which is the bound there, and again with the stock Java client, also for a reader on whose topic a
-transaction is open. Transactions are those of Java (tests/clients/java), two topics and one message
-each. What is printed is the median of the runs.
+Maven fetches Apache Pulsar (pulsar-server-distribution) and pip fetches pulsar-lite; both stay in
+bench/.work. Messages have 100 bytes. The stock Python client produces and consumes, and is the
+bound in these cases; the stock Java client does it again, and reads a topic while a transaction is
+open on it. The Java client (tests/clients/java) also commits transactions over two topics with one
+message each. The figures are medians of the runs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 
 import pulsar
 
+from tests.clients import bed
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from tests.clients import bed  # noqa: E402
 
 WORK = ROOT / "bench" / ".work"
 VERSION = "4.0.4"
@@ -49,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     WORK.mkdir(exist_ok=True)
     found: dict[str, dict[str, list[float]]] = {}
-    for run in range(options.runs):  # in turns, so that a busy machine is one for all
+    for run in range(options.runs):  # in turns, so that other programs disturb all systems alike
         for name in options.systems.split(","):
             with tempfile.TemporaryDirectory(dir=WORK) as folder:
                 figures = measured(SYSTEMS[name], Path(folder), options.messages)
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """This tree."""
+    """The txlog of this checkout."""
     store = ["--store", str(folder / "store")]
     txlog = [sys.executable, "-m", "txlog", *store]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -153,7 +153,7 @@ SYSTEMS: dict[str, Start] = {"txlog": txlog_serve, "pulsar": apache_pulsar, "lit
 
 
 def measured(start: Start, folder: Path, count: int) -> dict[str, float]:
-    """All figures of one system; what it cannot do is left out."""
+    """The figures of one system, without the cases that it does not support."""
     port = _free_port()
     url = f"pulsar://127.0.0.1:{port}"
     if start is txlog_serve:
@@ -179,7 +179,7 @@ def measured(start: Start, folder: Path, count: int) -> dict[str, float]:
 
 
 def _connected(url: str, process: subprocess.Popen[bytes]) -> Any:
-    """A client, once a message has been sent."""
+    """A client that has sent its first message."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, "it ended"
@@ -196,7 +196,7 @@ def _connected(url: str, process: subprocess.Popen[bytes]) -> Any:
 
 
 def sync(client: Any, count: int) -> float:
-    """Messages a second, each after the answer to the one before."""
+    """Messages a second; the producer waits for each answer."""
     producer = client.create_producer("persistent://public/default/sync", batching_enabled=False)
     began = time.monotonic()
     for _ in range(SYNC):
@@ -205,7 +205,7 @@ def sync(client: Any, count: int) -> float:
 
 
 def unbatched(client: Any, count: int) -> float:
-    """Messages a second without waiting, each for itself."""
+    """Messages a second; the producer neither waits nor batches."""
     return _sent(client, "async", count // 4, batching_enabled=False)
 
 
@@ -246,7 +246,7 @@ def _sent(client: Any, topic: str, count: int, **options: Any) -> float:
 
 
 def consumed(client: Any, count: int) -> float:
-    """Messages a second of those that were sent in batches, all of them acknowledged."""
+    """Messages a second of a consumer that acknowledges up to each thousandth message."""
     consumer = client.subscribe(
         "persistent://public/default/batched",
         "s",
@@ -279,13 +279,13 @@ RATES = (
 
 
 def _rates(url: str, count: int) -> dict[str, float]:
-    """Messages a second of the Java client; nothing: it cannot be had, or not all of it works."""
+    """Messages a second of the Java client; nothing if Maven is missing or a case fails."""
     said = _java("clients.Rates", url, "persistent://public/default/rates", str(count))
     return dict(zip(RATES, map(float, said), strict=False))
 
 
 def _transactions(url: str, at_once: int) -> float | None:
-    """Transactions a second of the Java client; None: it cannot be had, or the server has none."""
+    """Transactions a second of the Java client; None without Maven or without transactions."""
     topic = f"persistent://public/default/txn-{at_once}-"
     count = TRANSACTIONS if at_once > 1 else TRANSACTIONS // 5
     said = _java("clients.Bench", url, topic, str(count), str(at_once))
@@ -293,7 +293,7 @@ def _transactions(url: str, at_once: int) -> float | None:
 
 
 def _java(program: str, *given: str) -> list[str]:
-    """The words that a Java program prints; none if it cannot be had."""
+    """The words that a Java program prints; none without Maven."""
     try:
         command = bed.PROGRAMS["java"]()
     except bed.Unavailable as error:
@@ -303,7 +303,7 @@ def _java(program: str, *given: str) -> list[str]:
     made = subprocess.run(
         [*command, *given], capture_output=True, text=True, check=False, timeout=300
     )
-    return made.stdout.split()  # what it had found before it failed
+    return made.stdout.split()  # the figures before the failure
 
 
 def _memory_mb(pid: int) -> float:
@@ -330,7 +330,3 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
-
-
-if __name__ == "__main__":
-    sys.exit(main())

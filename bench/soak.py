@@ -1,13 +1,13 @@
-"""Hold `txlog serve` under load for hours, kill it over and over, and count what came of it.
+"""`txlog serve` under load for hours, with kills; then a count of messages.
 
-    python bench/soak.py [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
+    python -m bench soak [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
 
-Stock Python clients in several processes: each connection has a producer and a Shared
-consumer, on one of a tenth as many topics. The server is killed at equal distances and
-started again at its port; some client is closed and opened again all the time. A line a minute
-says the server's resident memory, descriptors and threads. At the end what the store has is held
-against what was answered and seen: each message that was answered must be stored once, and each
-that is stored must have been seen.
+Stock Python clients run in several processes. Each connection has a producer and a Shared consumer;
+ten connections share a topic. The scenario kills the server at equal distances and starts it again
+on the same port; it also closes and opens some client again all the time. Each minute it prints the
+server's resident memory, descriptors and threads. At the end it compares the store with the
+clients' logs: each answered message must be stored once, and each stored message must have been
+seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SILENT = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 def main() -> int:
-    """Run it; the exit status is 1 if a message was lost or doubled."""
+    """Run the scenario; returns 1 if a message was lost or stored twice."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--connections", type=int, default=200)
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def soaked(folder: Path, options: argparse.Namespace) -> int:
-    """Start everything, kill the server as often as asked, count. Returns the exit status."""
+    """Start server and clients, kill the server, count. Returns the exit status."""
     store = folder / "store"
     txlog.init(str(store))
     with socket.socket() as taken:
@@ -139,7 +139,7 @@ def soaked(folder: Path, options: argparse.Namespace) -> int:
 
 
 def served(folder: Path, store: Path, port: int) -> subprocess.Popen[bytes]:
-    """A server at that port; its log is in `folder`."""
+    """Start a server on the port; its log is in `folder`."""
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [
@@ -164,7 +164,7 @@ def used(pid: int) -> str:
 
 
 def closed(client: Any) -> None:
-    """Close a client, which a kill of the server may have done already."""
+    """Close a client; a kill of the server may have closed it already."""
     with suppress(pulsar.PulsarException):
         client.close()
 
@@ -183,7 +183,7 @@ class Part:
         self._seconds, self._pause = options.minutes * 60, 1 / (options.rate * each)
         self._random = random.Random(options.seed)
         self._is_named = options.named
-        self._refused = set[str]()  # their producers are over
+        self._refused = set[str]()  # their producers failed and must be opened again
         self._lock = threading.Lock()
         self._answered: list[str] = []
         self._sent = 0
@@ -191,7 +191,7 @@ class Part:
         self._open: dict[str, tuple[Any, Any]] = {}
 
     def run(self) -> int:
-        """Send at the rate until the time is over; wait until all is answered and seen."""
+        """Send at the rate until the time is over, then wait for all answers and messages."""
         for name in self._names:
             self._connect(name)
         end = time.monotonic() + self._seconds
@@ -206,7 +206,7 @@ class Part:
             self._send(name, text)
             due += self._pause
             time.sleep(max(0, due - time.monotonic()))
-        for _ in range(1200):  # also the last kill has to be got over
+        for _ in range(1200):  # the clients must recover from the last kill too
             with self._lock:
                 if self._sent == len(self._answered):
                     break

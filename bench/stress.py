@@ -1,6 +1,6 @@
-"""The stress: eight processes on one store for a while, all killed at random, then a full check.
+"""Eight processes on one store, all of them killed at random; then a full check.
 
-    PYTHONPATH=src python bench/stress.py --seconds 60 --seed 7
+    python -m bench stress --seconds 60 --seed 7
 
     3  producers: transactions over the partitions of `in`, some aborted
     1  producer with a name and sequences: plain sends, repeated after each restart
@@ -9,7 +9,7 @@
     1  upkeep: rolls, checkpoints, compacts and trims without pause
     1  killer: SIGKILL to one of the others, which is started again
 
-Each worker writes what it was answered to a log of its own before it goes on. At the end the store
+Each worker writes each answer to a log of its own before its next call. At the end the store
 must agree with every log: nothing lost, nothing twice, no torn transaction, no outcome changed.
 """
 
@@ -49,7 +49,7 @@ Record = dict[str, Any]
 
 
 class Log:
-    """A worker's answers, a JSON line each, in the file system's hands before the next step."""
+    """A worker's answers, one JSON line each, which the kernel has before the next step."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -59,7 +59,7 @@ class Log:
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log; a line that a kill tore is left out."""
+    """The records of a log, without a line that a kill cut."""
     if path.exists():
         for line in path.read_bytes().split(b"\n"):
             try:
@@ -87,12 +87,12 @@ def produce(client: txlog.Client, name: str, log: Log, chance: random.Random) ->
                 producer.send(value, partition=chance.randrange(PARTITIONS), txn=txn)
             log.write(label=label, id=str(txn.id), count=count, state="open")
             finish(txn, log, label, chance)
-        except InvalidTxnStatus as error:  # it was stopped longer than the time-out
+        except InvalidTxnStatus as error:  # the worker was stopped for longer than the time-out
             log.write(label=label, id=str(txn.id), state="lost", why=str(error))
 
 
 def finish(txn: txlog.Transaction, log: Log, label: str, chance: random.Random) -> bool:
-    """Commit or abort, and log what was answered."""
+    """Commit or abort, and log the answer."""
     if chance.random() < ABORTED_SHARE:
         txn.abort()
         log.write(label=label, id=str(txn.id), state="aborted")
@@ -103,7 +103,7 @@ def finish(txn: txlog.Transaction, log: Log, label: str, chance: random.Random) 
 
 
 def produce_plain(client: txlog.Client, name: str, log: Log, chance: random.Random) -> None:
-    """Sequences without a gap; after a restart the last one is sent again."""
+    """Send sequences without a gap; after a restart repeat the last one."""
     while True:
         producer = client.producer("plain", name=name)
         sequence = max(producer.last_sequence_id(), 0)
@@ -117,7 +117,7 @@ def produce_plain(client: txlog.Client, name: str, log: Log, chance: random.Rand
 
 
 def consume(client: txlog.Client, name: str, log: Log, chance: random.Random) -> None:
-    """Take batches; one output an input, in the transaction that acknowledges it."""
+    """Receive batches; send an output for each input, in the transaction that acknowledges it."""
     output = client.producer("out")
     while True:
         try:
@@ -159,7 +159,7 @@ def take(
 
 
 def upkeep(client: txlog.Client, name: str, log: Log, chance: random.Random) -> None:
-    """Roll, checkpoint, compact, trim, for ever."""
+    """Roll, checkpoint, compact and trim without end."""
     rounds = 0
     while True:
         rounds += 1
@@ -172,7 +172,7 @@ def upkeep(client: txlog.Client, name: str, log: Log, chance: random.Random) -> 
 
 
 def kill(path: Path, names: list[str], chance: random.Random, log: Log) -> None:
-    """SIGKILL to one of the workers, at random moments; their pids are in files."""
+    """Send SIGKILL to a worker at random moments; files have the process ids."""
     while True:
         time.sleep(chance.uniform(0.5, 2.0))
         victim = chance.choice(names)
@@ -191,7 +191,7 @@ WORKERS: dict[str, Callable[[txlog.Client, str, Log, random.Random], None]] = {
 
 
 def work(where: Path, name: str, seed: int) -> None:
-    """What a process of the stress does."""
+    """Run one worker."""
     chance = random.Random(f"{seed}-{name}-{time.time_ns()}")
     log = Log(where / f"{name}.log")
     if name == "killer":
@@ -204,7 +204,7 @@ def work(where: Path, name: str, seed: int) -> None:
 
 
 def supervise(where: Path, seconds: float, seed: int) -> Counter[str]:
-    """Keep eight processes alive for a while; returns how often each was started."""
+    """Restart processes until the time is over; returns how often each one started."""
     running: dict[str, subprocess.Popen[bytes]] = {}
     started: Counter[str] = Counter()
     end = time.monotonic() + seconds
@@ -242,7 +242,7 @@ def supervise(where: Path, seconds: float, seed: int) -> Counter[str]:
 
 
 def drain(where: Path) -> None:
-    """Let the time-outs end what is open, then take everything that is left."""
+    """Let time-outs end open transactions, then receive all remaining messages."""
     log = Log(where / "drain.log")
     with txlog.open(str(where / "store")) as client:
         while any(client.transactions()):
@@ -282,7 +282,7 @@ def _values(client: txlog.Client, topic: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_inputs(client: txlog.Client, where: Path) -> Record:
-    """All messages of a transaction once, or none; as it was answered."""
+    """Check that a transaction has all its messages once, or none, as its worker was answered."""
     seen: dict[str, list[int]] = {}
     counts: dict[str, int] = {}
     for _, value in _values(client, "in"):
@@ -304,7 +304,7 @@ def _check_inputs(client: txlog.Client, where: Path) -> Record:
 
 
 def _check_outputs(client: txlog.Client) -> Record:
-    """An output for each input and subscription, once."""
+    """Check that each input has one output for each subscription."""
     inputs = {message_id for message_id, _ in _values(client, "in")}
     outputs: dict[str, Counter[str]] = {name: Counter() for name in SUBSCRIPTIONS}
     for _, value in _values(client, "out"):
@@ -320,7 +320,7 @@ def _check_outputs(client: txlog.Client) -> Record:
 
 
 def _check_plain(client: txlog.Client, where: Path) -> Record:
-    """Each sequence once, in order, where it was said to be."""
+    """Check that each sequence is there once, in order, under the id of its receipt."""
     stored = [(int(value), message_id) for message_id, value in _values(client, "plain")]
     assert [sequence for sequence, _ in stored] == list(range(len(stored)))
     places = dict(stored)
@@ -330,7 +330,7 @@ def _check_plain(client: txlog.Client, where: Path) -> Record:
 
 
 def _check_outcomes(client: txlog.Client, where: Path) -> Record:
-    """What was answered about an end is still the answer, also when the end is repeated."""
+    """Check that each transaction has the state that its worker was answered."""
     asked = 0
     for name in WORKERS:
         for record in read_log(where / f"{name}.log"):

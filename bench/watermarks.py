@@ -1,13 +1,13 @@
-"""What event-time watermarks cost: asserting, finding a value anywhere, acknowledging, snapshots.
+"""What event-time watermarks cost: asserting, finding a value anywhere, acknowledging.
 
-    PYTHONPATH=src python bench/watermarks.py               10,000,000 messages, minutes
-    PYTHONPATH=src python bench/watermarks.py --messages 200000 --markers 200 --rounds 1
-    PYTHONPATH=src python bench/watermarks.py --results     also into bench/RESULTS.md
+    python -m bench watermarks               10,000,000 messages, minutes
+    python -m bench watermarks --messages 200000 --markers 200 --rounds 1
+    python -m bench watermarks --results     also into bench/RESULTS.md
 
-A row of a producer stands behind each thousandth message. The peer is a SQLite table of the same
-rows with an index by producer and place: the least over the latest row of each producer. Both are
-asked at the same places. Stores are made with durability `os` but where it says flushed;
-what is opened cold is opened in a process of its own, the page cache is warm for both.
+After each thousandth message comes a row of a producer. The peer is a SQLite table of the same rows
+with an index by producer and position; its query takes the least of each producer's latest row.
+Both answer for the same positions. Stores have durability `os` unless a line says flushed. A
+process of its own opens each cold store; the page cache is warm for both.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from bench.results import command, put
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
 HEADING = "## Watermarks"
 START_MS = 1_800_000_000_000
 PRODUCERS = 20
@@ -45,7 +45,7 @@ VALUE_BYTES = 60
 INSTANT = pa.timestamp("ms", "UTC")
 Place = tuple[int, int]
 
-# Run in a process of its own: what it does first costs what it costs.
+# Runs in a process of its own, so that first calls have their full cost.
 COLD = """
 import json, sys, time
 import txlog, txlog.client.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
@@ -106,7 +106,7 @@ def rows(rng: random.Random, count: int, first_ms: int) -> pa.Table:
 
 
 def median(rounds: int, look: Callable[[], float]) -> float:
-    """The middle of some rounds."""
+    """The median."""
     return statistics.median(look() for _ in range(rounds))
 
 
@@ -114,7 +114,7 @@ def median(rounds: int, look: Callable[[], float]) -> float:
 
 
 def asserting(path: Path, partitions: int, total: int, durability: str) -> tuple[float, float]:
-    """Seconds a plain send and a plain watermark, taking turns."""
+    """The seconds of a send and of a watermark, in turns."""
     client = new_client(path, partitions, durability=durability)
     producer = client.producer("t", name="A")
     [table] = [rows(random.Random(1), 1, START_MS)]
@@ -131,7 +131,7 @@ def asserting(path: Path, partitions: int, total: int, durability: str) -> tuple
 
 
 def committing(path: Path, partitions: int, total: int) -> tuple[float, float]:
-    """Seconds a transaction of ten messages, without and with a watermark, taking turns."""
+    """The seconds of a transaction of ten messages, without and with a watermark, in turns."""
     client = new_client(path, partitions)
     producer = client.producer("t", name="A")
     table = rows(random.Random(2), 10, START_MS)
@@ -151,7 +151,7 @@ def committing(path: Path, partitions: int, total: int) -> tuple[float, float]:
 
 
 def fill(path: Path, messages: int, markers: int) -> list[tuple[Place, str, int]]:
-    """Send everything; returns the rows of the producers: place, producer, time."""
+    """Send all messages; returns the producers' rows: position, producer, time."""
     client = new_client(path)
     client.create_subscription("t", "s")
     client.checkpoint_automatically = True
@@ -180,13 +180,13 @@ def shares(path: Path) -> tuple[int, float, int]:
         size = sum(end.payload_bytes for end in ledgers)
         return figures.snapshots, figures.snapshot_bytes / size, len(ledgers)
 
-    found = client._store.read(look)
+    found = client.store.read(look)
     client.close()
     return found
 
 
 def seeking(path: Path, places: list[Place]) -> list[tuple[int | None, int, float]]:
-    """By place: the value, the rows read for it, seconds; each time by a new generator."""
+    """For each position: the value, the rows read, the seconds. Each has a new generator."""
     client = txlog.open(str(path))
     found = []
     for place in places:
@@ -199,7 +199,7 @@ def seeking(path: Path, places: list[Place]) -> list[tuple[int | None, int, floa
             spent = time.perf_counter() - began
             return generator.get_watermark(), generator.rows_folded, spent
 
-        found.append(client._store.read(look))
+        found.append(client.store.read(look))
     client.close()
     return found
 
@@ -220,12 +220,12 @@ def make_peer(path: Path, known: list[tuple[Place, str, int]]) -> None:
 
 
 def flat(place: Place) -> int:
-    """A place as one number."""
+    """A position as one number."""
     return place[0] << 32 | place[1]
 
 
 def asking_peer(path: Path, places: list[Place]) -> list[tuple[int | None, float]]:
-    """By place: the value, seconds; the statement is prepared once."""
+    """For each position: the value and the seconds. The statement is prepared once."""
     db = sqlite3.connect(path)
     found = []
     for place in places:
@@ -237,7 +237,7 @@ def asking_peer(path: Path, places: list[Place]) -> list[tuple[int | None, float
 
 
 def fastest(passes: list[list[Any]]) -> list[Any]:
-    """By place the fastest pass: what else the machine did meanwhile is no cost of the place."""
+    """The fastest pass for each position, so that other programs do not count."""
     return [min(of, key=lambda one: one[-1]) for of in zip(*passes, strict=True)]
 
 
@@ -249,7 +249,7 @@ def places_of(path: Path, count: int, seed: int) -> list[Place]:
         [number] = numbers(topic_of(view.catalog, 1))
         return [(end.ledger, end.entries) for end in view.topic(number).ledgers if end.entries]
 
-    ledgers = client._store.read(look)
+    ledgers = client.store.read(look)
     client.close()
     rng, total = random.Random(seed), sum(entries for _, entries in ledgers)
     found = []
@@ -264,7 +264,7 @@ def places_of(path: Path, count: int, seed: int) -> list[Place]:
 
 
 def child(script: str, *given: str) -> dict[str, Any]:
-    """What a process says."""
+    """Run a script in a process of its own; returns the JSON that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", script, *given], capture_output=True, text=True, env=dict(os.environ)
     )
@@ -278,7 +278,7 @@ def cold(path: Path, peer: Path, place: Place) -> tuple[dict[str, Any], dict[str
     """The first value of a consumer that stands behind a place, and the peer's."""
     client = txlog.open(str(path))
     client.subscription("t", "s").seek(MessageId(*place))
-    standing = client._store.read(
+    standing = client.store.read(
         lambda view: view.cursor(next(iter(view.catalog.subscriptions)), 1).mark_delete
     )
     client.close()
@@ -327,7 +327,7 @@ def acknowledging(path: Path, total: int, every: int, batch: int) -> list[float]
 
 
 def offering(path: Path, partitions: int, calls: int, *, beside: bool = False) -> float:
-    """Seconds of an offer when nothing moved; beside: another topic was written to before each."""
+    """The seconds of an offer when nothing moved; `beside` writes to another topic before each."""
     client = new_client(path, partitions)
     client.producer("t", name="A").new_watermark().event_time(START_MS).send()
     with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
@@ -352,7 +352,7 @@ def offering(path: Path, partitions: int, calls: int, *, beside: bool = False) -
 
 
 def only_watermarks(path: Path, producers: int, total: int) -> tuple[int, float]:
-    """Snapshots and their share of the bytes where many producers assert beside small messages."""
+    """Snapshots and their share of the bytes, with many producers and small messages."""
     client = new_client(path, watermark_producers_max=0)
     rng = random.Random(5)
     known = [client.producer("t", name=f"sensor-{number:05}") for number in range(producers)]
@@ -374,7 +374,7 @@ def us(seconds: float) -> str:
 
 
 def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tuple[str, str, str]]:
-    """(what, target, figure)."""
+    """Yield the rows of the table: what, target, figure."""
     small = min(5_000, max(50, messages // 2_000))
     for durability, count in (("os", small), ("sync", max(20, small // 5))):
         for partitions in (1, 8):
@@ -485,30 +485,18 @@ def long_log(
         shutil.rmtree(store)
 
 
-def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> str:
-    """The figures as a section of RESULTS.md."""
-    lines = [
-        HEADING,
-        "",
+def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> list[str]:
+    """The figures as the lines of a section of RESULTS.md."""
+    return [
         f"{messages:,} messages of {VALUE_BYTES} bytes, {markers:,} watermark rows of {PRODUCERS} "
-        f"producers; `PYTHONPATH=src python bench/watermarks.py {' '.join(sys.argv[1:])}`; Python "
+        f"producers; {command()}; Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}. "
         "The peer is a SQLite table of the watermark rows alone, with an index.",
         "",
         "| what | target | figure |",
         "|---|---|---:|",
         *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
-        "",
     ]
-    return "\n".join(lines)
-
-
-def put(text: str, path: Path = RESULTS) -> None:
-    """Put the section into the file, in the place of the one before."""
-    known = path.read_text() if path.exists() else ""
-    before, _, behind = known.partition(HEADING + "\n")
-    _, mark, rest = behind.partition("\n## ")
-    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> None:
@@ -529,8 +517,4 @@ def main() -> None:
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
     if given.results:
-        put(section(found, given.messages, given.markers))
-
-
-if __name__ == "__main__":
-    main()
+        put(HEADING, section(found, given.messages, given.markers))

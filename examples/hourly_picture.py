@@ -28,7 +28,7 @@ LETTER_WIDTH = 6.4  # of the labels, on average
 
 
 class Hours:
-    """Event time in hours of business: an hour without any line takes no room.
+    """Event time in hours of business: an hour without any line takes no space.
 
     shut: the (height, height) at which the shop is closed
     """
@@ -46,14 +46,14 @@ class Hours:
             height += 1
 
     def height(self, time: float) -> float:
-        """Where an event time is, counted in hours of business."""
+        """The position of an event time, counted in hours of business."""
         at = bisect_right(self.starts, time) - 1
         if at < 0:
             return -1.0
         return self.heights[at] + min((time - self.starts[at]) / HOUR_MS, 1.0)
 
     def ticks(self, low: float, high: float, gap: float) -> Iterator[tuple[float, str]]:
-        """Hours with their names, some gap apart; the first hour of a day before others."""
+        """Hours with their labels, at least a gap apart; the first hour of a day has priority."""
         names = [(self.heights[at], start) for at, start in enumerate(self.starts)]
         names = [one for one in names if low <= one[0] <= high]
         firsts = [
@@ -61,7 +61,7 @@ class Hours:
             for at, one in enumerate(names)
             if not at or names[at - 1][1] // DAY_MS != one[1] // DAY_MS
         ]
-        is_wide = len(firsts) * gap > high - low  # days, and not all of them
+        is_wide = len(firsts) * gap > high - low  # days, and not every day
         taken: list[float] = []
         for is_first, found in ((True, firsts), (False, [] if is_wide else names)):
             for height, start in found:
@@ -86,12 +86,12 @@ class Panel:
     parts: list[svg.Element] = field(default_factory=list)
 
     def x(self, at: float) -> float:
-        """Where an instant of the wall clock is."""
+        """The x coordinate of an instant of the wall clock."""
         low, high = self.across
         return round(LEFT + (at - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, time: float) -> float:
-        """Where an event time is; what is beyond the panel is at its edge."""
+        """The y coordinate of an event time; times beyond the panel are at its edge."""
         return self._level(self.hours.height(time))
 
     def _level(self, height: float) -> float:
@@ -101,7 +101,7 @@ class Panel:
 
     @property
     def _span(self) -> tuple[float, float]:
-        """The heights of its edges; what is beyond the last hour of business is above."""
+        """The heights of its edges; times after the last hour of business are above."""
         low, high = (self.hours.height(time) for time in self.up)
         return low - 0.5, high + 0.5
 
@@ -114,10 +114,10 @@ class Panel:
         """True within the span of the wall clock."""
         return self.across[0] <= at <= self.across[1]
 
-    # --- what it shows ----------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------
 
     def draw(self, story: Story) -> svg.Element:
-        """All of it, in the order in which it lies on one another; below its labels."""
+        """Draw all layers from back to front, then the labels."""
         placed = [*self._placed(story.notes)]
         self.top += LABEL_HEIGHT * max([2, *(row + 1 for _, _, row, _ in placed)])
         self._axes()
@@ -175,7 +175,7 @@ class Panel:
         self.parts.append(box)
 
     def _steps(self, values: Sequence[tuple[int, int | None]], colour: str, width: float) -> None:
-        """A line that keeps its value until the next one; None: nothing from there on."""
+        """A line that keeps its value until the next one; None: the line ends."""
         path: list[svg.PathData] = []
         is_down = False
         for at, value in values:
@@ -224,7 +224,7 @@ class Panel:
             )
 
     def _placed(self, notes: Iterable[tuple[int, str]]) -> Iterator[tuple[float, float, int, str]]:
-        """What happened: its place, that of its label, and a row so that no labels overlap."""
+        """Events: position, position of the label, and a row so that no labels overlap."""
         ends: list[float] = []
         for at, said in notes:
             if self.is_across(at):
@@ -284,7 +284,7 @@ class Panel:
 
 
 def picture(story: Story) -> str:
-    """The whole and, below, the time in which till-3 was away, as one SVG document."""
+    """The whole run and, below, the time without till-3, as one SVG document."""
     moments = [*story.lines, *story.emitted, *((at, end) for at, _, end, _ in story.windows)]
     times = [time for _, time in story.lines]
     whole = (story.began_ms, max(at for at, _ in moments) + 150)
@@ -331,7 +331,7 @@ def _subtitle(story: Story) -> str:
 
 
 def _near(story: Story) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """From shortly before the death of till-3 until its successor has caught up."""
+    """The span from shortly before the death of till-3 until its successor has caught up."""
     when = {said: at for at, said in story.notes}
     if "till-3 killed" not in when or "till-2 idle" not in when:
         return None
@@ -342,7 +342,7 @@ def _near(story: Story) -> tuple[tuple[int, int], tuple[int, int]] | None:
 
 
 def legend(top: float) -> Iterator[svg.Element]:
-    """What is what, in two rows."""
+    """The legend, in two rows."""
     entries = [
         ("dot", LINE, "line, when it was sent"),
         ("dot", LATE, "late line, when it was put aside"),
@@ -382,7 +382,7 @@ def _sign(kind: str, colour: str, x: float, y: float) -> Iterator[svg.Element]:
 
 
 def label_width(said: str) -> float:
-    """How much room a label takes."""
+    """The width of a label."""
     return LETTER_WIDTH * len(said) + 10
 
 
@@ -416,7 +416,7 @@ def moment(time: int) -> str:
 
 
 def seconds(across: tuple[int, int], began_ms: int) -> Iterator[tuple[float, str]]:
-    """Ticks of the wall clock, some ten of them at round seconds."""
+    """Ticks of the wall clock, some ten at round seconds."""
     low, high = ((at - began_ms) / 1000 for at in across)
     step = next(
         (step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (high - low) / step <= 14),

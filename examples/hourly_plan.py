@@ -1,12 +1,12 @@
-"""The lines of the invoices as three tills send them, and what must come of it.
+"""The lines of the invoices as three tills send them, and the expected result.
 
-Owned here: which line comes when and through which till, the stragglers, and the comparison of
-what was stored with DuckDB's answer over the file. examples/hourly_revenue.py has the story.
+This module owns the time and the till of each line, the stragglers, and the comparison of the
+stored messages with DuckDB's answer over the file. examples/hourly_revenue.py has the story.
 
     arrival     the time of the invoice, and up to bound_ms later, drawn line by line from the seed
     till        by a digest of the invoice, so that an invoice goes through one till; till-2 sends
-                nothing after its part of the arrivals, the others take what is left
-    watermark   greatest event time sent - bound_ms: a till that keeps to its list keeps its promise
+                nothing after its part of the arrivals; the others take its lines
+    watermark   greatest event time sent - bound_ms: a till that follows its list keeps its promise
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TILL_2_UNTIL = 0.66  # of the arrivals: then it has nothing more to send
 STRAGGLERS_UNTIL = 0.4  # they are lines of this part of the event time
 STRAGGLERS_MAX = 50
 
-# What is drawn is a digest of the seed and the number of the line: the same on every machine.
+# Random values are digests of the seed and the line number: the same on every machine.
 _LINES = """
 CREATE TEMP TABLE lines AS SELECT file_row_number AS line,
     epoch_ms(strptime(InvoiceDate, '%Y-%m-%d %H:%M:%S')) AS event_ms,
@@ -81,13 +81,13 @@ class Plan:
     arrivals: pa.Array
 
     def arrival(self, part: float) -> int:
-        """The instant before which this part of all lines comes."""
+        """The instant before which this part of all lines arrives."""
         last: int = self.arrivals[round(part * (self.lines - 1))].as_py()
         return last + 1
 
 
 def make_plan(lines: int, bound_ms: int, seed: int) -> Plan:
-    """Say what comes when, all of it decided by the seed."""
+    """Plan the arrival of every line; the seed decides everything."""
     with duckdb.connect() as db:
         db.execute(_LINES, [str(DATA), lines, str(seed), bound_ms])
         arrivals = db.sql("SELECT arrival FROM lines ORDER BY arrival").to_arrow_table()["arrival"]
@@ -110,13 +110,13 @@ def _messages(found: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 def write_share(share: pa.Table, path: Path) -> None:
-    """Put a till's list where its process finds it."""
+    """Write a till's list to the file that its process reads."""
     pq.write_table(share, path)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the store holds in the end, beside what the file says; problems: none, or in words."""
+    """The final contents of the store, compared with the file; problems: none, or as text."""
 
     sent: int
     windows: int
@@ -131,10 +131,10 @@ class Found:
 def compare(
     client: txlog.Client, plan: Plan, names: tuple[str, str, str], successor: list[int]
 ) -> Found:
-    """Compare all of it.
+    """Compare the topics with the file.
 
     names:     the topics of the lines, of the windows and of the late lines
-    successor: the lines that were sent in place of a dead till
+    successor: the lines that were sent for a dead till
     """
     sent, late = numbers(client, names[0]), numbers(client, names[2])
     windows = [json.loads(value) for value in _values(client, names[1])]
@@ -171,7 +171,7 @@ def _each_once(what: str, found: list[int], wanted: range | None) -> Iterator[st
 
 
 def _wanted(lines: int, late: list[int]) -> dict[int, tuple[int, int]]:
-    """By hour how many lines it has and what they are worth, but for the late ones."""
+    """The number and the value of the lines by hour, without the late lines."""
     with duckdb.connect() as db:
         db.register("late", pa.table({"line": pa.array(late, pa.int64())}))
         rows = db.execute(_HOURS, [str(DATA), lines]).fetchall()
@@ -179,7 +179,7 @@ def _wanted(lines: int, late: list[int]) -> dict[int, tuple[int, int]]:
 
 
 def thousandths(amount: str) -> int:
-    """An amount in pounds as an integer; exact, or it raises."""
+    """An amount in pounds as an integer. Raises if it is not exact."""
     whole, _, part = amount.partition(".")
     assert len(part) <= 3, amount
     worth = int(whole.lstrip("-") or 0) * 1000 + int(part.ljust(3, "0"))

@@ -1,20 +1,20 @@
-"""Revenue an hour of the real invoices, while tills and the function that adds up are killed.
+"""Revenue per hour of the real invoices, while tills and the function are killed.
 
     python examples/hourly_revenue.py                        the first 12,000 lines
     python examples/hourly_revenue.py --lines 541909 --kills 20
-    python examples/hourly_revenue.py --picture hourly.svg   with a picture of what happened
+    python examples/hourly_revenue.py --picture hourly.svg   with a picture of the run
 
 Three tills send their lines, in transactions and up to three hours out of order, to a topic of
-eight partitions, and say with each how far they are in event time. A function adds up the windows
-of an hour that the watermark has passed, and is killed again and again (SIGKILL). Meanwhile
+eight partitions. Each transaction reports how far its till is in event time. A function adds up the
+windows of an hour that the watermark has passed, and is killed again and again (SIGKILL). Meanwhile
 
-    till-3  is killed within a transaction; the watermark stands still, as it must. It is declared
-            idle by command, and the others go on. Later a successor of its name sends what is left
-    till-2  is done early and says that it is idle
-    lines   that were mislaid come when the watermark has passed them: all of them must be late
+    till-3  is killed within a transaction; the watermark stands still, as it must. A command
+            declares it idle, and the others continue. Later a successor sends its other lines
+    till-2  is done early and declares itself idle
+    lines   that were mislaid come after the watermark has passed them: each must be late
 
-In the end the revenue of each hour is compared with DuckDB's answer over the file: exactly, less
-the lines that came late, which are in a topic of their own. Each line is in one of the two, once.
+In the end the program compares the revenue of each hour with DuckDB's answer over the file. It must
+be exact, less the late lines in a topic of their own. Each line is in one of the two, once.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ PARTITIONS = 8
 BOUND_MS = 3 * HOUR_MS
 LINES_MIN = 4_000
 STEPS = 100
-# After so many steps: till-3 is killed, is declared idle, comes back; till-2 says that it is idle;
+# After so many steps: till-3 is killed, is declared idle, comes back; till-2 declares itself idle;
 # the stragglers come.
 KILLED, DECLARED, BACK, TILL_2_IDLE, STRAGGLING = 45, 55, 62, 70, 85
 WAIT_S = 120
 
 
 class Till:
-    """A till process, told and heard by lines."""
+    """A till process, controlled by lines on its standard streams."""
 
     def __init__(self, story: Story, name: str, command: list[str]) -> None:
         self.story, self.name = story, name
@@ -66,13 +66,13 @@ class Till:
         )
 
     def tell(self, what: str) -> None:
-        """Say what it is to do."""
+        """Send it a command."""
         assert self.process.stdin is not None
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
 
     def until(self, wanted: str) -> None:
-        """Hear what it did until a word comes."""
+        """Read its reports until a given word comes."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             at, word, *rest = line.split()
@@ -95,7 +95,7 @@ class Till:
 
 
 class Function:
-    """The process of the function, which dies and comes back."""
+    """The process of the function, which dies and is started again."""
 
     def __init__(self, store: str, log: Path) -> None:
         self.command = [
@@ -125,13 +125,13 @@ class Function:
             return subprocess.Popen([*self.command, *more], stdout=log, stderr=log)
 
     def check(self) -> None:
-        """Raise when it ended by itself."""
+        """Raise if it ended by itself."""
         if (status := self.process.poll()) is not None:
             tail = self.log.read_text().splitlines()[-20:]
             raise SystemExit("\n".join([*tail, f"the function ended by itself: {status}"]))
 
     def is_started(self) -> bool:
-        """True when it has said that it began to work."""
+        """True once it has reported that it began to work."""
         self.check()
         return b'"started"' in self.log.read_bytes()[self.log_start :]
 
@@ -143,7 +143,7 @@ class Function:
         self.process = self._start("--follow")
 
     def finish(self) -> None:
-        """Let it end, and run it once more until nothing is left."""
+        """Let it end, and run it once more until no input remains."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
         self.process = self._start()
@@ -158,7 +158,7 @@ class Function:
 
 
 class Demonstration:
-    """All of it: the processes, and what is written down meanwhile."""
+    """The whole run: the processes, and the record of events."""
 
     def __init__(self, folder: Path, plan: Plan, kills: int, seed: int) -> None:
         self.folder, self.plan, self.seed = folder, plan, seed
@@ -173,23 +173,23 @@ class Demonstration:
         self.story = Story(self.clock.now().wall_ms)
         self.batch = max(20, plan.lines // 600)
         self.successor: list[int] = []
-        share = (STEPS - 4) // max(kills, 1)  # each dies in a part of the story of its own
+        share = (STEPS - 4) // max(kills, 1)  # each process dies in a different part of the story
         self.kill_at = [
             2 + at * (STEPS - 4) // kills + draw(seed, f"kill {at}") % max(share, 1)
             for at in range(kills)
         ]
 
-    # --- what is seen -------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------
 
     def emitted(self) -> int:
-        """The watermark that the function was handed; 0: none."""
+        """The watermark that the function got; 0: none."""
         found = self.client.topic(LINES).watermarks.show(SUBSCRIPTION)["emitted"]
         assert found is None or isinstance(found, int)
         return found or 0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Write down the watermark that was handed out, whenever it moved."""
+        """Record the emitted watermark whenever it moved."""
         is_over = threading.Event()
 
         def watch() -> None:
@@ -205,7 +205,7 @@ class Demonstration:
             thread.join()
 
     def wait_beyond(self, instant: int, function: Function) -> None:
-        """Wait until the function was handed a watermark above an instant."""
+        """Wait until the function got a watermark above an instant."""
 
         def is_beyond() -> bool:
             function.check()
@@ -213,7 +213,7 @@ class Demonstration:
 
         wait_for(is_beyond, f"a watermark above {instant}")
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def till(self, name: str, first: str) -> Till:
         """Start a till."""
@@ -225,7 +225,7 @@ class Demonstration:
         return till
 
     def run(self, seconds: float) -> int:
-        """Play it; returns how often the function was killed."""
+        """Run everything; returns how often the function was killed."""
         tills = {name: self.till(name, "start") for name in TILLS}
         for till in tills.values():
             till.until("ready")
@@ -301,7 +301,7 @@ class Demonstration:
             self._straggle(function)
 
     def _held_by(self, name: str, function: Function) -> int:
-        """What a dead till said last; when all lines are taken the watermark must not be above."""
+        """The last assertion of a dead till; the watermark of all lines must not be above it."""
 
         def is_taken() -> bool:
             function.check()
@@ -315,7 +315,7 @@ class Demonstration:
         return said
 
     def _overdue(self) -> list[int]:
-        """Lines of till-3 that may come late: not later ones, as it has joined again by then."""
+        """Lines of till-3 that may be late; later lines cannot, as it has joined again by then."""
         mine = self.plan.shares["till-3"]
         before = pc.less(mine["arrival"], self.plan.arrival((BACK + 1) / STEPS))
         sent = set(hourly_till.numbers(self.client, LINES))
@@ -342,7 +342,7 @@ class Demonstration:
 
 
 def wait_for(is_there: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     until = time.monotonic() + WAIT_S
     while not is_there():
         if time.monotonic() > until:
@@ -351,12 +351,12 @@ def wait_for(is_there: Callable[[], bool], what: str) -> None:
 
 
 def draw(seed: int, purpose: str) -> int:
-    """A number that the seed and the purpose alone decide."""
+    """A number that depends only on the seed and the purpose."""
     return int.from_bytes(blake2b(f"{seed}:{purpose}".encode(), digest_size=8).digest(), "big")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Play it, compare, print; exit code 1 when something was wrong."""
+    """Run, compare, print; exit code 1 if something was wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What happened in examples/hourly_revenue.py, as it is drawn: who said what, and when."""
+"""The events of examples/hourly_revenue.py, as they are drawn: the assertions of each till."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Moment = tuple[int, int]  # an instant of the wall clock, a time of an event
 
 @dataclass(slots=True)
 class Story:
-    """Instants are ms; those of the wall clock come first.
+    """Instants are ms; in a pair, the wall clock comes first.
 
-    claims:  by till what it asserted, None: idle
-    emitted: the watermark that the function was handed
-    lines:   when a line was sent, its event time; late: when it was put aside, its event time
-    windows: when a window was given, its start, end and lines
-    kills:   when the function was killed; notes: what else happened
+    claims:  the assertions of each till, None: idle
+    emitted: the watermarks that the function got
+    lines:   when a line was sent, its event time; late: when it was set aside, its event time
+    windows: when a window was emitted, its start, end and lines
+    kills:   when the function was killed; notes: other events
     """
 
     began_ms: int
@@ -38,28 +38,28 @@ class Story:
     notes: list[tuple[int, str]] = field(default_factory=list)
 
     def asserted(self, at: int, till: str, value: int | None) -> None:
-        """A till said how far it is, or that it is idle."""
+        """Record the assertion of a till; None: it is idle."""
         self.claims[till].append((at, value))
 
     def last(self, till: str) -> int:
-        """What a till said last."""
+        """The highest assertion of a till."""
         return max(value for _, value in self.claims[till] if value is not None)
 
     def handed(self, at: int, value: int) -> None:
-        """The watermark of the function, as it is now."""
+        """Record the current watermark of the function."""
         if value and (not self.emitted or self.emitted[-1][1] != value):
             self.emitted.append((at, value))
 
     def killed(self, at: int) -> None:
-        """The function was killed."""
+        """Record a kill of the function."""
         self.kills.append(at)
 
     def note(self, at: int, text: str) -> None:
-        """Something happened."""
+        """Record another event."""
         self.notes.append((at, text))
 
     def least(self) -> list[tuple[int, int | None]]:
-        """The least claim over the tills that are waited for, as it changed; None: of nobody."""
+        """The lowest claim of the active tills over time; None: no till is active."""
         now: dict[str, int | None] = {}
         found: list[tuple[int, int | None]] = []
         every = sorted(
@@ -74,7 +74,7 @@ class Story:
         return found
 
     def read(self, client: txlog.Client, lines: str, windows: str, late: str) -> None:
-        """Read from the store when lines came and windows were given."""
+        """Read from the store when lines came and windows were emitted."""
         self.lines, self.late = _moments(client, lines), _moments(client, late)
         for table in client.read(windows):
             at = table["publish_time"].cast(pa.int64()).to_pylist()

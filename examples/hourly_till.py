@@ -2,16 +2,16 @@
 
     python examples/hourly_till.py STORE NAME LIST BOUND_MS BATCH
 
-It sends what came until an instant, at most BATCH lines a transaction, each with a watermark: the
-greatest event time it sent, less BOUND_MS. What a till of its name has committed is not sent again,
-and what that one has open is aborted. It is told what to do by lines on its standard input, and
-says by lines on its output what it did, the wall clock first:
+It sends the lines that arrive until an instant, at most BATCH lines per transaction, each with a
+watermark: the greatest event time it sent, less BOUND_MS. It does not repeat lines that a till of
+its name has committed, and aborts that till's open transaction. It reads commands as lines from its
+standard input, and reports its actions as lines on its output, the wall clock first:
 
     start         ready WATERMARK   it has joined: no watermark passes its first line
     again         ready             it is the successor of a till, and joins with its first commit
     to INSTANT    committed WATERMARK, once a transaction; then done
     hold          held              a transaction is open with lines in it: to be killed there
-    idle, end     idle, ended       nothing is to come from it for now, for good
+    idle, end     idle, ended       it sends nothing for now, or ever again
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def numbers(client: txlog.Client, topic: str) -> list[int]:
 
 
 class Till:
-    """One till: where it is in its list."""
+    """One till, and its position in its list."""
 
     def __init__(
         self, client: txlog.Client, name: str, share: pa.Table, bound_ms: int, batch: int
     ) -> None:
         self.client, self.share, self.bound_ms, self.batch = client, share, bound_ms, batch
         self.key = f"till:{name}"
-        self.epoch = client.connect(self.key)["epoch"]  # what a dead one has open is aborted
+        self.epoch = client.connect(self.key)["epoch"]  # aborts the transaction of a dead till
         self.producer = client.producer(TOPIC, name)
         self.clock = SystemClock()
         self.newest = 0  # the greatest event time sent by this process
         self.at = self._done()
 
     def _done(self) -> int:
-        """How many lines of the list are committed: always the first ones."""
+        """The number of committed lines of the list: always the first lines."""
         mine = pa.array(numbers(self.client, TOPIC), pa.int64())
         return pc.sum(pc.is_in(self.share["line"], value_set=mine)).as_py() or 0
 
     def say(self, *words: object) -> None:
-        """Tell whoever reads the output."""
+        """Report to the reader of the output."""
         sys.stdout.write(" ".join(str(word) for word in (self.clock.now().wall_ms, *words)) + "\n")
         sys.stdout.flush()
 
@@ -72,7 +72,7 @@ class Till:
         self.say("ready", value)
 
     def send_until(self, instant: int) -> None:
-        """Send what came before an instant."""
+        """Send the lines that arrived before an instant."""
         behind = pc.sum(pc.less(self.share["arrival"], instant)).as_py() or 0
         while self.at < behind:
             rows = self.share.slice(self.at, min(self.batch, behind - self.at))
@@ -83,7 +83,7 @@ class Till:
         self.say("done")
 
     def _put(self, rows: pa.Table, txn: txlog.Transaction) -> int:
-        """A list of lines and the watermark behind them; both take effect with the commit."""
+        """Send lines and a watermark after them; both take effect with the commit."""
         self.producer.send_batch(rows.select(["key", "value", "event_time"]), txn=txn)
         newest = pc.max(rows["event_time"].cast(pa.int64())).as_py()
         self.newest = max(self.newest, newest)
@@ -92,7 +92,7 @@ class Till:
         return watermark
 
     def hold(self) -> None:
-        """Send what comes next, but do not commit: the process is to be killed here."""
+        """Send the next lines, but do not commit: the process is to be killed here."""
         txn = self.client.transaction(key=self.key, epoch=self.epoch)
         self._put(self.share.slice(self.at, self.batch), txn)
         self.say("held")
@@ -100,7 +100,7 @@ class Till:
         raise SystemExit("nobody is left to kill this till")
 
     def leave(self, *, is_end: bool) -> None:
-        """Say that nothing is to come: for now, or for good."""
+        """Declare that nothing will come: for now, or ever."""
         if is_end:
             self.producer.new_watermark().event_time(END).send()
             self.say("ended", END)
@@ -110,7 +110,7 @@ class Till:
 
 
 def main() -> None:
-    """Do what is said on standard input."""
+    """Run the commands on standard input."""
     store, name, path, bound_ms, batch = sys.argv[1:]
     with txlog.open(store) as client:
         till = Till(client, name, pq.read_table(path), int(bound_ms), int(batch))

@@ -1,11 +1,11 @@
-"""A Structured Streaming job from `orders` to `invoices`: exactly once, whatever is killed.
+"""A Structured Streaming job from `orders` to `invoices`: exactly once, even if killed.
 
     python examples/invoice_stream.py fill STORE            real orders, one message each
     python examples/invoice_stream.py run STORE CHECKPOINT  the job: until it has caught up
     python examples/invoice_stream.py check STORE           the invoices against the file
 
-`run` may be killed at any moment and started again: Spark's checkpoint says which orders a batch
-has, the store which batches it has already. By spark-submit: the same file, the same words.
+You can kill `run` at any moment and start it again: Spark's checkpoint records the orders of each
+batch, and the store records the batches it has. spark-submit takes the same file and arguments.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fill(store: str, limit: int | None) -> None:
 
 
 def invoices(messages: DataFrame) -> DataFrame:
-    """What each order is worth, under the number of the invoice."""
+    """The total of each order, under the number of the invoice."""
     from pyspark.sql import functions as F
 
     order = messages.select("key", F.from_json(F.col("value").cast("string"), ORDER).alias("o"))
@@ -94,7 +94,7 @@ def invoices(messages: DataFrame) -> DataFrame:
 
 
 def run(store: str, checkpoint: str) -> None:
-    """Go on where the checkpoint is, until every order that is there now has its invoice."""
+    """Continue from the checkpoint until every current order has its invoice."""
     from txlog.spark import session
 
     spark = session("local[2]", {"spark.log.level": "ERROR", "spark.sql.shuffle.partitions": 4})
@@ -134,7 +134,7 @@ def check(store: str, limit: int | None) -> int:
 
 
 def main() -> int:
-    """Do what the words say."""
+    """Run the command of the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("fill", "run", "check"))
     parser.add_argument("store")

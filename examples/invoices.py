@@ -1,8 +1,8 @@
-"""Functions over real invoice lines: what each line is worth, and what each day brought.
+"""Functions over real invoice lines: the value of each line, and the revenue of each day.
 
     python examples/invoices.py 12000     the first lines of the demo's file, as envelopes
 
-examples/README.md runs them.
+examples/README.md runs the functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 
 def revenue(message: Message) -> dict[str, str] | Output:
-    """What a line is worth; lines of cancelled invoices go to a topic of their own."""
+    """The value of a line; lines of cancelled invoices go to a topic of their own."""
     line = json.loads(message.value or b"")
     price = Decimal(line["UnitPrice"])
     if price <= 0:
@@ -35,7 +35,7 @@ def revenue(message: Message) -> dict[str, str] | Output:
 
 @tumbling(duration_ms=DAY_MS)
 def per_day(messages: list[Message], context: Context) -> Output:
-    """The lines and the value of a day, when the day is over."""
+    """The lines and the value of a day, once the day is over."""
     assert context.window is not None
     assert context.window.start is not None
     day = datetime.fromtimestamp(context.window.start / 1000, UTC).date().isoformat()

@@ -6,7 +6,7 @@
 Every line goes to one topic at the time of its invoice. A line with a negative quantity is a
 refund, and is delivered 14 days after that time; all others at once. The clock of the store follows
 the events, a step at a time: a year passes in seconds. After each step one shared subscription
-takes what there is, and what it got is compared with the file.
+receives all due messages, and the program compares them with the file.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ def lines(limit: int | None = None) -> pa.Table:
 
 @dataclass
 class Replay:
-    """What the subscription got: when, by the clock of the store, and how often."""
+    """The messages of the subscription: when, by the clock of the store, and how often."""
 
     got: Counter[bytes] = field(default_factory=Counter)
     early: int = 0
-    late_ms: int = 0  # the most that a message came behind its time
+    late_ms: int = 0  # the longest delay of a message after its time
     refunds: int = 0
     waiting: int = 0  # refunds that were not due yet when the last line had been sent
     rows_read: int = 0
     row_groups_decoded: int = 0
 
     def take(self, consumer: Consumer, now_ms: int) -> None:
-        """Receive and acknowledge what there is now."""
+        """Receive and acknowledge all due messages."""
         while (table := consumer.receive_batch(10_000)).num_rows:
             consumer.acknowledge(table)
             self.got.update(table["value"].to_pylist())
@@ -79,9 +79,9 @@ class Replay:
 
 
 def replay(folder: str, table: pa.Table, step_ms: int, restart_steps: int = 0) -> Replay:
-    """Send and receive all of it, a step of event time at a time.
+    """Send and receive the whole file, a step of event time at a time.
 
-    restart_steps: after so many steps all ledgers are sealed and the store is opened anew; 0: never
+    restart_steps: after so many steps, seal all ledgers and open the store again; 0: never
     """
     times = table["event_time"].cast(pa.int64()).to_pylist()
     refunds = table.num_rows - table["deliver_at"].null_count
@@ -104,7 +104,7 @@ def replay(folder: str, table: pa.Table, step_ms: int, restart_steps: int = 0) -
         if at == len(times) and not seen.waiting:
             seen.waiting = refunds - seen.refunds
         if restart_steps and step % restart_steps == 0:
-            client.checkpoint(roll_all=True)  # what was sent so far is in sealed files from here on
+            client.checkpoint(roll_all=True)  # from here on the sent messages are in sealed files
             _count(seen, client)
             client.close()
             client = txlog.open(folder, clock=clock)
@@ -120,7 +120,7 @@ def _count(seen: Replay, client: txlog.Client) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Replay the file and print what happened; exit code 1 when something was wrong."""
+    """Replay the file and print what happened; exit code 1 if something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lines", type=int, nargs="?", help="only the first so many")
     parser.add_argument("--step", type=int, default=24, help="hours of event time a step")

@@ -2,16 +2,19 @@
 
 usage: python -m scripts.package [FOLDER]
 
-They are left in FOLDER, by default build/dist. The wheel goes into a fresh environment by pip, with
-what it declares and nothing else; there txlog says its version, and stores and reads a message. Man
-pages, completion, types and the invoices are there. The sdist builds the same wheel. Ends with 1
-and a line when something is wrong, with 3 when no package index can be reached.
+The script first looks for the version in CHANGELOG.md: its section must have a date. It leaves the
+two files in FOLDER, by default build/dist. Then pip installs the wheel, with the dependencies that
+it declares and nothing else, into a fresh environment. There the script prints the version of
+txlog, stores a message and reads it, and looks for the man pages, completion, types and invoices.
+The sdist must build the same wheel. The exit code is 1, with one line, when something is wrong, and
+3 when no package index can be reached.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -40,6 +43,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "dist")
     folder = parser.parse_args().folder.resolve()
     try:
+        release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), _version())
         wheel, sdist = build(ROOT, folder)
         same(wheel, sdist)
         with tempfile.TemporaryDirectory() as place:
@@ -52,6 +56,16 @@ def main() -> int:
         return 1
     print(f"{wheel}\n{sdist}")
     return 0
+
+
+def release_date(changelog: str, version: str) -> str:
+    """The date in the heading of a version's section, `## 0.2.0 - 2026-11-28`; raises Wrong."""
+    heading = re.search(rf"^## {re.escape(version)} - (.+)$", changelog, re.MULTILINE)
+    if heading is None:
+        raise Wrong(f"CHANGELOG.md has no section for version {version}")
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", heading[1]) is None:
+        raise Wrong(f"CHANGELOG.md has no date for version {version}: {heading[1]}")
+    return heading[1]
 
 
 def build(source: Path, folder: Path, *targets: str) -> list[Path]:

@@ -3,7 +3,7 @@
 usage: python -m scripts.released
 
 Writes tests/project/released.txt, as part of a release. Until the next one a test compares the
-program with it: what has come and gone since then stands on top of CHANGELOG.md.
+program with it, and every difference must be in the first section of CHANGELOG.md, "Unreleased".
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Tree:
         """Every figure by its name. None of them should rise."""
         sources = [item for _, item in self.modules.values()]
         importers: dict[str, set[str]] = defaultdict(set)
-        for name, targets in self._imports().items():
+        for name, targets in self.imports().items():
             for target in targets:
                 importers[target].add(name)
         is_engine = {name: f"{name}.".startswith(ENGINE) for name in self.modules}
@@ -185,7 +185,7 @@ class Tree:
         for line, _ in hits.most_common(count):
             yield line
 
-    def _imports(self) -> dict[str, set[str]]:
+    def imports(self) -> dict[str, set[str]]:
         """The modules that each module imports."""
         return {
             name: {

@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from txlog import Client, Message, MessageId, Range, TxnId, messages
+from txlog import Client, Consumer, Message, MessageId, Range, TxnId, messages
 from txlog.base.ids import TopicName
 from txlog.client.open import open_store
-from txlog.client.transactions.transaction import in_transaction
 from txlog.clock import Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
+from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.engine.session.transactions.transaction import in_transaction
 from txlog.engine.upkeep.space import newest_keys, topic_compaction
 from txlog.engine.view.view import View
 
@@ -101,7 +102,7 @@ def say(
     client: Client, producer: str, time: int | None, *, topic: str = "t", txn: TxnId | None = None
 ) -> None:
     """Assert a watermark, or idle with None."""
-    store, assertion = client._store, Assertion(producer, time)
+    store, assertion = client.store, Assertion(producer, time)
 
     def plain(view: View, now: Instant) -> Decision[WatermarkPlaced]:
         partition_topic = find_topic(view, TopicName.parse(topic))
@@ -170,3 +171,9 @@ def little_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(newest, "FETCH_BYTES", 1)
     patch.setattr(topic_compaction, "KEPT_DECODED_BYTES", 0)
     patch.setattr(topic_compaction, "piece_rows", lambda rows, size: 2)
+
+
+def session_of(consumer: Consumer) -> ConsumerSession:
+    """The session of a consumer of one topic on a durable subscription."""
+    assert isinstance(consumer.session, ConsumerSession)
+    return consumer.session

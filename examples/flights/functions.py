@@ -1,8 +1,8 @@
-"""Functions over real flights: what each departure was, and the delays of each airline.
+"""Functions over real flights: the status of each departure, and the delays of each airline.
 
 A message of `flights` is a flight as JSON, its key the carrier, its event time the scheduled
-departure. It comes when the flight left, so that the order of the log is not that of event time.
-docs/flights.md runs them.
+departure. It arrives when the flight departs, so the log is not in the order of event time.
+docs/flights.md runs the functions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from txlog.functions import Context, Output, tumbling
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 HOUR_MS = 3_600_000
-LATE_MINUTES = 15  # what airlines call late
+LATE_MINUTES = 15  # airlines call a flight late from here on
 with (DATA / "airlines.csv").open(encoding="utf-8", newline="") as lines:
     AIRLINES = {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
 
 
 def enrich(message: Message) -> dict[str, object]:
-    """A flight with the name of its airline, and what became of it."""
+    """Add the name of the airline and the status of the flight."""
     flight = json.loads(message.value or b"")
     delay = flight.get("dep_delay")
     left = "late" if delay is not None and delay >= LATE_MINUTES else "on time"
@@ -38,7 +38,7 @@ def enrich(message: Message) -> dict[str, object]:
 
 @tumbling(duration_ms=6 * HOUR_MS, lateness_ms=6 * HOUR_MS)
 def delays(messages: list[Message], context: Context) -> list[Output]:
-    """The flights of six hours, one message an airline; what is later still gives more of them."""
+    """Sum up six hours, one message per airline; later flights produce further messages."""
     assert context.window is not None
     start = context.window.start
     totals: dict[str, dict[str, int]] = {}

@@ -1,9 +1,9 @@
-"""The report on the flights: each window against the file, and a picture of all of them.
+"""The report on the flights: compare each window with the file, and draw all windows.
 
     python examples/flights/report.py STORE delays
     python examples/flights/report.py STORE spark-delays --picture delays.svg
 
-Counted are the windows up to the last one that is there; if any of them is not what the file says,
+The report covers the windows up to the last one in the topic. If a window differs from the file,
 the exit code is 6.
 """
 
@@ -25,11 +25,11 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 WINDOW_MS = 6 * 3_600_000
 CELL, LEFT, TOP = 22, 200, 64
 COLOURS = ("#e8f1f2", "#fde3a7", "#f9b56d", "#ee7b4b", "#c8352b", "#6d0f24")
-LIMITS = (5, 15, 30, 60, 120)  # minutes: where the next colour begins
+LIMITS = (5, 15, 30, 60, 120)  # minutes at which the next colour begins
 
 
 class Total(NamedTuple):
-    """What a window has of an airline."""
+    """The totals of an airline in a window."""
 
     flights: int = 0
     cancelled: int = 0
@@ -41,7 +41,7 @@ Totals = dict[tuple[int, str], Total]
 
 
 def stored(store: str, topic: str) -> tuple[Totals, int]:
-    """The windows in a topic, and how many messages they are; those of one window are added up."""
+    """The windows in a topic, and their number of messages; messages of one window are added up."""
     found: dict[tuple[int, str], Counter[str]] = {}
     messages = 0
     with txlog.open(store, read_only=True) as client:
@@ -55,7 +55,7 @@ def stored(store: str, topic: str) -> tuple[Totals, int]:
 
 
 def wanted(last: int) -> Totals:
-    """The same from the file, up to the window that begins at `last`."""
+    """The same totals from the file, up to the window that begins at `last`."""
     found: dict[tuple[int, str], Total] = {}
     for row in pq.read_table(DATA / "flights.parquet").to_pylist():
         at = int(row["scheduled"].timestamp() * 1000)
@@ -68,13 +68,13 @@ def wanted(last: int) -> Totals:
 
 
 def names() -> dict[str, str]:
-    """The airlines by their codes."""
+    """The names of the airlines by their codes."""
     lines = (DATA / "airlines.csv").read_text(encoding="utf-8").splitlines()[1:]
     return dict(line.split(",", 1) for line in lines)
 
 
 def picture(totals: Totals) -> str:
-    """SVG: a row an airline, a column a window; colour: mean delay, bar: share of cancelled."""
+    """Draw SVG: a row per airline, a column per window; colour: delay, bar: cancelled share."""
     flights = Counter[str]()
     for (_, carrier), total in totals.items():
         flights[carrier] += total.flights

@@ -3,9 +3,9 @@
     python examples/flights/stream.py STORE CHECKPOINTS
     spark-submit $(txlog spark submit-args) examples/flights/stream.py STORE CHECKPOINTS
 
-From `flights` to `spark-departures`, from there to `spark-delays`, until each has caught up. It may
-be killed at any moment and started again. The messages are those of functions.py, but for flights
-that come later than Spark's watermark waits: those it would drop.
+The first query goes from `flights` to `spark-departures`, the second from there to `spark-delays`,
+until each has caught up. You can kill the program at any moment and start it again. It produces the
+messages of functions.py, except that Spark drops flights that are later than its watermark.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 FLIGHT = "carrier string, flight int, origin string, dest string, dep_delay int"
 DEPARTURE = "carrier string, delay int, status string"
 ROWS_A_BATCH = 1000
-# No flight of the file is 14 hours out of order: `txlog job lateness`, and what a limit adds.
+# No flight of the file is 14 hours out of order (`txlog job lateness`); a limit adds some.
 DELAY = "15 hours"
 
 
 def departures(flights: DataFrame, airlines: DataFrame) -> DataFrame:
-    """A flight with the name of its airline, and what became of it."""
+    """Add the name of the airline and the status of the flight."""
     from pyspark.sql import functions as F
 
     read = flights.select("key", "event_time", F.from_json(F.decode("value", "utf-8"), FLIGHT))
@@ -52,7 +52,7 @@ def departures(flights: DataFrame, airlines: DataFrame) -> DataFrame:
 
 
 def delays(messages: DataFrame) -> DataFrame:
-    """The flights of six hours, one message an airline, when the watermark has passed them."""
+    """Sum up six hours, one message per airline, once the watermark has passed them."""
     from pyspark.sql import functions as F
 
     read = messages.select("event_time", F.from_json(F.decode("value", "utf-8"), DEPARTURE))
@@ -78,13 +78,13 @@ def delays(messages: DataFrame) -> DataFrame:
 
 
 def messages_of(spark: SparkSession, store: str, topic: str) -> DataFrame:
-    """A topic as a stream."""
+    """Read a topic as a stream."""
     source = spark.readStream.format("txlog")
     return source.options(path=store, topic=topic, maxRowsPerTrigger=ROWS_A_BATCH).load()
 
 
 def write(messages: DataFrame, store: str, topic: str, checkpoints: str) -> None:
-    """Store what there is now, batch by batch; the name is that of the topic."""
+    """Store the available rows, batch by batch; the query has the topic's name."""
     sink = messages.writeStream.format("txlog").options(
         path=store, topic=topic, txnAppId=topic, checkpointLocation=f"{checkpoints}/{topic}"
     )
@@ -92,7 +92,7 @@ def write(messages: DataFrame, store: str, topic: str, checkpoints: str) -> None
 
 
 def main() -> int:
-    """Both steps, one after the other."""
+    """Run both steps, one after the other."""
     from txlog.spark import session
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)

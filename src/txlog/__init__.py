@@ -56,20 +56,18 @@ if TYPE_CHECKING:
     from txlog.client.client import Client as Client
     from txlog.client.consuming.batches import BatchReceivePolicy as BatchReceivePolicy
     from txlog.client.consuming.consumer import Consumer as Consumer
-    from txlog.client.consuming.in_memory import NonDurableConsumer as NonDurableConsumer
-    from txlog.client.consuming.many_topics import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.client.consuming.consumer import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.client.consuming.consumer import NonDurableConsumer as NonDurableConsumer
     from txlog.client.open import init as init
     from txlog.client.open import open_store as open
-    from txlog.client.reading.message import Message as Message
-    from txlog.client.reading.message import messages as messages
     from txlog.client.reading.reader import Reader as Reader
     from txlog.client.reading.table_view import TableView as TableView
     from txlog.client.sending.message_builder import MessageBuilder as MessageBuilder
     from txlog.client.sending.producer import Producer as Producer
     from txlog.client.sending.watermark_builder import WatermarkBuilder as WatermarkBuilder
     from txlog.client.sending.watermark_builder import WatermarkId as WatermarkId
-    from txlog.client.transactions.transaction import Transaction as Transaction
-    from txlog.client.transactions.transaction import TransactionBuilder as TransactionBuilder
+    from txlog.engine.door.reading import Message, messages
+    from txlog.engine.door.transactions import Transaction, TransactionBuilder
 
 __version__ = "0.2.0"
 lazy.install()
@@ -86,19 +84,19 @@ _HOMES = {
     "Position": "base.ids",
     "TopicName": "base.ids",
     "TxnId": "base.ids",
-    "Message": "client.reading.message",
-    "messages": "client.reading.message",
+    "Message": "engine.door.reading",
+    "messages": "engine.door.reading",
     "Producer": "client.sending.producer",
     "Reader": "client.reading.reader",
     "TableView": "client.reading.table_view",
     "Schema": "base.schemas.schema",
     "schema_of": "base.schemas.classes",
     "Settings": "base.settings",
-    "Transaction": "client.transactions.transaction",
-    "TransactionBuilder": "client.transactions.transaction",
+    "Transaction": "engine.door.transactions",
+    "TransactionBuilder": "engine.door.transactions",
     "Admin": "client.admin",
-    "MultiTopicsConsumer": "client.consuming.many_topics",
-    "NonDurableConsumer": "client.consuming.in_memory",
+    "MultiTopicsConsumer": "client.consuming.consumer",
+    "NonDurableConsumer": "client.consuming.consumer",
     "MessageBuilder": "client.sending.message_builder",
     "WatermarkBuilder": "client.sending.watermark_builder",
     "WatermarkId": "client.sending.watermark_builder",

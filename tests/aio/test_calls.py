@@ -14,8 +14,9 @@ import pytest
 
 import txlog
 import txlog.aio
-from txlog import Bound, NonDurableConsumer
+from txlog import Bound
 from txlog.base.ids import TxnId
+from txlog.client.consuming.in_memory import MemorySession
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import AlreadyClosed, InvalidMessage, NotAllowed, StoreNotFound, TopicNotFound
 
@@ -92,7 +93,7 @@ def test_a_block_that_fails_aborts_and_an_await_opens(path: str) -> None:
 def test_errors_are_those_of_txlog(path: str, tmp_path: Path) -> None:
     async def program(client: txlog.aio.Client) -> None:
         consumer = await client.consumer("in", "memory", durable=False)
-        with pytest.raises(NotAllowed, match="has no reconsume_later"):
+        with pytest.raises(NotAllowed, match="it has no retry topic"):
             await consumer.reconsume_later(txlog.MessageId(1, 0), 1)
         await consumer.close()
 
@@ -127,14 +128,14 @@ def test_many_tasks_wait_without_a_thread_or_a_look(
         nonlocal looks
         options: dict[str, Any] = {"durable": False, "start": Bound.parse("end")}
         consumers = [await client.consumer("in", f"s{n}", **options) for n in range(count)]
-        look = NonDurableConsumer._next
+        look = MemorySession.next
 
-        def counted(self: NonDurableConsumer, is_thorough: bool = True) -> Any:
+        def counted(self: MemorySession, is_thorough: bool) -> Any:
             nonlocal looks
             looks += 1
             return look(self, is_thorough)
 
-        monkeypatch.setattr(NonDurableConsumer, "_next", counted)
+        monkeypatch.setattr(MemorySession, "next", counted)
         tasks = [asyncio.create_task(consumer.receive()) for consumer in consumers]
         while looks <= count:  # the first one makes the watch, and looks again
             await asyncio.sleep(0)
@@ -180,13 +181,13 @@ def test_tasks_that_send_share_frames(path: str) -> None:
     """Each has its own receipt, in the order of the calls; a full queue is waited for."""
 
     async def program(client: txlog.aio.Client) -> tuple[list[int], int]:
-        before = await client.run(lambda sync: sync._store.refresh())
+        before = await client.run(lambda sync: sync.store.refresh())
         async with client.producer("in", max_pending_messages=40) as producer:
             sends = [producer.send(b"%03d" % n) for n in range(200)]
             receipts = await asyncio.gather(*sends)
             with pytest.raises(InvalidMessage):
                 await producer.send(b"x" * (6 << 20))
-        after = await client.run(lambda sync: sync._store.refresh())
+        after = await client.run(lambda sync: sync.store.refresh())
         return [one.message_id.entry for one in receipts if one.message_id], after - before
 
     entries, frames = run(path, program)
@@ -247,7 +248,7 @@ def test_a_table_view_waits_past_a_value_that_it_has(path: str) -> None:
             waiting = [asyncio.create_task(view.wait()) for _ in range(2)]
             await client.run(lambda sync: None)
             await producer.send(b"1", key="k")
-            while await client.run(lambda sync: sync._store.refresh()) > view.lsn:
+            while await client.run(lambda sync: sync.store.refresh()) > view.lsn:
                 await asyncio.sleep(0)
             assert not any(task.done() for task in waiting)
             await producer.send(None, key="k")

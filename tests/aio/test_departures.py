@@ -16,11 +16,11 @@ import pytest
 
 import txlog
 import txlog.aio
-from tests.engine_kit import begin
+from tests.engine_kit import begin, session_of
 from txlog.client.aio.waits import Found, Waits
-from txlog.client.consuming.membership import Membership
-from txlog.client.reading import pause
 from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
+from txlog.engine.session.consuming.membership import Membership
+from txlog.engine.session.reading import pause
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LONG_S = 600.0
@@ -44,8 +44,8 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.ahead.REST_SECONDS_MAX", LONG_S)
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", LONG_S)  # on a machine under load
 
 
@@ -57,7 +57,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def looked(waiting: pause.Waiting) -> bool:
         of = waiting._rest.__self__  # type: ignore[attr-defined]
-        made.append(f"{of.short}/{of._receiving.subscription.name}")
+        made.append(f"{of.short}/{of.subscription}")
         return look(waiting)
 
     monkeypatch.setattr(pause.Waiting, "look", looked)
@@ -76,21 +76,21 @@ class Scene:
         return asyncio.ensure_future(consumer.receive())
 
     async def at_rest(self, count: int) -> None:
-        waits = self.here._waits
+        waits = self.here.waits
         while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
             await asyncio.sleep(0)
 
     async def all_told(self, count: int) -> None:
         """What the other process did was passed on, and so many tasks rest again."""
         self._fence.send(b"fence")
-        lsn = self.there._store.refresh()
-        while self.here._waits._followed < lsn:
+        lsn = self.there.store.refresh()
+        while self.here.waits._followed < lsn:
             await asyncio.sleep(0)
         await self.at_rest(count)
 
     async def look_while_asked(self, peer: Any) -> None:
         """A peer dies; the one task that rests looks before it is known whom that concerns."""
-        gate, waits = threading.Event(), self.here._waits
+        gate, waits = threading.Event(), self.here.waits
         blocked = asyncio.ensure_future(self.here.run(lambda sync: gate.wait(60)))
         await asyncio.sleep(0)
         died(peer)
@@ -116,7 +116,7 @@ def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
 
 def died(consumer: Any) -> None:
     """Let the kernel free its lock, and nobody write that it left."""
-    lock = consumer._member._lock
+    lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 
@@ -335,8 +335,8 @@ def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
         slots = slots_of((peer.id, peer.id + 2), peer.id)
         key = next(key for key in map(bytes, range(99)) if slot_of(key) in slots)
         await scene.at_rest(2)
-        assert scene.here._sync._store.wakeups.heed_appends()  # as another one does
-        gates, waits = [threading.Event() for _ in range(2)], scene.here._waits
+        assert scene.here.sync.store.wakeups.heed_appends()  # as another one does
+        gates, waits = [threading.Event() for _ in range(2)], scene.here.waits
         blocked = [asyncio.ensure_future(scene.here.run(lambda sync: gates[0].wait(60)))]
         await asyncio.sleep(0)
         scene.there.producer("t").send(b"m", key=key)
@@ -350,7 +350,7 @@ def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
         await scene.at_rest(1)
         while len(waits._resting) > 1:
             await asyncio.sleep(0)
-        tally = scene.here._sync._store.wakeups.tally
+        tally = scene.here.sync.store.wakeups.tally
         before = tally.departures
         died(peer)
         while tally.departures == before:
@@ -381,7 +381,7 @@ def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
         took(peer)
         other = await scene.waiting("elsewhere", "shared")
         await scene.at_rest(1)
-        wakeups = scene.here._sync._store.wakeups
+        wakeups = scene.here.sync.store.wakeups
 
         def die() -> None:
             before = wakeups.tally.departures
@@ -419,7 +419,7 @@ def test_a_lock_that_is_free_only_after_its_file_has_closed_is_waited_for(
         mine = await scene.waiting("t", kind, name="b")
         await scene.all_told(1)
         monkeypatch.setattr(Membership, "reap", reaped)
-        dying.append(peer._member._lock)
+        dying.append(session_of(peer).member._lock)
         (Path(path) / "consumers" / f"{peer.id}.lock").open("r+b").close()
         assert value(await mine) == b"m"
 
@@ -441,7 +441,7 @@ def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
         theirs = took(appender)
         mine = await scene.waiting("t", "shared")
         await scene.all_told(1)
-        waits, wakeups = scene.here._waits, scene.here._sync._store.wakeups
+        waits, wakeups = scene.here.waits, scene.here.sync.store.wakeups
 
         def asked(self: Waits, lsn: int, departures: int) -> Found:
             found = changed_since(self, lsn, departures)

@@ -13,8 +13,8 @@ import pytest
 
 import txlog
 import txlog.aio
-from txlog.client.reading import pause
-from txlog.client.sending import outbox
+from txlog.engine.session.reading import pause
+from txlog.engine.session.sending import outbox
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 
@@ -41,7 +41,7 @@ def run(path: str, main: Callable[[txlog.aio.Client], Coroutine[Any, Any, None]]
 async def resting(client: txlog.aio.Client, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """A task that waits, in the event loop."""
     task = asyncio.ensure_future(act)
-    while not client._waits._resting:
+    while not client.waits._resting:
         assert not task.done()
         await asyncio.sleep(0)
     return task
@@ -88,7 +88,7 @@ def test_what_a_thread_was_told_reaches_the_tasks(
         monkeypatch.setattr(pause, name, 600.0)
 
     async def main(client: txlog.aio.Client) -> None:
-        wakeups = client._sync._store.wakeups
+        wakeups = client.sync.store.wakeups
         reader = await client.reader("t")
         task = await resting(client, reader.read_next(None))
         with txlog.open(path) as other:
@@ -115,7 +115,7 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
     async def main(client: txlog.aio.Client) -> None:
         options = {"max_pending_messages": 1, "block_if_queue_full": True}
         producer = await client.producer("t", **options)  # type: ignore[arg-type]
-        with client._sync._store._mutex.held():
+        with client.sync.store._mutex.held():
             tasks = [asyncio.ensure_future(producer.send(b"a")) for _ in range(3)]
             for _ in range(10):
                 await asyncio.sleep(0)
@@ -160,7 +160,7 @@ def test_what_blocks_runs_beside_the_others(path: str) -> None:
 
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
     """So many tasks rest, and nothing is being asked."""
-    waits = client._waits
+    waits = client.waits
     while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
         await asyncio.sleep(0)
 
@@ -193,13 +193,13 @@ def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(pause.Waiting, "look", looked)
         monkeypatch.setattr(View, "changed_since", asked)
         for number in range(5):
-            before = client._waits._heard.count
+            before = client.waits._heard.count
             if number % 2:
                 await other.send(b"x")
             else:
                 async with client.transaction() as txn:
                     await other.send(b"x", txn=txn)
-            while client._waits._heard.count == before:
+            while client.waits._heard.count == before:
                 await asyncio.sleep(0)
             await at_rest(client, 20)
         assert looks == []
@@ -256,12 +256,12 @@ def test_a_flush_that_does_not_end_ends_each_rest_once(
         with txlog.open(path) as other:
             if has_news:
                 other.producer("elsewhere").send(b"m")
-            witness = other._store._view.journal.witness
+            witness = other.store._view.journal.witness
             record = witness.read()
             assert record is not None
             record.flushing_lsn = record.durable_lsn + 1
             witness.write(record)
-            woken = client._sync._store.wakeups
+            woken = client.sync.store.wakeups
             async with asyncio.timeout(30):
                 while woken._stalled != record.seq:
                     await asyncio.sleep(0)
@@ -282,12 +282,12 @@ def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
 
     async def main(client: txlog.aio.Client) -> None:
-        woken, seen = client._sync._store.wakeups, await client.wait_for_change(0)
+        woken, seen = client.sync.store.wakeups, await client.wait_for_change(0)
         woken.begin()
         task = asyncio.ensure_future(client.wait_for_change(seen, None))
         await at_rest(client, rests)
         with txlog.open(path) as other:
-            witness = other._store._view.journal.witness
+            witness = other.store._view.journal.witness
             record = witness.read()
             assert record is not None
             record.flushing_lsn = record.durable_lsn + 1

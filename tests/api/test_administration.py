@@ -278,7 +278,7 @@ def test_a_damaged_coordinator_is_corrupt_and_others_answer(bench: Bench) -> Non
     for number in (0, 1):
         client.commit(client.begin(coordinator=number)["txn"])
     client.checkpoint()
-    manifest = client._store.read(lambda view: view.manifest)
+    manifest = client.store.read(lambda view: view.manifest)
     (ref,) = [one for one in manifest.dumps if (one.kind, one.a) == ("coordinator", 1)]
     path = Path(bench.path, ref.path)
     data = bytearray(path.read_bytes())

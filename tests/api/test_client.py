@@ -16,12 +16,12 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, pending, send
 from txlog import messages
-from txlog.client.reading.watermark_session import WatermarkSession
 from txlog.client.sending.bulk import Bulk
-from txlog.client.sending.receipt import SendReceipt
 from txlog.client.topics.subscription import SubscriptionHandle
 from txlog.client.topics.topic import TopicHandle
-from txlog.client.transactions.transaction import Later
+from txlog.engine.session.reading.watermark_session import WatermarkSession
+from txlog.engine.session.sending.receipt import SendReceipt
+from txlog.engine.session.transactions.transaction import Later
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -41,15 +41,13 @@ SHOWN = (
     "client.consuming.consumer",
     "client.sending.producer",
     "client.reading.reader",
-    "client.transactions.transaction",
-    "client.reading.message",
+    "engine.session.transactions.transaction",
+    "engine.session.reading.message",
     "client.topics.topic",
     "client.admin",
     "client.sending.watermark_builder",
     "client.sending.bulk",
     "client.answers.metrics_text",
-    "client.consuming.many_topics",
-    "client.consuming.in_memory",
     "client.topics.subscription",
     "client.topics.watermarks",
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),

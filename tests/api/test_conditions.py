@@ -11,9 +11,9 @@ from tests.engine_kit import Bench, begin, ids, say, send
 from txlog import TxnId
 from txlog.base.settings import EVENT_TIME_MAX
 from txlog.client import wait as conditions
-from txlog.client.reading.pause import POLL_SECONDS_MAX, until
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import WatermarkSession
+from txlog.engine.session.reading.pause import POLL_SECONDS_MAX, until
+from txlog.engine.session.reading.watermark_ground import Subscribed
+from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
 
@@ -91,7 +91,7 @@ def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
     assert at(50)
     assert not at(51)
     session = WatermarkSession(
-        client._store, Subscribed(client._store, lambda view: [(1, 1), (1, 2)])
+        client.store, Subscribed(client.store, lambda view: [(1, 1), (1, 2)])
     )
     assert session.moved()
     say(client, "B", 20)
@@ -184,8 +184,8 @@ def test_nothing_is_asked_again_without_a_frame(
 
     nothing = [lambda: None] * 5
     meanwhile(monkeypatch, *nothing, lambda: send(bench.client, b"1"))
-    waiting = conditions.Wait(bench.client._store, [conditions.Condition("x", ask)])
-    assert until(bench.client._store, waiting.look, None, waiting.rest)
+    waiting = conditions.Wait(bench.client.store, [conditions.Condition("x", ask)])
+    assert until(bench.client.store, waiting.look, None, waiting.rest)
     assert waiting.answer()["met"]
     assert len(asked) == 2
     assert asked[0] < asked[1]

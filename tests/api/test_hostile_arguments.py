@@ -20,7 +20,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench
 from txlog.base.arguments import fits
-from txlog.client.reading.message import Message
+from txlog.engine.session.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -460,7 +460,7 @@ def test_the_keys_of_a_store(tmp_path: Path) -> None:
         client.commit(txn)
     client.connect("gone")
     client.admin.delete_transaction_key("gone")
-    owner = client._disk.owner()[1]
+    owner = client.store.disk.owner()[1]
     mine = labels(transaction_key=f"{owner}&nightly")
     for act in ("live", "checkpoint", "reopen"):
         if act == "checkpoint":

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
+import importlib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from tests.source_tree import ROOT
 
 MESSAGES, MARKERS = 6_000, 300
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_w", ROOT / "bench" / "watermarks.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("bench.watermarks")
 
 
 @pytest.mark.deep
@@ -53,18 +46,22 @@ def test_every_way_gives_a_figure(bench: ModuleType, tmp_path: Path) -> None:
     assert bench.only_watermarks(tmp_path / "e", 3, 12)[1] < 0.1
 
 
-def test_new_sections_replace_old_ones(bench: ModuleType, tmp_path: Path) -> None:
+def test_new_sections_replace_old_ones(tmp_path: Path) -> None:
     """New figures replace their old sections, in any order, and keep the text around them."""
-    path = tmp_path / "RESULTS.md"
+    path, put = tmp_path / "RESULTS.md", importlib.import_module("bench.results").put
     path.write_text("# Results\n\nfirst\n")
-    spec = importlib.util.spec_from_file_location("bench_d", ROOT / "bench" / "delayed.py")
-    assert spec is not None and spec.loader is not None
-    other = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(other)
-    steps = [bench, other, bench, other, other, bench]
-    for step, module in zip(itertools.count(), steps, strict=False):
-        module.put(f"{module.HEADING}\n\nfigure {step}\n", path)
-    text = path.read_text()
-    assert text.startswith("# Results\n\nfirst\n\n## ")
-    assert text.count("## Watermarks") == text.count("## Delayed messages") == 1
-    assert text.count("figure 5") == text.count("figure 4") == 1 and "figure 0" not in text
+    for step, heading in enumerate(("## A", "## B", "## A", "## B", "## B", "## A")):
+        put(heading, [f"figure {step}"], path)
+    assert path.read_text() == "# Results\n\nfirst\n\n## A\n\nfigure 5\n\n## B\n\nfigure 4\n"
+
+
+def test_every_scenario_is_one_that_can_be_asked_for() -> None:
+    """Kills: a program in bench/ that its command does not know, or one without a purpose."""
+    command = importlib.import_module("bench.__main__")
+    programs = {
+        path.stem if path.is_file() else path.name
+        for path in command.HERE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert programs - {"__init__", "__main__", "results"} == {*command.SCENARIOS}
+    assert all(len(command.purpose(name)) > 20 for name in command.SCENARIOS)

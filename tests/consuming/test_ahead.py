@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, send, send_txn
+from tests.engine_kit import Bench, send, send_txn, session_of
 from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
 from txlog.base.ranges import START
@@ -51,7 +51,7 @@ def drained(consumer: Consumer) -> list[tuple[int, int]]:
 def counted(bench: Bench) -> dict[int, int]:
     """Entry and redelivery count of what came back, of a topic with one partition."""
     bench.client.flush()
-    return bench.another()._store.read(
+    return bench.another().store.read(
         lambda view: {
             int(one[1]): int(count) for one, count in view.cursor(1, 1).redelivered.items()
         }
@@ -67,7 +67,7 @@ def leased(client: Client, consumer: Consumer) -> int:
 
 def kill(consumer: Consumer) -> None:
     """What the kernel does for a process that dies: its lock is free."""
-    lock = consumer._member._lock
+    lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 
@@ -242,7 +242,7 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
 
     first = bench.another().consumer("t", "s", type="shared")
     values_of(first, 4)  # three more are ahead
-    monkeypatch.setattr("txlog.client.consuming.membership.write_seen", fail)
+    monkeypatch.setattr("txlog.engine.session.consuming.membership.write_seen", fail)
     second = bench.another().consumer("t", "s")
     assert values_of(second, 3) == [7, 8, 9]
     assert leased(bench.client, second) == 3
@@ -304,7 +304,7 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("txlog.client.consuming.ahead.messages", interrupted)
+            patched.setattr("txlog.engine.session.consuming.ahead.messages", interrupted)
             one.receive()
         assert drained(one) == [(n, 0) for n in range(1, 10)]
     assert counted(bench) == dict.fromkeys(range(10), 1)
@@ -371,8 +371,8 @@ def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(
     assert two.receive() is None
     bench.clock.advance(5000)
     calls: list[object] = []
-    monkeypatch.setattr(type(bench.client._store), "write", lambda *given: calls.append(given))
-    assert (two._member.reap(now=True), two.receive(), calls) == (False, None, [])
+    monkeypatch.setattr(type(bench.client.store), "write", lambda *given: calls.append(given))
+    assert (session_of(two).member.reap(now=True), two.receive(), calls) == (False, None, [])
     monkeypatch.undo()
 
 

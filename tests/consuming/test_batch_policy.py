@@ -13,7 +13,7 @@ import txlog
 import txlog.aio
 from txlog import BatchReceivePolicy, Client
 from txlog.client.consuming import batches
-from txlog.client.reading import pause
+from txlog.engine.session.reading import pause
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -151,7 +151,7 @@ def test_a_cancelled_task_leaves_its_batch(client: Client, tmp_path: Path) -> No
             store.consumer("a", "s", create=True, batch_receive_policy=policy) as consumer,
         ):
             waiting = asyncio.ensure_future(consumer.receive_batch())
-            while not store._waits._resting:
+            while not store.waits._resting:
                 await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
@@ -173,4 +173,4 @@ def test_a_policy_that_no_batch_fulfils_is_refused(client: Client) -> None:
     client.create_subscription("a", "s")
     for durable in (True, False):
         with pytest.raises(InvalidArgument, match="batch_receive_policy is int"):
-            client.consumer("a", "s", durable=durable, batch_receive_policy=7)  # type: ignore[call-overload]
+            client.consumer("a", "s", durable=durable, batch_receive_policy=7)  # type: ignore[arg-type]

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.engine_kit import Bench, begin, pending, read, rows, send, send_txn, values
 from txlog import Client, Message, MessageId, Range
 from txlog.base.ids import TopicName
-from txlog.client.consuming import dead_letters
-from txlog.client.consuming.dead_letters import DeadLetters
 from txlog.engine.decide.consuming import dead_letters as deadletter
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import Acked, Appended, DeadLettered, SubscriptionPolicySet
 from txlog.engine.plan.lookup import subscription, topic
 from txlog.engine.plan.reading.fetch import fetch, taken_apart
+from txlog.engine.session.consuming import dead_letters
+from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable
 
@@ -36,7 +36,7 @@ def found(view: View, name: str = "t") -> tuple[Topic, Subscription]:
 
 def set_policies(client: Client, name: str = "t", **policies: int | str | None) -> None:
     """Set policies of subscription s."""
-    client._store.write(
+    client.store.write(
         lambda view, now: Decision(
             [
                 SubscriptionPolicySet(found(view, name)[1].number, key, value)
@@ -189,7 +189,7 @@ def test_only_what_is_pending_is_due(bench: Bench) -> None:
         of, held = found(view)
         return deadletter.due(view, of, held, of.first_partition)
 
-    assert bench.client._store.read(look) == [
+    assert bench.client.store.read(look) == [
         (plain.ledger, plain.entry, plain.entry, 0, 0),
         (inner.ledger, inner.entry, inner.entry, 1, 1),
     ]
@@ -216,7 +216,7 @@ def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
         assert made.sync
         return Decision([])
 
-    bench.client._store.write(decide)
+    bench.client.store.write(decide)
 
 
 def test_two_processes_move_a_message_once(bench: Bench) -> None:
@@ -224,8 +224,8 @@ def test_two_processes_move_a_message_once(bench: Bench) -> None:
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
     other = bench.another()
-    both = [DeadLetters(one._store, found) for one in (bench.client, other)]
-    numbers = bench.client._store.read(lambda view: [found(view)[0].first_partition])
+    both = [DeadLetters(one.store, found) for one in (bench.client, other)]
+    numbers = bench.client.store.read(lambda view: [found(view)[0].first_partition])
     prepared = [one._read(numbers, 8) for one in both]
     assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [2, 0]
     assert values(other, DLQ) == [b"a", b"b"]
@@ -327,8 +327,8 @@ def test_many_messages_go_in_frames_that_stay_small(
     assert receive(bench.client) == []
     copies = read(bench.client, DLQ)
     assert len(copies) == 46
-    numbers = bench.client._store.read(lambda view: found(view)[0].first_partition)
-    frames = bench.client._store.read(
+    numbers = bench.client.store.read(lambda view: found(view)[0].first_partition)
+    frames = bench.client.store.read(
         lambda view: view.cursor(found(view)[1].number, numbers).figures.ops
     )
     # opened, pending, aborted; then two ops a frame: 1, 2, 4, 8, 16, 9 and a marker, 2 markers
@@ -371,7 +371,7 @@ def test_large_message_goes_in_chunks(large: Bench) -> None:
         "ORIGIN_MESSAGE_ID": str(one),
     }
     assert unacked(large.client) == []
-    figures = large.client._store.read(
+    figures = large.client.store.read(
         lambda view: view.cursor(found(view)[1].number, found(view)[0].first_partition).figures
     )
     assert figures.dead_lettered == 2
@@ -383,8 +383,8 @@ def test_large_message_is_moved_once_by_two(large: Bench) -> None:
     set_policies(large.client, max_redeliver_count=0)
     value = b"y" * 5000
     abort(large.client, send_large(large.client, value))
-    both = [DeadLetters(one._store, found) for one in (large.client, large.another())]
-    numbers = large.client._store.read(lambda view: [found(view)[0].first_partition])
+    both = [DeadLetters(one.store, found) for one in (large.client, large.another())]
+    numbers = large.client.store.read(lambda view: [found(view)[0].first_partition])
     prepared = [one._read(numbers, 8) for one in both]
     assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [1, 0]
     assert values(large.client, DLQ) == [value]
@@ -408,7 +408,7 @@ def test_figures_count_what_went(bench: Bench) -> None:
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
     receive(bench.client)
-    figures = bench.client._store.read(
+    figures = bench.client.store.read(
         lambda view: view.cursor(found(view)[1].number, found(view)[0].first_partition).figures
     )
     assert (figures.dead_lettered, figures.redelivered) == (2, 2)

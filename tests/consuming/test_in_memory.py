@@ -24,7 +24,7 @@ def taken(consumer: NonDurableConsumer) -> list[tuple[bytes | None, int | None]]
 
 def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
     ids = send(bench.client, b"1", b"2", b"3")
-    seen = bench.client._store.refresh()
+    seen = bench.client.store.refresh()
     for start, left in (
         (None, 3),
         ("latest", 0),
@@ -36,7 +36,7 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
             assert len(taken(consumer)) == left
             assert taken(consumer) == []
     assert bench.client.subscriptions("t") == []
-    assert bench.client._store.refresh() == seen
+    assert bench.client.store.refresh() == seen
 
 
 def test_two_do_not_know_of_one_another(bench: Bench) -> None:
@@ -145,9 +145,9 @@ def test_takes_the_partitions_it_is_told_and_no_time_outs(bench: Bench) -> None:
         assert taken(consumer) == [(b"a", 0)]
     for given in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
         with pytest.raises(InvalidArgument, match="time-outs"):
-            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[call-overload]
+            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-overload]
+        bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-arg]
 
 
 def test_no_transaction_acknowledges_here(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, send, send_txn, values
+from tests.engine_kit import Bench, begin, send, send_txn, session_of, values
 from txlog import Client, Consumer, Message, MessageId, messages
 from txlog.client.answers.consumers import consumers as consumer_rows
 from txlog.engine.plan.consuming.key_shared import SLOTS, slot_of, slots_of
@@ -41,7 +41,7 @@ def counts(consumer: Consumer, count: int = 100) -> list[tuple[bytes | None, int
 
 def kill(consumer: Consumer) -> None:
     """What the kernel does for a process that dies: its lock is free."""
-    lock = consumer._member._lock
+    lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 
@@ -56,11 +56,11 @@ def in_hand(client: Client) -> list[tuple[str, int]]:
 
     def look(view: Any) -> list[tuple[str, int]]:
         held = next(iter(view.catalog.subscriptions.values()))
-        rows = consumer_rows(view, held, client._store)
+        rows = consumer_rows(view, held, client.store)
         return [(row["name"], row["leased"]) for row in rows]
 
     client.flush()
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 # --- shared -----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_dead_consumer_gives_back_first_and_counted(bench: Bench) -> None:
     assert got(one, 2) == [b"a", b"b"]
     assert got(two, 1) == [b"c"]
     kill(one)
-    two._member.reap(now=True)
+    session_of(two).member.reap(now=True)
     assert counts(two) == [(b"a", 1), (b"b", 1), (b"d", 0), (b"e", 0)]
     assert in_hand(bench.client) == [(two.name, 5)]
     assert not (Path(bench.path) / f"consumers/{one.id}.lock").exists()
@@ -440,7 +440,7 @@ def test_the_counter_of_redeliveries_is_right(bench: Bench) -> None:
     with bench.client.consumer("t", "s") as three:
         assert len(batch(three)) == 4
         three.acknowledge(ids)
-    total = bench.client._store.read(lambda view: view.cursor(1, 1).figures.redelivered)
+    total = bench.client.store.read(lambda view: view.cursor(1, 1).figures.redelivered)
     assert total == 1 + 4
 
 
@@ -614,7 +614,7 @@ def test_what_was_not_found_says_nothing_of_other_partitions(bench: Bench) -> No
     client.create_subscription("wide", "s", type="shared")
     client.producer("wide").send(b"there", partition=1)
     consumer = client.consumer("wide", "s")
-    receiving = consumer._receiving
+    receiving = session_of(consumer).receiving
     receiving.partitions = [0]
     assert got(consumer) == []
     receiving.partitions = [0, 1]

@@ -102,7 +102,7 @@ def test_mark_delete_is_before_the_first_that_is_left(tmp_path: Path, seed: int)
             with client.transaction() as txn:
                 client.acknowledge("t", "e", some, txn=txn)
         left = [one for one in left if one not in some]
-        mark = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        mark = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
         after = left[0] if left else MessageId(ledgers[-1], ENTRIES)
         expected = (after.ledger, after.entry - 1, 0)
         assert mark == expected
@@ -119,7 +119,7 @@ def test_mark_delete_goes_on_behind_a_ledger(tmp_path: Path) -> None:
     handle, places = client.subscription("t", "e"), ids(client)
     ledgers = sorted({one.ledger for one in places})
     for done in (ENTRIES - 1, ENTRIES, 2 * ENTRIES):
-        before = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        before = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
         handle.acknowledge([one for one in places[:done] if (one.ledger, one.entry) > before[:2]])
-        mark = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        mark = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
         assert mark == (ledgers[done // ENTRIES], done % ENTRIES - 1, 0)

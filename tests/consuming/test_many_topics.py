@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, rows, send, send_txn
+from tests.engine_kit import Bench, begin, rows, send, send_txn, session_of
 from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
-from txlog.client.consuming import receive as receiving
 from txlog.engine.decide.consuming import lease
+from txlog.engine.session.consuming import receive as receiving
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -112,10 +112,10 @@ def test_plain_acknowledgement_of_all_topics_is_one_frame(bench: Bench) -> None:
         with pytest.raises(MessageNotFound):
             consumer.acknowledge([ids[0][0], ids[1][0], MessageId(ids[2][0].ledger, 99)])
         assert [backlog(bench, name) for name in NAMES] == [2, 2, 2]
-        before = bench.client._store.refresh()
+        before = bench.client.store.refresh()
         assert consumer.acknowledge(table).acked == 6
         bench.client.flush()
-        assert bench.client._store.refresh() == before + 1
+        assert bench.client.store.refresh() == before + 1
         assert [backlog(bench, name) for name in NAMES] == [0, 0, 0]
 
 
@@ -241,9 +241,9 @@ def test_position_and_start_are_refused_where_they_mean_nothing(bench: Bench) ->
     with pytest.raises(InvalidArgument, match="create"):
         bench.client.consumer("a", "s", position="latest")
     with pytest.raises(InvalidArgument, match="durable"):
-        bench.client.consumer("a", "s", start="latest")  # type: ignore[call-overload]
+        bench.client.consumer("a", "s", start="latest")
     with pytest.raises(InvalidArgument, match="one topic"):
-        bench.client.consumer(NAMES, "s", durable=False)  # type: ignore[call-overload]
+        bench.client.consumer(NAMES, "s", durable=False)
     with pytest.raises(NotAllowed):
         bench.client.consumer("a", "s", durable=False, create=True)
 
@@ -430,7 +430,7 @@ def test_who_has_peers_looks_after_them_at_each_turn(bench: Bench) -> None:
     with bench.client.consumer("t", "s", type="shared") as consumer:
         for _ in range(3):
             assert consumer.receive_batch(timeout_ms=0).num_rows == 0
-        peer._receiving._member._lock.close()  # type: ignore[union-attr]
+        session_of(peer).member._lock.close()  # type: ignore[union-attr]
         assert consumer.receive_batch(timeout_ms=0).column("value").to_pylist() == [b"m"]
 
 

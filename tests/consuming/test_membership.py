@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench
+from tests.engine_kit import Bench, session_of
 from txlog.engine.store import liveness
 from txlog.errors import ConsumerBusy
 
@@ -32,7 +32,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return seen(disk, number)
 
     monkeypatch.setattr(liveness, "is_held", is_held)
-    monkeypatch.setattr("txlog.client.consuming.membership.read_seen", read_seen)
+    monkeypatch.setattr("txlog.engine.session.consuming.membership.read_seen", read_seen)
     return found
 
 
@@ -46,12 +46,12 @@ def test_consumers_of_one_handle_do_not_ask_about_each_other(
     looks.clear()
     for consumer in here:
         assert consumer.receive(0) is None
-    path = liveness.consumer_lock(elsewhere._member.number)
+    path = liveness.consumer_lock(session_of(elsewhere).member.number)
     assert set(looks) == {path}
     assert len(looks) <= 2 * 2 * len(here)  # twice a turn: whether it lives, and hangs
     looks.clear()
     assert elsewhere.receive(0) is None
-    assert set(looks) == {liveness.consumer_lock(one._member.number) for one in here}
+    assert set(looks) == {liveness.consumer_lock(session_of(one).member.number) for one in here}
 
 
 @pytest.mark.deep
@@ -71,14 +71,14 @@ def test_who_is_refused_has_tried_once(bench: Bench, monkeypatch: pytest.MonkeyP
     bench.client.create_subscription("t", "only", type="exclusive")
     other = bench.another()
     holder = other.consumer("t", "only")
-    tries, write = 0, bench.client._store.write
+    tries, write = 0, bench.client.store.write
 
     def counted(*given: Any, **more: Any) -> Any:
         nonlocal tries
         tries += 1
         return write(*given, **more)
 
-    monkeypatch.setattr(type(bench.client._store), "write", lambda self, *a, **k: counted(*a, **k))
+    monkeypatch.setattr(type(bench.client.store), "write", lambda self, *a, **k: counted(*a, **k))
     with pytest.raises(ConsumerBusy):
         bench.client.consumer("t", "only")
     assert tries == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.engine_kit import Bench
+from tests.engine_kit import Bench, session_of
 from txlog import Consumer
 from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
 from txlog.engine.plan.route import ORDERING_KEY
@@ -28,8 +28,8 @@ def _all_of(consumer: Consumer) -> list[tuple[bytes | None, bytes | None]]:
 
 
 def _owners(consumers: list[Consumer]) -> list[range]:
-    members = tuple(sorted(one._member.number for one in consumers))
-    return [slots_of(members, one._member.number) for one in consumers]
+    members = tuple(sorted(session_of(one).member.number for one in consumers))
+    return [slots_of(members, session_of(one).member.number) for one in consumers]
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

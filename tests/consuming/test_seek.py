@@ -233,8 +233,8 @@ def test_another_users_transaction_is_not_aborted(
     client, known = bench.client, fill(bench.client)
     txn = begin(client)
     client.acknowledge("t", "s", [known[0]], txn=txn)
-    me = client._disk.owner()
-    monkeypatch.setattr(type(client._disk), "owner", lambda disk: (me[0] + 4321, "other"))
+    me = client.store.disk.owner()
+    monkeypatch.setattr(type(client.store.disk), "owner", lambda disk: (me[0] + 4321, "other"))
     with pytest.raises(NotAllowed, match="belongs to"):
         client.subscription("t", "s").seek(END, force=True)
     assert client.show_transaction(txn)["state"] == "open"
@@ -358,4 +358,4 @@ def test_unsubscribing_deletes_unless_others_are_there(tmp_path: Path) -> None:
         with pytest.raises(AlreadyClosed):
             consumer.receive()
     assert [row["subscription"] for row in client.subscriptions("t")] == ["s"]
-    assert client._store.disk.listdir("consumers") == []
+    assert client.store.disk.listdir("consumers") == []

@@ -79,7 +79,7 @@ def bulk_again(
     name = model.batches[-1]
 
     def call() -> None:
-        batch = work.client._bulk_of(work.client._plan_stage(TOPIC).named(KEY, name))
+        batch = work.client.bulk_of(work.client.plan_stage(TOPIC).named(KEY, name))
         staged = stage_blindly(work, batch.plan)
         assert batch.commit(staged)["already"]
 
@@ -88,6 +88,6 @@ def bulk_again(
 
 def stage_blindly(work: Workload, plan: StagePlan) -> list[Staged]:
     """A file of a task that was not told."""
-    stager = Stager(work.client._store.disk, plan)
+    stager = Stager(work.client.store.disk, plan)
     stager.add(pa.table({"value": [b"never"]}))
     return stager.finish()

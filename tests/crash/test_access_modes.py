@@ -154,7 +154,7 @@ def check(crash: Crash) -> None:
 
 def locks(client: Client) -> list[str]:
     """The lock files of producers."""
-    return [name for name in client._store.disk.listdir(CONSUMERS_DIR) if "-" in name]
+    return [name for name in client.store.disk.listdir(CONSUMERS_DIR) if "-" in name]
 
 
 @pytest.mark.parametrize("label", graded(WORKLOADS, ("dead",)))

@@ -84,7 +84,7 @@ class Work:
 
     def merge(self) -> None:
         """Make one bucket of all."""
-        buckets.merge_now(self.client._store, 1)
+        buckets.merge_now(self.client.store, 1)
 
     def wait(self) -> None:
         """A day passes."""
@@ -92,16 +92,16 @@ class Work:
 
     def tend(self) -> None:
         """Whatever is wanted now: delete, prune, seal, rebuild."""
-        buckets.tend(self.client._store, None, wait=True)
+        buckets.tend(self.client.store, None, wait=True)
 
     def lose(self) -> None:
         """Find the first bucket unreadable."""
         first = index(self.client).buckets[0]
-        buckets.drop_lost(self.client._store, 1, first.gen, MissingFile("it is gone"))
+        buckets.drop_lost(self.client.store, 1, first.gen, MissingFile("it is gone"))
 
     def rebuild(self) -> None:
         """Replace the index by what the log says."""
-        buckets.rebuild_now(self.client._store, 1)
+        buckets.rebuild_now(self.client.store, 1)
 
     def checkpoint(self) -> None:
         """Write a checkpoint, with everything that belongs to it."""
@@ -172,23 +172,23 @@ def crashes(label: str, rng: random.Random) -> Iterator[Crash]:
 def check(crash: Crash, rng: random.Random) -> None:
     """Recover a crashed disk: the index is what the log says, and upkeep goes on."""
     client = open_client(crash.disk, crash.clock)
-    client._store.flush()
+    client.store.flush()
     if not any(row["topic"] == "t" for row in client.topics()):
         client.admin.gc(apply=True, keep_ms=0)
         assert not bucket_files(client), crash.where
         client.close()
         return
-    delayed = len(client._store.read(lambda view: logged_times(view, 1)))
+    delayed = len(client.store.read(lambda view: logged_times(view, 1)))
     if crash.sent:
         assert crash.answered <= delayed <= crash.sent, crash.where
     check_index(client)
     before = indexed_times(client)
-    buckets.tend(client._store, None, wait=True)
+    buckets.tend(client.store, None, wait=True)
     check_index(client)
     client.checkpoint()
     client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
-    assert not client._store.bucket_ops.counts[("rebuild", "failed")], client.reports()
+    assert not client.store.bucket_ops.counts[("rebuild", "failed")], client.reports()
     check_index(client)
     assert bucket_files(client) == named_files(client), crash.where
     client.close()
@@ -201,7 +201,7 @@ def check(crash: Crash, rng: random.Random) -> None:
     assert not lacks, f"{crash.where}: {lacks} are not indexed any more"
     if rng.random() < THOROUGH_SHARE:
         if rng.random() < 0.5:
-            buckets.rebuild_now(client._store, 1)
+            buckets.rebuild_now(client.store, 1)
             check_index(client)
         check_delivery(client, crash)
     client.close()
@@ -209,7 +209,7 @@ def check(crash: Crash, rng: random.Random) -> None:
 
 def check_delivery(client: Client, crash: Crash) -> None:
     """Nothing comes early, then everything once: nobody acknowledged anything here."""
-    times = client._store.read(lambda view: logged_times(view, 1))
+    times = client.store.read(lambda view: logged_times(view, 1))
     now_ms = crash.clock.now().wall_ms
     wanted = sorted(str(message.message_id) for message in read(client))
     late = {str(MessageId(*one)) for one, at in times.items() if at > now_ms}

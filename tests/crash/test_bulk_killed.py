@@ -37,7 +37,7 @@ client = txlog.open(path)
 client.checkpoint_automatically = False
 with open(sys.argv[3], "rb") as file:
     plan, staged = pickle.load(file)
-bulk = client._bulk_of(plan)
+bulk = client.bulk_of(plan)
 left = nth
 answer = bulk.commit(staged)
 left, calls = 0, nth - left
@@ -50,7 +50,7 @@ import txlog
 with open(sys.argv[2], "rb") as file:
     plan, staged = pickle.load(file)
 with txlog.open(sys.argv[1]) as client:
-    answer = client._bulk_of(plan).commit(staged)
+    answer = client.bulk_of(plan).commit(staged)
 print(answer["already"], answer["messages"])
 """
 
@@ -100,7 +100,7 @@ def check_killed(store: Path, nth: int, where: str) -> int:
         named = [*store.glob("topics/**/ledger-*.parquet")]  # one is the ledger of x
         assert len(named) == (0 if len(found) == 1 else 3), where
         plan, files = staged(client, task=1)
-        answer = client._bulk_of(plan).commit(files)
+        answer = client.bulk_of(plan).commit(files)
         assert answer["already"] == (len(found) > 1), where
         assert answer["messages"] == len(ROWS), where
         assert sorted(values(client)) == sorted([b"x", b"y", *ROWS]), where

@@ -105,7 +105,7 @@ def prepared(name: str) -> MemoryDisk:
         client.checkpoint()
     clock.advance(late_ms(name))
     change(client, ROUNDS)
-    client._store.flush()
+    client.store.flush()
     client.close()
     return disk
 
@@ -127,14 +127,14 @@ def told(client: Client) -> Rows:
     """The relations, row by row in an order that no file has a part in."""
     out: Rows = {}
     for kind in SCHEMAS:
-        table = client._store.read(partial(log, kind=kind))
+        table = client.store.read(partial(log, kind=kind))
         out[kind] = sorted(table.to_pylist(), key=repr)
     return out
 
 
 def refs_of(client: Client) -> list[ChangeRef]:
     """The files that the newest manifest names."""
-    return changes_of(client._store.read(lambda view: view.manifest)).refs
+    return changes_of(client.store.read(lambda view: view.manifest)).refs
 
 
 def left_over(disk: MemoryDisk, client: Client) -> set[str]:
@@ -195,7 +195,7 @@ def check(
     seen = told(reader)
     assert seen in wanted, f"{where}: {differing(seen, wanted)}"
     client = open_client(disk, clock)
-    client._store.flush()
+    client.store.flush()
     assert told(client) == seen, f"{where}: the recovery changed what the logs tell"
     found = verify_disk(disk, clock, deep=True)
     wrong = [one for one in found["problem_list"] if one["code"] not in REMAINS]

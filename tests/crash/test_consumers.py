@@ -1,4 +1,4 @@
-"""The torture of bench/consumers.py for some seconds: eight consumers of each type, SIGKILLs."""
+"""`python -m bench consumers` for some seconds: eight consumers of each type, SIGKILLs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def test_consumers_that_are_killed_lose_and_double_nothing(tmp_path: Path, kind:
     done = subprocess.run(
         [
             sys.executable,
-            "bench/consumers.py",
+            "-m",
+            "bench",
+            "consumers",
             "--types",
             kind,
             "--seconds",

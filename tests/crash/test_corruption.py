@@ -25,8 +25,8 @@ from tests.crash.world import (
 )
 from tests.disk.memory import MemoryDisk
 from txlog.client.client import Client
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.engine.store.identity import make_store
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
 
@@ -64,7 +64,7 @@ def sample(seed: int = 0) -> MemoryDisk:
         client.acknowledge(TOPIC, "s", ids[turn * 2 : turn * 2 + 1])
         client.checkpoint(roll_all=turn == 0)
         if turn == 0:
-            sidecar = client._store.read(lambda view: view.buffer(1).ledgers)
+            sidecar = client.store.read(lambda view: view.buffer(1).ledgers)
             assert [(end.sealed, end.open_txns) for end in sidecar] == [(True, 1), (False, 0)]
     client.commit(early)
     client.producer(TOPIC, chunking=True).send(b"large" * 50, partition=0)

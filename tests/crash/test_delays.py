@@ -76,7 +76,7 @@ def observe(client: Client) -> Seen:
     policies = client.admin.get_delayed_policies("t")
     return (
         sorted(found),
-        sorted(client._store.read(indexed)),
+        sorted(client.store.read(indexed)),
         {
             **policies["policies"],
             **{f"{name} of": origin for name, origin in policies["origins"].items()},

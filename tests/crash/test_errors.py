@@ -137,7 +137,7 @@ def check_after(
     else:
         allowed = allowed[:1]
     client = work.client
-    client._store.flush()
+    client.store.flush()
     wrong = differs(observe(client), allowed)
     assert not wrong, f"{where}: {wrong}"
     other = open_client(disk.process())
@@ -154,11 +154,11 @@ def check_after(
     seen = observe(client)
     wrong = differs(seen, allowed)
     assert not wrong, f"{where}, repeated: {wrong}"
-    client._store.flush()
+    client.store.flush()
     final = [m.recovered() for m in allowed if m.shape() == seen]
     for image in disk.images(random.Random(SEED), 2):  # nothing more was kept, or everything
         late = open_client(image, after_reboot())
-        late._store.flush()
+        late.store.flush()
         wrong = differs(observe(late), final)
         assert not wrong, f"{where}, then the power was cut: {wrong}"
         late.close()

@@ -36,8 +36,8 @@ from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -213,7 +213,7 @@ def check(crash: Crash, rng: random.Random, known: Known) -> None:
 def settle(disk: MemoryDisk, clock: ManualClock) -> None:
     """Let a writer in: it recovers what is to be recovered."""
     client = open_client(disk, clock)
-    client._store.flush()
+    client.store.flush()
     client.close()
 
 

@@ -25,10 +25,10 @@ from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from txlog import Client, TxnId
-from txlog.client.transactions import transaction
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
+from txlog.engine.session.transactions import transaction
 from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
@@ -160,16 +160,16 @@ CALLS: dict[str, Callable[[World], object]] = {
     "commit": lambda world: world.client.commit(world.txn),
     "abort": lambda world: world.client.abort(world.txn),
     "expire": _overdue,
-    "locked": lambda world: world.client._store.locked(lambda view: view.lsn),
-    "cut": lambda world: world.client._store.cut(lambda view: view.lsn),
-    "read": lambda world: world.client._store.read(lambda view: view.topic(1)),
+    "locked": lambda world: world.client.store.locked(lambda view: view.lsn),
+    "cut": lambda world: world.client.store.cut(lambda view: view.lsn),
+    "read": lambda world: world.client.store.read(lambda view: view.topic(1)),
     "look": lambda world: world.client.transactions(all=True),
 }
 
 
 def observed(client: Client) -> tuple[list[bytes | None], list[tuple[str, str]], Any]:
     """What is visible, flushed or not before."""
-    client._store.flush()
+    client.store.flush()
     values = [message.value for message in client.reader("t")]
     txns = [(str(row["txn"]), str(row["state"])) for row in client.transactions(all=True)]
     return values, sorted(txns), client.subscriptions("t")
@@ -187,7 +187,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
     if not injection.where:
         return injection
     where = f"{name}, {error.__name__} in {injection.where}"
-    inner = world.client._store
+    inner = world.client.store
     assert not inner._queue, where
     free: list[bool] = []
     taker = threading.Thread(target=lambda: free.append(inner._mutex._lock.acquire(blocking=False)))
@@ -297,10 +297,10 @@ def test_a_commit_behind_an_interrupt_has_everything_or_is_refused(
 
 UPKEEP: dict[str, Callable[[Client], object]] = {
     "asked": lambda client: client.checkpoint(),
-    "unasked": lambda client: service.run_checkpoint(client._store, wait=False),
-    "changes": lambda client: service.compact_changes(client._store),
-    "tend": lambda client: buckets.tend(client._store, [1], wait=True),
-    "rebuild": lambda client: buckets.rebuild_if_free(client._store, 1, (1, 0, 0), (2, 0, 0)),
+    "unasked": lambda client: service.run_checkpoint(client.store, wait=False),
+    "changes": lambda client: service.compact_changes(client.store),
+    "tend": lambda client: buckets.tend(client.store, [1], wait=True),
+    "rebuild": lambda client: buckets.rebuild_if_free(client.store, 1, (1, 0, 0), (2, 0, 0)),
 }
 UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, buckets))
 
@@ -312,7 +312,7 @@ def interrupt_upkeep(name: str, nth: int) -> Injection:
     with Injection(nth, KeyboardInterrupt, UPKEEP_FILES) as injection, suppress(KeyboardInterrupt):
         UPKEEP[name](client)
     other = open_client(disk.process(), ManualClock(START_MS))
-    lock = other._store.disk.lock_file(store.MAINTENANCE_PATH)
+    lock = other.store.disk.lock_file(store.MAINTENANCE_PATH)
     assert lock.try_acquire(), f"{name}: the maintenance lock is held, {injection.where}"
     lock.close()
     if nth:
@@ -435,7 +435,7 @@ def handle(number, frame):
         raise rng.choice((KeyboardInterrupt, Alarm))
 signal.signal(signal.SIGALRM, handle)
 client = txlog.open(path)
-store, lock = client._store, PosixDisk(path).lock_file("lock")
+store, lock = client.store, PosixDisk(path).lock_file("lock")
 producer, answered, tried, held, interrupts, over = client.producer("t"), [], 0, 0, 0, False
 others = []
 def beside(name):

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.client.reading.message import messages
+from txlog.engine.session.reading.message import messages
 
 SOURCE = Path(txlog.__file__).resolve().parents[1]
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

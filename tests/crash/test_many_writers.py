@@ -20,8 +20,8 @@ from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.base.settings import Settings
 from txlog.client.client import Client
-from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
@@ -306,7 +306,7 @@ def test_what_was_read_while_waiting_and_taken_back_is_forgotten(
     has_raised = False
 
     def follow() -> None:
-        f._store._mutex.run(f._store._follow_ahead)
+        f.store._mutex.run(f.store._follow_ahead)
 
     def pwrite(self: memory.MemoryFile, offset: int, data: bytes) -> None:
         nonlocal has_raised
@@ -354,8 +354,8 @@ def test_a_question_waits_for_nobody_who_is_stopped_in_a_flush() -> None:
             assert f.topics()[0]["messages"] == 4
             assert len([m for t in f.read("t") for m in messages(t)]) == 4
             assert not waits
-            f._store.lock_timeout_asked_ms = 7
-            f._store.reload()
+            f.store.lock_timeout_asked_ms = 7
+            f.store.reload()
             with pytest.raises(OutcomeUnknown):
                 send(f, "f1")
             # giving up after 7 ms would leave the outcome of a written frame unknown for nothing
@@ -391,7 +391,7 @@ def test_a_refusal_is_not_told_before_its_reason_is_durable() -> None:
 def test_what_a_failed_flush_cost_before_it_was_durable_is_no_damage() -> None:
     """Kills: Corruption for a frame that was answered before its flush, as R9 allows."""
     (of_k, k), (_, f) = processes(2)
-    for _ in range(f._store.settings.coordinators + 1):  # the last needs no new ids, so no flush
+    for _ in range(f.store.settings.coordinators + 1):  # the last needs no new ids, so no flush
         txn = f.begin()["txn"]
 
     def fails(op: str, path: str, **info: int) -> None:

@@ -26,11 +26,11 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import Range
 from txlog.base.settings import Settings
 from txlog.client.client import Client
-from txlog.client.consuming import dead_letters
 from txlog.client.open import open_store
 from txlog.clock import ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
+from txlog.engine.session.consuming import dead_letters
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -44,7 +44,7 @@ def fill(client: Client, most: int = 0) -> list[MessageId]:
     """A topic whose messages have come again once, so that they are due; messages of all kinds."""
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
-    client._store.write(
+    client.store.write(
         lambda view, now: Decision(
             [SubscriptionPolicySet(1, "max_redeliver_count", most)], None, True
         )

@@ -19,7 +19,7 @@ import pytest
 
 import txlog
 from txlog.client.client import Client
-from txlog.client.reading.message import messages
+from txlog.engine.session.reading.message import messages
 from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -268,7 +268,7 @@ with txlog.open(sys.argv[1]) as client:
         sys.stdin.readline()
         from txlog.engine.decide.draft import Decision
         return Decision([], None, False)
-    client._store.write(hold)
+    client.store.write(hold)
 """
 
 

@@ -21,8 +21,8 @@ from tests.disk.memory import Killed, MemoryDisk
 from txlog.base.ranges import Bound
 from txlog.base.rows.store import Repaired
 from txlog.client.answers.integrity import repair_disk, verify_disk
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
 

@@ -15,7 +15,7 @@ import pytest
 import txlog
 from tests.crash.test_processes import SEED, start, together
 from tests.tiers import graded
-from txlog.client.reading.message import messages
+from txlog.engine.session.reading.message import messages
 
 HALF = """
 import sys, txlog

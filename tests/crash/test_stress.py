@@ -1,4 +1,4 @@
-"""The stress of bench/stress.py, for some seconds: eight processes, SIGKILLs, a full check."""
+"""`python -m bench stress` for some seconds: eight processes, SIGKILLs, a full check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def test_eight_processes_and_a_killer_lose_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
-            "bench/stress.py",
+            "-m",
+            "bench",
+            "stress",
             "--seconds",
             "15",
             "--seed",

@@ -164,13 +164,13 @@ def is_temporary(name: str) -> bool:
 
 def files(client: Client) -> tuple[set[str], set[str]]:
     """The files of compacted rows and the temporaries that exist, and those that are named."""
-    disk = client._store.disk
+    disk = client.store.disk
     below = [f"topics/public/default/t/partition={number}/_compacted" for number in (0, 1)]
     there = {f"{path}/{name}" for path in below for name in disk.listdir(path)}
     there |= {*filter(is_temporary, disk.listdir(""))}
-    owners = client._store.read(lambda view: view.catalog.owners)
+    owners = client.store.read(lambda view: view.catalog.owners)
     ledgers = [ledger for ledger, (_, role) in owners.items() if role == "c"]
-    named = client._store.read(
+    named = client.store.read(
         lambda view: {ref.path for ledger in ledgers for ref in view.files.of(ledger)}
     )
     return there, named

@@ -305,7 +305,7 @@ def test_a_handler_that_raises_within_a_call_says_nothing_of_the_disk(nth: int, 
 
 def process_of(client: Client) -> MemoryDisk:
     """The disk as the process of a client has it."""
-    disk = client._store.disk
+    disk = client.store.disk
     assert isinstance(disk, MemoryDisk)
     return disk
 
@@ -320,7 +320,7 @@ def test_a_torn_tail_is_quarantined_and_zeroed(length: int, is_reboot: bool) -> 
     put(disk, JOURNAL, start + size, garbage)
     client = open_client(disk, after_reboot() if is_reboot else None)
     assert values(client) == expected(2)
-    client._store.flush()
+    client.store.flush()
     assert any(f"cut {length} bytes" in line for line in client.reports())
     [name] = disk.listdir("quarantine")
     assert disk.read(f"quarantine/{name}") == garbage
@@ -413,7 +413,7 @@ def test_a_later_frame_convicts_an_earlier_one_without_a_witness() -> None:
     flip(disk, JOURNAL, start + 70)
     disk.damage(WITNESS_PATH, bytes(8192))
     with pytest.raises(Corruption) as caught:
-        open_client(disk)._store.flush()
+        open_client(disk).store.flush()
     assert caught.value.fields["lsn"] == len(found) - 2
 
 
@@ -440,7 +440,7 @@ def test_a_frame_of_another_chain_is_not_taken() -> None:
     start, size = frames(twin)[-2]
     put(disk, JOURNAL, start, twin.read(JOURNAL)[start : start + size])
     with pytest.raises(Corruption):
-        open_client(disk)._store.flush()
+        open_client(disk).store.flush()
 
 
 @pytest.mark.parametrize("is_reboot", [False, True])
@@ -576,7 +576,7 @@ def test_recovery_leaves_what_observers_saw() -> None:
     first = observe(write(disk))
     files = disk.files()
     client = open_client(disk)
-    client._store.flush()
+    client.store.flush()
     assert observe(client) == first
     assert disk.files() == files
 
@@ -630,5 +630,5 @@ def test_the_last_frame_convicts_the_one_before_it() -> None:
     flip(disk, JOURNAL, found[-3][0] + 70)
     disk.damage(WITNESS_PATH, bytes(8192))
     with pytest.raises(Corruption) as caught:
-        open_client(disk)._store.flush()
+        open_client(disk).store.flush()
     assert caught.value.fields["last_lsn"] == len(found) - 1

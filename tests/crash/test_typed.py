@@ -190,7 +190,7 @@ def by_columns(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
     rows = [
         row
         for one in scans
-        for table in read_scan(client._disk, one, ("message_id", "value", RECORD))
+        for table in read_scan(client.store.disk, one, ("message_id", "value", RECORD))
         for row in table.to_pylist()
     ]
     return sorted((str(row["message_id"]), row[RECORD]) for row in rows if row["value"] is not None)

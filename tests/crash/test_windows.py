@@ -135,11 +135,11 @@ def files_nobody_names(client: Client) -> set[str]:
 
     What says in a topic's directory how to read it is named by nobody, and stays.
     """
-    disk = client._store.disk
+    disk = client.store.disk
     assert isinstance(disk, MemoryDisk)
     named: set[str] = set()
     for generation in generations(disk):
-        manifest = read_manifest(disk, generation, client._store.identity.salt)
+        manifest = read_manifest(disk, generation, client.store.identity.salt)
         named |= {ref.path for refs in manifest.files.values() for ref in refs}
         named |= {ref.path for ref in manifest.dumps}
         named |= {path for path, _ in manifest.dropped}
@@ -159,7 +159,7 @@ def test_k1_before_the_frame_is_complete(written: int) -> None:
     client = stage.other()
     client.flush()
     assert state(client, txn) == ("open", None)
-    assert len(client._store.disk.listdir("quarantine")) == 1
+    assert len(client.store.disk.listdir("quarantine")) == 1
     assert client.commit(txn)["already"] is False
     assert is_visible(client)
 
@@ -340,7 +340,7 @@ def test_k5_the_flush_fails(dies: bool) -> None:
     assert first in (("committed", None), ("aborted", "recovery"))
     assert state(client, bystander) == ("aborted", "recovery")
     assert is_visible(client) == (first[0] == "committed")
-    for image in list(client._store.disk.images(random.Random(SEED), IMAGES)):  # type: ignore[attr-defined]
+    for image in list(client.store.disk.images(random.Random(SEED), IMAGES)):  # type: ignore[attr-defined]
         late = settled(image, after_reboot())
         assert state(late, txn) == first
         assert is_visible(late) == (first[0] == "committed")

@@ -21,8 +21,8 @@ from tests.source_tree import ROOT
 from txlog.base.ids import TxnId
 from txlog.client.client import Client
 from txlog.client.open import open_store
-from txlog.client.reading.message import messages
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
 
@@ -268,8 +268,8 @@ def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
         assert values(client) == before
         assert client.commit(txn)["already"]
         named: set[str] = set()
-        for generation in generations(client._store.disk):
-            kept = read_manifest(client._store.disk, generation, client._store.identity.salt)
+        for generation in generations(client.store.disk):
+            kept = read_manifest(client.store.disk, generation, client.store.identity.salt)
             named |= {ref.path for refs in kept.files.values() for ref in refs}
             named |= {path for path, _ in kept.dropped}
         found = {

@@ -20,8 +20,8 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import END, Range
 from txlog.base.settings import Settings
 from txlog.client.client import Client
-from txlog.client.reading.message import Message, messages
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message, messages
 from txlog.engine.store.identity import make_store, read_identity
 from txlog.engine.store.store import Store
 

@@ -51,7 +51,7 @@ def delay_txn(client: Client, *after_ms: int | None, since_ms: int = START_MS) -
 
 def index(client: Client, partition: int = 1) -> Delayed:
     """The fold, as this client has it."""
-    return client._store.read(lambda view: view.delayed(partition))
+    return client.store.read(lambda view: view.delayed(partition))
 
 
 def counts(client: Client) -> list[int]:
@@ -88,7 +88,7 @@ def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
     state = index(client, partition)
     found = [((ledger, entry, index), at) for at, ledger, entry, index in state.mutable]
     for bucket in state.buckets:
-        with closing(client._store.disk.open(bucket.file.path)) as raw:
+        with closing(client.store.disk.open(bucket.file.path)) as raw:
             file = BucketFile(raw, bucket.file)
             file.verify()
             head = file.head
@@ -106,7 +106,7 @@ def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
 
 def check_index(client: Client, partition: int = 1) -> None:
     """The index is true, and complete but for what may be due and for `unindexed`."""
-    store = client._store
+    store = client.store
     logged = store.read(lambda view: logged_times(view, partition))
     found = indexed_times(client, partition)
     state = index(client, partition)
@@ -120,7 +120,7 @@ def check_index(client: Client, partition: int = 1) -> None:
 
 def bucket_files(client: Client) -> list[str]:
     """The files in the directories of buckets, temporaries included."""
-    store = client._store
+    store = client.store
 
     def directories(view: View) -> list[str]:
         return [delayed_dir(view.catalog, number) for number in delayed_partitions(view)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.engine_kit import START_MS, Bench, open_client, rows
+from tests.engine_kit import START_MS, Bench, open_client, rows, session_of
 from txlog import Client, MessageId
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
@@ -79,7 +79,7 @@ def take_ids(consumer: Consumer, limit: int = 1000) -> list[MessageId]:
 
 def place(consumer: Consumer) -> Place:
     """Where a consumer stands in the one partition."""
-    receiving = consumer._receiving
+    receiving = session_of(consumer).receiving
     found = receiving.place(receiving.numbers()[0])
     assert found is not None
     return found
@@ -101,4 +101,4 @@ def mutable(client: Client) -> int:
     def look(view: View) -> int:
         return len(view.delayed(view.catalog.topics[1].first_partition).mutable)
 
-    return client._store.read(look)
+    return client.store.read(look)

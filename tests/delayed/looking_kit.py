@@ -24,7 +24,7 @@ CUTTING = Cutting(step_ms=2000, ids_max=2, segments_max=1000)
 def partition_number(client: Client, partition: int, topic: str = "t") -> int:
     """The store-wide number of a partition."""
     name = TopicName.parse(topic)
-    return client._store.read(lambda view: number_of(find_topic(view, name), partition))
+    return client.store.read(lambda view: number_of(find_topic(view, name), partition))
 
 
 def seal(
@@ -34,7 +34,7 @@ def seal(
 
     wrong_by_ms: how much later the bucket says that its messages are due
     """
-    store = client._store
+    store = client.store
     number = partition_number(client, partition, topic)
     state = store.read(lambda view: view.delayed(number))
     rows = min(rows, len(state.mutable))
@@ -59,7 +59,7 @@ def seal(
 
 def lose(client: Client, partition: int, topic: str = "t") -> None:
     """Forget the first bucket of a partition: its range is not indexed any more."""
-    store = client._store
+    store = client.store
     number = partition_number(client, partition, topic)
     bucket = store.read(lambda view: view.delayed(number).buckets)[0]
     op = BucketDeleted(number, [bucket.gen], "lost", 0, [bucket.file.path])

@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 from tests.delayed.oracle_clients import Clients
 from tests.delayed.oracle_model import TICK_MS, Death, Wrong
+from tests.engine_kit import session_of
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
@@ -64,13 +65,13 @@ class History(Clients):
 
     def numbers(self, who: int) -> list[int]:
         """The store-wide numbers of the partitions."""
-        return self.clients[who]._store.read(
+        return self.clients[who].store.read(
             lambda view: list(numbers_of(next(iter(view.catalog.topics.values()))))
         )
 
     def upkeep(self, rng: random.Random, who: int) -> str:
         """Some upkeep by one process; says what."""
-        store, kind = self.clients[who]._store, rng.choice(("tend", "tend", "merge", "rebuild"))
+        store, kind = self.clients[who].store, rng.choice(("tend", "tend", "merge", "rebuild"))
         partition = rng.choice(self.numbers(who))
         if kind == "tend":
             report: object = buckets.tend(store, None, wait=True)
@@ -171,7 +172,7 @@ class History(Clients):
         """Let go what is open."""
         for sub in self.subs:
             for hand in sub.hands:
-                lock = hand.real._member._lock
+                lock = session_of(hand.real).member._lock
                 if lock is not None:
                     lock.close()
         for client in self.clients:

@@ -23,7 +23,7 @@ from tests.delayed.oracle_model import (
     Txn,
     Wrong,
 )
-from tests.engine_kit import START_MS, open_client
+from tests.engine_kit import START_MS, open_client, session_of
 from txlog import Client, Consumer, MessageId, TxnId
 from txlog.base.ranges import Bound
 from txlog.engine.folds.catalog import numbers as numbers_of
@@ -240,7 +240,7 @@ class Clients(Model):
                 for one in numbers_of(topic)
             )
 
-        found, wanted = self.clients[who]._store.read(look), self.delayed(sub, cutoff_ms)
+        found, wanted = self.clients[who].store.read(look), self.delayed(sub, cutoff_ms)
         if found != wanted:
             raise Wrong(f"{sub.name}/{who} counts {found} delayed messages, there are {wanted}")
 
@@ -318,7 +318,7 @@ class Clients(Model):
 
     def die(self, sub: Sub, hand: Hand) -> None:
         """What the kernel does for a process that dies: its lock is free."""
-        lock = hand.real._member._lock
+        lock = session_of(hand.real).member._lock
         assert lock is not None
         lock.close()
         sub.hands.remove(hand)
@@ -349,8 +349,8 @@ class Clients(Model):
 
     def drop(self, client: Client) -> None:
         """Close the descriptors of a process, and nothing else."""
-        client._store.close()
-        client._disk.close()
+        client.store.close()
+        client.store.disk.close()
 
     # --- steps: the subscription from outside --------------------------------------------------
 
@@ -396,7 +396,7 @@ class Clients(Model):
             [topic] = view.catalog.topics.values()
             return [view.topic(number).ledgers[0].ledger for number in numbers_of(topic)]
 
-        first = self.clients[who]._store.read(firsts)
+        first = self.clients[who].store.read(firsts)
         gone = {one for one in self.log.values() if one.id.ledger < first[one.partition]}
         for one in gone:
             del self.log[one.partition, one.id]

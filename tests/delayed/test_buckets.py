@@ -94,7 +94,7 @@ def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
     bench.clock.advance(5000)
     delay(bench.client, 10_001, 10_002, 10_003)
     bench.clock.advance(500)
-    assert bench.client._store.bucket_ops.counts[("seal", "succeeded")] == 1
+    assert bench.client.store.bucket_ops.counts[("seal", "succeeded")] == 1
     check_index(bench.client)
 
 
@@ -141,15 +141,15 @@ def test_ids_that_arrive_while_a_bucket_is_made_stay(
     """The op names its upper position."""
     bench = bench_of(tmp_path)
     other = bench.another()
-    publish = bench.client._store.disk.publish
+    publish = bench.client.store.disk.publish
 
     def racing(path: str, parts: Any) -> None:
         publish(path, parts)
         if "_delayed" in path:
-            monkeypatch.setattr(bench.client._store.disk, "publish", publish)
+            monkeypatch.setattr(bench.client.store.disk, "publish", publish)
             delay(other, 2 * DAY_MS, 3 * DAY_MS)
 
-    monkeypatch.setattr(bench.client._store.disk, "publish", racing)
+    monkeypatch.setattr(bench.client.store.disk, "publish", racing)
     delay(bench.client, *[DAY_MS] * 4)
     assert counts(bench.client) == [4, 2]
     check_index(bench.client)
@@ -158,7 +158,7 @@ def test_ids_that_arrive_while_a_bucket_is_made_stay(
 
 def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], object]) -> None:
     """Let another process do something between the next bucket's file and its frame."""
-    other, disk = bench.another(), bench.client._store.disk
+    other, disk = bench.another(), bench.client.store.disk
     publish = disk.publish
 
     def racing(path: str, parts: Any) -> None:
@@ -173,7 +173,7 @@ def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], 
 def lose_first(client: Client) -> None:
     """Find the first bucket unreadable."""
     gen = index(client).buckets[0].gen
-    assert buckets.drop_lost(client._store, 1, gen, MissingFile("it is gone"))
+    assert buckets.drop_lost(client.store, 1, gen, MissingFile("it is gone"))
 
 
 @pytest.mark.parametrize("step", ["seal", "merge", "rebuild", "prune"])
@@ -193,7 +193,7 @@ def test_whatever_races_a_new_bucket_it_is_right_after(
         "lost": lose_first,
     }
     race(bench, monkeypatch, acts[what])
-    store = bench.client._store
+    store = bench.client.store
     if step == "seal":
         delay(bench.client, *[2 * DAY_MS] * 4)
     elif step == "merge":
@@ -241,7 +241,7 @@ def test_example_e(tmp_path: Path) -> None:
     for count in (40, 10, 30, 15, 20):
         delay(bench.client, *[DAY_MS] * count)
     assert counts(bench.client) == [40, 10, 30, 15, 20, 0]
-    assert buckets.merge_now(bench.client._store, 1, 4).merged == 1
+    assert buckets.merge_now(bench.client.store, 1, 4).merged == 1
     assert counts(bench.client) == [40, 10, 30, 35, 0]
     check_index(bench.client)
 
@@ -266,7 +266,7 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=3)
     fill(bench, 2)
     bench.clock.advance(2 * HOUR_MS)
-    buckets.merge_now(bench.client._store, 1)
+    buckets.merge_now(bench.client.store, 1)
     (one,) = index(bench.client).buckets
     assert one.count == 6 and [rows for rows, *_ in one.file.groups] == [1] * 6
     assert one.cutoff_ms == START_MS + 2 * HOUR_MS
@@ -286,7 +286,7 @@ def test_a_merge_streams_when_it_is_large(
     delay(bench.client, *[HOUR_MS * (1 + n // 9) for n in range(40)])
     delay_txn(bench.client, *[HOUR_MS * (1 + n // 7) for n in range(40)])
     before = indexed_times(bench.client)
-    buckets.merge_now(bench.client._store, 1)
+    buckets.merge_now(bench.client.store, 1)
     assert counts(bench.client) == [80, 0]
     assert indexed_times(bench.client) == before
     check_index(bench.client)
@@ -375,7 +375,7 @@ def test_files_of_a_deleted_topic_go(tmp_path: Path) -> None:
     bench.client.checkpoint()
     bench.client.checkpoint()
     assert len(files) == 2
-    assert not any(bench.client._store.disk.exists(path) for path in files)
+    assert not any(bench.client.store.disk.exists(path) for path in files)
 
 
 # --- lost and rebuilt ------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     fill(bench, 1)
     before = indexed_times(bench.client)
     lost = index(bench.client).buckets[0]
-    store = bench.client._store
+    store = bench.client.store
     error = Corruption("it is damaged", path=lost.file.path)
     assert buckets.is_lost(error) and not buckets.is_lost(DiskFailed("no"))
     assert buckets.drop_lost(store, 1, lost.gen, error)
@@ -415,14 +415,14 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
 def test_a_rebuild_gives_way(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 1)
-    store = bench.another()._store
+    store = bench.another().store
     lost = index(bench.client).buckets[0]
-    buckets.drop_lost(bench.client._store, 1, lost.gen, MissingFile("gone"))
+    buckets.drop_lost(bench.client.store, 1, lost.gen, MissingFile("gone"))
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
-    assert not buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
+    assert not buckets.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
     lock.close()
-    assert buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
+    assert buckets.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
     assert not index(bench.client).unindexed
 
 
@@ -436,10 +436,10 @@ def test_a_long_range_is_rebuilt_in_several_buckets(
     delay_txn(client, *[None if n % 3 else 2 * DAY_MS - n for n in range(19)])
     client.checkpoint(roll_all=True)
     delay(client, *[None] * 9, *[DAY_MS] * 6)
-    buckets.merge_now(client._store, 1)
+    buckets.merge_now(client.store, 1)
     before = indexed_times(client)
     (one,) = index(client).buckets
-    buckets.drop_lost(client._store, 1, one.gen, MissingFile("gone"))
+    buckets.drop_lost(client.store, 1, one.gen, MissingFile("gone"))
     client.checkpoint()
     assert len(index(client).buckets) == 3
     assert indexed_times(client) == before and not index(client).unindexed
@@ -454,7 +454,7 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
     path = damage(bench, 1)
     if how == "remove":
         (Path(bench.path) / path).unlink()
-    report = buckets.merge_now(bench.client._store, 1)
+    report = buckets.merge_now(bench.client.store, 1)
     assert report.lost == 1 and not report.failed
     assert len(index(bench.client).buckets) == 2, "nothing merges over a range without an index"
     bench.client.checkpoint()
@@ -465,7 +465,7 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
 def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
-    store = bench.client._store
+    store = bench.client.store
     report = buckets.rebuild_now(store, 1)
     assert (report.ids, report.missing, report.extra) == (12, 0, 0)
     assert (report.buckets_dropped, report.buckets_made) == (3, 1)
@@ -484,7 +484,7 @@ def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
 
 def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    lock = bench.another()._store.disk.lock_file(MAINTENANCE_PATH)
+    lock = bench.another().store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
     delay(bench.client, *[DAY_MS] * 5)
     assert counts(bench.client) == [5]
@@ -496,7 +496,7 @@ def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
 def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> None:
     """Memory and checkpoint stay bounded; a time-out is reported, the messages are sent."""
     bench = bench_of(tmp_path)
-    lock = bench.client._store.disk.lock_file(MAINTENANCE_PATH)
+    lock = bench.client.store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
     bench.client = bench.another(lock_timeout_ms=0)
     delay(bench.client, *[DAY_MS] * 8)
@@ -512,7 +512,7 @@ def test_a_failure_is_tried_again_counted_and_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = bench_of(tmp_path)
-    store = bench.client._store
+    store = bench.client.store
     publish = store.disk.publish
     tries: list[str] = []
 
@@ -549,7 +549,7 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     """What a process left to do another does; then there is nothing to do."""
     bench = bench_of(tmp_path, max_num_buckets=1)
     fill(bench, 3)
-    store = bench.client._store
+    store = bench.client.store
     now = bench.clock.now()
     assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
     before = store.refresh()
@@ -596,7 +596,7 @@ def test_unnamed_bucket_files_are_swept_and_named_ones_stay(tmp_path: Path) -> N
     fill(bench, 2)
     named = named_files(bench.client)
     orphan = named[0].replace("0000000001.parquet", "0000000077.parquet")
-    bench.client._store.disk.publish(orphan, [b"from a pass that died"])
+    bench.client.store.disk.publish(orphan, [b"from a pass that died"])
     fill(bench, 1)
     assert index(bench.client).buckets[-1].gen == 78, "no name is used twice"
     bench.client.admin.gc(apply=True, keep_ms=0)

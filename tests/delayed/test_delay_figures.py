@@ -109,7 +109,7 @@ def test_consumers_that_begin_again_and_what_they_remember(tmp_path: Path) -> No
 @contextmanager
 def maintenance_held(client: Client) -> Iterator[None]:
     """Somebody else does upkeep, so nothing is rebuilt."""
-    lock = client._store.disk.lock_file("maintenance.lock")
+    lock = client.store.disk.lock_file("maintenance.lock")
     assert lock.try_acquire()
     try:
         yield

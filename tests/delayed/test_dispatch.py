@@ -9,6 +9,7 @@ import pytest
 
 from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
+from tests.engine_kit import session_of
 from txlog import Bound, MessageId
 from txlog.engine.plan.consuming import choice, key_shared
 from txlog.engine.plan.reading.dispatch import Piece
@@ -135,7 +136,7 @@ def test_a_lost_bucket_makes_those_begin_again_that_have_passed_its_messages(
     shop.set(1000)
     assert take(consumer) == [] and place(consumer).mark[1] == ids[-1].entry
     error = Corruption("it is damaged", path=bucket.file.path)
-    assert drop_lost(shop.client._store, 1, bucket.gen, error)
+    assert drop_lost(shop.client.store, 1, bucket.gen, error)
     shop.set(1900)
     assert take_ids(consumer) == ids
 
@@ -394,7 +395,7 @@ def test_what_comes_back_is_released(shop: Shop, how: str) -> None:
     )
     a = shop.send(b"a", 100)
     b = shop.send(b"b", 5000)
-    other._store.clock.set_wall(T0 + 100)  # type: ignore[attr-defined]  # a ManualClock
+    other.store.clock.set_wall(T0 + 100)  # type: ignore[attr-defined]  # a ManualClock
     assert take_ids(consumer) == [a]
     shop.set(0)
     if how == "nack":
@@ -406,7 +407,7 @@ def test_what_comes_back_is_released(shop: Shop, how: str) -> None:
     elif how == "timeout":
         shop.clock.advance(1000)
     else:
-        lock = consumer._member._lock
+        lock = session_of(consumer).member._lock
         assert lock is not None
         lock.close()  # as the kernel does when a process dies
     mine = shop.consumer()
@@ -509,7 +510,7 @@ def test_a_consumer_wakes_when_the_next_is_due(shop: Shop) -> None:
     """7: computed anew at every wait; of an empty index it is never."""
     shop.set(0)
     consumer = shop.consumer()
-    receiving = consumer._receiving
+    receiving = session_of(consumer).receiving
     assert take(consumer) == []
     assert (receiving.due_ms, min(0.05, receiving.rest(0.05).seconds)) == (None, 0.05)
     shop.send_all((b"a", 30), (b"b", 10))

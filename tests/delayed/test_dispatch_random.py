@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop
+from tests.engine_kit import session_of
 from tests.tiers import graded
 from txlog import Client, Message, MessageId, messages
 from txlog.client.consuming.consumer import Consumer
-from txlog.client.transactions.transaction import Transaction
 from txlog.clock import ManualClock
+from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view.view import View
 
@@ -211,9 +212,9 @@ class World:
         process = self.chance.choice(self.processes)
         how = self.chance.random()
         if how < 0.6:
-            tend(process.client._store, None)
+            tend(process.client.store, None)
         elif how < 0.7:
-            merge_now(process.client._store, 1, self.chance.randrange(1, 3))
+            merge_now(process.client.store, 1, self.chance.randrange(1, 3))
         elif how < 0.8:
             process.client.checkpoint(roll_all=self.chance.random() < 0.5)
         else:
@@ -221,7 +222,7 @@ class World:
 
     def lose(self, process: Process) -> None:
         """A bucket's file goes, or is damaged."""
-        known = [Path(self.shop.path) / path for path in process.client._store.read(self.buckets)]
+        known = [Path(self.shop.path) / path for path in process.client.store.read(self.buckets)]
         if paths := [path for path in known if path.exists()]:
             path = self.chance.choice(paths)
             if self.chance.random() < 0.5:
@@ -259,7 +260,7 @@ class World:
                 assert not left or stray, f"left at {now}: {left} of {self.times}"
 
     def places(self, process: Process, name: str) -> tuple[object, ...]:
-        place = process.consumers[name]._receiving.place(1)
+        place = session_of(process.consumers[name]).receiving.place(1)
         return () if place is None else place.strays
 
     def step(self) -> None:

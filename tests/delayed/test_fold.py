@@ -192,10 +192,10 @@ def test_a_client_fills_the_fold(tmp_path: Path) -> None:
     client.commit(txn)
     ledger = ids(client)[0].ledger
     wanted = [(now + 900, ledger, 1, 0), (now + 800, ledger, 3, 3)]
-    assert client._store.read(lambda view: list(view.delayed(1).mutable)) == wanted
+    assert client.store.read(lambda view: list(view.delayed(1).mutable)) == wanted
     client.checkpoint()
     bench.reopen()
-    state = bench.client._store.read(lambda view: view.delayed(1))
+    state = bench.client.store.read(lambda view: view.delayed(1))
     assert list(state.mutable) == wanted
     assert not state.pending
     assert state.passed_ms == now + 10

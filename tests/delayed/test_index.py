@@ -59,7 +59,7 @@ class History:
     def step(self, kind: str) -> None:
         """Do a step in one of the processes."""
         client = self.rng.choice(self.clients)
-        store = client._store
+        store = client.store
         if kind == "send":
             delay(client, *self.times())
         elif kind == "begin":
@@ -143,5 +143,5 @@ def test_the_index_is_what_the_log_says(number: int) -> None:
                 assert all(low[1] < high[0] for low, high in pairwise(ranges))
         except Exception as error:
             raise AssertionError(f"seed {SEED}, history {number}: {done}: {error!r}") from error
-    failed = [key for key in history.clients[0]._store.bucket_ops.counts if key[1] == "failed"]
+    failed = [key for key in history.clients[0].store.bucket_ops.counts if key[1] == "failed"]
     assert not failed, history.clients[0].reports()

@@ -55,9 +55,9 @@ def test_what_is_due_or_apart_is_told_as_it_happens(tmp_path: Path) -> None:
         seal(client, 0, 2)
     bench.clock.advance(100)
     number = partition_number(client, 0)
-    gone = client._store.read(lambda view: view.delayed(number).buckets)[2]
+    gone = client.store.read(lambda view: view.delayed(number).buckets)[2]
     op = BucketDeleted(number, [gone.gen], "lost", 0, [gone.file.path])
-    client._store.write(lambda view, now: Decision([op], sync=True))
+    client.store.write(lambda view, now: Decision([op], sync=True))
     told = client.topic("t").merge(1, dry_run=True)
     assert (told["buckets_before"], told["buckets_after"]) == (3, 2)
     done = client.topic("t").merge(1)

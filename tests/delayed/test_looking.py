@@ -243,7 +243,7 @@ def test_what_a_clock_ahead_left_out_is_listed_by_one_behind(tmp_path: Path) -> 
     lose(client, 0)
     number = partition_number(client, 0)
     op = BucketSealed(number, "rebuild", (0, 0, 0), (b.ledger, b.entry, 0), START_MS + 250, None)
-    client._store.write(lambda view, now: Decision([op], sync=True))
+    client.store.write(lambda view, now: Decision([op], sync=True))
     handle = client.topic("t")
     assert listed_ids(handle.delayed()) == [d]
     bench.clock.set_wall(START_MS)

@@ -45,7 +45,7 @@ def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
 
     return [
         MessageId(ledger, entry, index)
-        for ledger, first, last, index_first, index_last in client._store.read(look)
+        for ledger, first, last, index_first, index_last in client.store.read(look)
         for entry in range(first, last + 1)
         for index in range(index_first, index_last + 1)
     ]

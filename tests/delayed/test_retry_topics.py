@@ -24,7 +24,7 @@ SIZES = [b"small", LARGE]
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr("txlog.client.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
+    monkeypatch.setattr("txlog.engine.session.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
     made = Bench(tmp_path / "store", max_message_bytes=4096)
     made.client.create_topic("t")
     made.client.create_subscription("t", "s", type="shared")
@@ -50,7 +50,7 @@ def indexed(client: Client, topic: str) -> list[int]:
         found = find_topic(view, TopicName.parse(topic))
         return [at for one in numbers(found) for at in view.delayed(one).mutable.at]
 
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 @pytest.mark.parametrize("value", SIZES)

@@ -57,8 +57,8 @@ def is_in(one: Id, ids: IdSet | Without) -> bool:
 
 def tended(shop: Shop) -> int:
     """How many buckets there are after what upkeep wants."""
-    tend(shop.client._store, None)
-    return shop.client._store.read(lambda view: len(view.delayed(1).buckets))
+    tend(shop.client.store, None)
+    return shop.client.store.read(lambda view: len(view.delayed(1).buckets))
 
 
 def random_shop(folder: Path, chance: random.Random) -> Shop:
@@ -81,7 +81,7 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
         else:
             shop.commit(*given)
         if chance.random() < 0.3:
-            tend(shop.client._store, None)
+            tend(shop.client.store, None)
     return shop
 
 
@@ -120,14 +120,14 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
         assert table.count_for(cursor) == len(left)
 
     for _ in range(30):
-        if shop.client._store.read(indexed):
-            shop.client._store.read(look)
+        if shop.client.store.read(indexed):
+            shop.client.store.read(look)
         deed = chance.random()
         if deed < 0.2:
             shop.send_all((b"", chance.randrange(1, 60)), (b"", None))
         elif deed < 0.3:
             shop.set(chance.randrange(40))
-            tend(shop.client._store, None)
+            tend(shop.client.store, None)
             shop.set(0)
         elif deed < 0.4:
             shop.commit(*[(b"", 30)] * 3)
@@ -216,9 +216,7 @@ def sealed(tmp_path: Path) -> tuple[Shop, list[MessageId], Path]:
     shop.set(0)
     ids = shop.send_all((b"a", 300), (b"b", 100), (b"c", 200))
     assert tended(shop) == 1
-    [path] = shop.client._store.read(
-        lambda view: [one.file.path for one in view.delayed(1).buckets]
-    )
+    [path] = shop.client.store.read(lambda view: [one.file.path for one in view.delayed(1).buckets])
     return shop, ids, tmp_path / "store" / path
 
 
@@ -251,7 +249,7 @@ def test_a_lost_bucket_costs_time_only(
     shop, ids, path = sealed
     consumer = shop.consumer(type=type)
     harm(path)
-    lock = shop.client._store.disk.lock_file(MAINTENANCE_PATH)
+    lock = shop.client.store.disk.lock_file(MAINTENANCE_PATH)
     if not is_free:
         lock.acquire(0)
     assert take(consumer) == []
@@ -325,12 +323,12 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
     shop.set(0)
     consumer = shop.consumer()
     shop.send(b"a", 10)
-    tend(shop.client._store, None)
+    tend(shop.client.store, None)
     assert take(consumer) == []
-    known = shop.client._store.read(lambda view: dict(view.timetables))
+    known = shop.client.store.read(lambda view: dict(view.timetables))
     assert isinstance(known[1], Timetable)
     shop.reopen()
-    assert shop.client._store.read(lambda view: view.timetables) == {}
+    assert shop.client.store.read(lambda view: view.timetables) == {}
 
 
 def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
@@ -344,4 +342,4 @@ def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
         shop.consumer("other").close()
         assert take(consumer) == [b"a"]
     shop.client.admin.delete_topic("t", force=True)
-    assert shop.client._store.read(lambda view: view.timetables) == {}
+    assert shop.client.store.read(lambda view: view.timetables) == {}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import txlog
 from txlog import functions
-from txlog.client.reading.message import Message
 from txlog.clock import ManualClock
+from txlog.engine.session.reading.message import Message
 from txlog.errors import (
     AlreadyClosed,
     CommandFailed,
@@ -347,7 +347,7 @@ def test_a_table_goes_through_without_an_object_a_message(
         raise AssertionError("an object was made")
 
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.client.reading.message.Message", no_objects)
+        patched.setattr("txlog.engine.session.reading.message.Message", no_objects)
         patched.setattr("txlog.functions.outputs._table", no_objects)
         patched.setattr(handlers_module, "messages", no_objects)
         done = run(client, lambda rows: rows, batch=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import txlog
 from txlog import functions
-from txlog.client.reading.message import Message
+from txlog.engine.session.reading.message import Message
 from txlog.errors import CommandFailed, InvalidArgument, LimitExceeded
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
 

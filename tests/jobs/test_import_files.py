@@ -359,7 +359,7 @@ def test_a_topic_that_others_used_meanwhile_stays(tmp_path: Path) -> None:
         "policy": lambda topic: other.set_policies(topic, retention_ms=1000),
     }
     for topic, use in uses.items():
-        with pytest.raises(KeyError), created(bench.client._store, [topic, f"{topic}-unused"]):
+        with pytest.raises(KeyError), created(bench.client.store, [topic, f"{topic}-unused"]):
             use(topic)
             raise KeyError
     assert {row["topic"] for row in bench.client.topics()} == set(uses)

@@ -68,7 +68,7 @@ class Other(Local):
     def searches(self, client: Client, topic: str) -> dict[int, Search]:
         rows = [row for table in client.read(topic) for row in table.to_pylist()]
         rows.sort(key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
-        numbers, ends = client._ask(_ends)
+        numbers, ends = client.store.ask(_ends)
         out = {}
         for index, (number, end) in enumerate(zip(numbers, ends, strict=True)):
             found = [

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests import source_tree
-from tests.engine_kit import Bench, begin, ids, read, say, send, values
+from tests.engine_kit import Bench, begin, ids, read, say, send, session_of, values
 from tests.tiers import graded
 from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.base.ranges import END
@@ -66,7 +66,7 @@ LARGE = 99  # times, which is more than a message may have without chunks
 def live_dumps(client: Client) -> Dumps:
     """What the folds of a client hold now."""
     client.producer("t").flush()
-    return client._store.read(dumps)
+    return client.store.read(dumps)
 
 
 def dumps(view: View) -> Dumps:
@@ -118,7 +118,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
     """A view of the store that has read no frame yet."""
     disk = PosixDisk(bench.path)
     view = View.open(
-        disk, bench.client._store.identity.salt, bench.clock.now().boot_id, generation=generation
+        disk, bench.client.store.identity.salt, bench.clock.now().boot_id, generation=generation
     )
     try:
         yield view
@@ -292,11 +292,11 @@ def lease(
         if chance.random() < 0.5:
             one.close()
             return
-        lock = one._member._lock
+        lock = session_of(one).member._lock
         assert lock is not None
         lock.close()
         if consumers:
-            consumers[0]._member.reap(now=True)
+            session_of(consumers[0]).member.reap(now=True)
 
 
 def bench_of(folder: Path) -> Bench:
@@ -728,7 +728,7 @@ def test_what_is_deleted_leaves_no_state(tmp_path: Path) -> None:
     for row in client.topics():
         client.admin.delete_topic(str(row["topic"]), force=True)
     of_the_store = {"catalog", "coordinator", "key"}
-    assert {key[0] for key in client._store.read(View.known)} <= of_the_store
+    assert {key[0] for key in client.store.read(View.known)} <= of_the_store
     client.checkpoint()
     with fresh(bench) as view:
         view.take(view.journal.read_durable())

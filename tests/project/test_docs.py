@@ -19,8 +19,8 @@ from txlog.client.topics.subscription import SubscriptionHandle
 from txlog.client.topics.topic import TopicHandle
 
 LINES_MAX = {
-    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 275, "docs/format.md": 425,
-    "CONTRIBUTING.md": 165, "docs/analytics.md": 250, "docs/cluster.md": 100,
+    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 310, "docs/format.md": 425,
+    "CONTRIBUTING.md": 170, "docs/analytics.md": 250, "docs/cluster.md": 100,
     "docs/tutorial.md": 260, "docs/cookbook.md": 325, "docs/python.md": 360, "docs/index.md": 60,
     "docs/flights.md": 130, "docs/serve.md": 350, "docs/http.md": 80,
 }  # fmt: skip
@@ -47,6 +47,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "README.md", ROOT / "data" / "README.md",
 ]  # fmt: skip
+NOTES = sorted((ROOT / "docs" / "design").glob("*.md"))
 SPECIFICATIONS = [f"docs/spec/{file.name}" for file in sorted((ROOT / "docs/spec").glob("*.md"))]
 INNER = {"short", "name", "numbers", "cutoff"}  # of handles: for txlog's own layers
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
@@ -157,7 +158,9 @@ def test_guide_to_the_library_names_every_call() -> None:
         assert public - INNER == set(re.findall(r"`(\w+)`", row_text))
 
 
-@pytest.mark.parametrize("name", [*LINES_MAX, *SPECIFICATIONS])
+@pytest.mark.parametrize(
+    "name", [*LINES_MAX, *SPECIFICATIONS, *(f"docs/design/{note.name}" for note in NOTES)]
+)
 def test_files_named_in_backticks_exist(name: str) -> None:
     """A path below src/txlog, scripts, tests or data that is written like one is a file.
 
@@ -183,6 +186,31 @@ def test_links_of_a_document_lead_somewhere() -> None:
             )
 
 
+def test_a_numbered_link_is_defined_and_leads_to_its_record() -> None:
+    """In a design note `[3]` is defined below as the file of decision 3."""
+    for note in NOTES:
+        text = _prose(note)
+        defined = dict(re.findall(r"^\[(\d+)\]: (\S+)$", text, re.MULTILINE))
+        used = re.findall(r"\[(\d+)\](?!:)", text)
+        assert {*used} == {*defined}, f"{note}: {sorted({*used} ^ {*defined})}"
+        for number, target in defined.items():
+            file = (note.parent / target).resolve()
+            assert file.is_file(), f"{note}: {target}"
+            assert decisions.read(file).number == int(number), f"{note}: [{number}]"
+
+
+def test_every_record_that_holds_is_linked_from_a_design_note() -> None:
+    """Kills: a decision that only somebody who reads the whole archive would find."""
+    linked = {
+        name
+        for note in NOTES
+        for name in re.findall(r"\(?\.\./decisions/([\w-]+\.md)", _prose(note))
+    }
+    for file in decisions.files():
+        if not decisions.read(file).status.startswith("superseded"):
+            assert file.name in linked, f"no note of docs/design links to {file.name}"
+
+
 def test_a_document_that_is_named_exists() -> None:
     """Kills: the old path of a document that was moved."""
     for file in DOCUMENTS:
@@ -194,6 +222,8 @@ def test_a_document_that_is_named_exists() -> None:
 
 
 def test_newest_version_of_the_changelog_is_the_program() -> None:
+    """Above it, CHANGELOG has only the section of the next version, which has no number yet."""
+    assert _text("CHANGELOG.md").split("\n## ")[1].startswith("Unreleased\n")
     project = tomllib.loads(_text("pyproject.toml"))["project"]
     newest = re.search(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None

@@ -6,6 +6,7 @@ end at three spaces or a `#`; a comment follows. The longest name that fits a mo
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 
@@ -16,6 +17,8 @@ from tests.source_tree import PACKAGE, ROOT, Module, modules, own_targets
 MODULES = modules()
 KNOWN = {module.name for module in MODULES}
 BY_NAME = {module.name: module for module in MODULES}
+
+DOOR = f"{PACKAGE}.engine.door."
 
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
@@ -98,6 +101,56 @@ def test_packages_make_no_cycle() -> None:
 
     for name in sorted(graph):
         walk(name, ())
+
+
+def test_other_rooms_enter_the_engine_by_its_door() -> None:
+    """Modules behind the door can be merged or renamed without a look outside."""
+    for module in MODULES:
+        if not module.path.startswith("engine"):
+            for name, item in own_targets(module, KNOWN):
+                past = name.startswith(f"{PACKAGE}.engine.") and not name.startswith(DOOR)
+                assert not past, f"{module.file}:{item.line} imports {name}: use {DOOR}*"
+
+
+def test_a_door_has_only_names_that_another_room_uses() -> None:
+    """A name that nobody outside needs belongs to the engine again."""
+    used: set[str] = set()
+    for module in MODULES:
+        if not module.path.startswith("engine"):
+            used |= names_of_doors(ast.parse(module.file.read_text(encoding="utf-8")))
+    for module in MODULES:
+        if module.path.startswith("engine/door/"):
+            for item in ast.walk(ast.parse(module.file.read_text(encoding="utf-8"))):
+                if isinstance(item, ast.ImportFrom):
+                    offered = {f"{module.name}.{one.asname or one.name}" for one in item.names}
+                    assert offered <= used, f"no room uses {sorted(offered - used)}"
+
+
+def names_of_doors(tree: ast.Module) -> set[str]:
+    """The names of doors that a module uses, as `door.name`."""
+    used: set[str] = set()
+    doors: dict[str, str] = {}
+    for item in ast.walk(tree):
+        if isinstance(item, ast.ImportFrom) and f"{item.module}." == DOOR:
+            doors |= {name.asname or name.name: f"{DOOR}{name.name}" for name in item.names}
+        elif isinstance(item, ast.ImportFrom) and (item.module or "").startswith(DOOR):
+            used |= {f"{item.module}.{name.name}" for name in item.names}
+        elif isinstance(item, ast.Assign) and _door_loaded(item.value):
+            doors |= {ast.unparse(name): _door_loaded(item.value) for name in item.targets}
+    for item in ast.walk(tree):
+        if isinstance(item, ast.Attribute):
+            door = doors.get(ast.unparse(item.value)) or _door_loaded(item.value)
+            used.add(f"{door}.{item.attr}")
+    return used
+
+
+def _door_loaded(item: ast.expr) -> str:
+    """The door that `import_module("door")` loads; empty for any other expression."""
+    if isinstance(item, ast.Call) and ast.unparse(item.func).endswith("import_module"):
+        name = item.args[0]
+        if isinstance(name, ast.Constant) and str(name.value).startswith(DOOR):
+            return str(name.value)
+    return ""
 
 
 def test_folds_never_import_folds() -> None:

@@ -15,6 +15,7 @@ LISTS = {  # packages with more modules: plain lists, where a reader looks up on
     "cli/commands": (30, "a noun a module"),
     "serve/core": (16, "what all listeners share, a subject a module"),
     "serve/pulsar": (21, "a room of the protocol a module"),
+    "engine/door": (21, "a subject a module, each of imports alone"),
     "lake/spark": (18, "each loads another part of pyspark, which a call pays for"),
 }
 GERUNDS = {  # words of the field, and rooms

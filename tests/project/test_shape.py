@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import shape, trips
+from scripts import rooms, shape, trips
 
 RISES = Path(__file__).with_name("rises.txt")
 DAYS = 2
@@ -67,6 +67,28 @@ def test_no_trip_gets_longer(before: Path) -> None:
     now = trips.counts()
     assert all(count > 10 for count in now.values()), now
     check(trips.counts(before), now)
+
+
+def test_the_diagram_of_the_rooms_is_drawn_from_the_imports() -> None:
+    """Kills: an arrow that ARCHITECTURE.md does not show."""
+    text = rooms.ARCHITECTURE.read_text(encoding="utf-8")
+    assert re.search(r"^\d+  cli +-> ", text, re.MULTILINE)
+    assert text == rooms.architecture(), "run python -m scripts.rooms"
+
+
+def test_a_diagram_shows_floors_and_the_arrows_that_no_other_arrow_implies() -> None:
+    arrows = {
+        "cli": {"jobs", "api", "base"},
+        "jobs": {"cli", "api"},
+        "api": {"base"},
+        "base": set(),
+    }
+    assert rooms.diagram(arrows).splitlines() == [
+        " 3  cli   -> jobs  api",
+        "    jobs  -> cli  api",
+        " 2  api   -> base",
+        " 1  base",
+    ]
 
 
 def test_a_rise_is_found_unless_a_line_gives_the_reason() -> None:

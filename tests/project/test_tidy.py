@@ -48,7 +48,7 @@ LARGE: dict[str, set[str]] = {
     "parameters": {
         "client/admin:set_watermark_policies",
         "client/client:consumer",
-        "client/consuming/consumer:__init__",
+        "engine/session/consuming/consumer:__init__",
         "client/consuming/open:create_subscription",
         "client/sending/message_builder:__call__",
         "client/sending/producer:_send_one",
@@ -75,9 +75,9 @@ LARGE: dict[str, set[str]] = {
         "lake/spark/reading:read",
     },
     "slots": {
-        "client/consuming/ahead:Ahead",
-        "client/consuming/in_memory:NonDurableConsumer",
-        "client/consuming/receive:Receiving",
+        "engine/session/consuming/ahead:Ahead",
+        "client/consuming/in_memory:MemorySession",
+        "engine/session/consuming/receive:Receiving",
         "client/reading/reader:Reader",
         "engine/plan/delayed/due:DueScan",
         "engine/storage/journal/journal:Journal",
@@ -88,7 +88,7 @@ LARGE: dict[str, set[str]] = {
 MODULES = modules()
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PROGRAMS = [*sorted((ROOT / "bench").glob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+PROGRAMS = [*sorted((ROOT / "bench").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -79,7 +79,7 @@ def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed
             if count <= total:
                 assert ranges.resolve_bound(view, found, 0, Bound("skip", skipped)) == expected
 
-    bench.client._store.read(check)
+    bench.client.store.read(check)
 
 
 @pytest.mark.parametrize("seed", range(4))

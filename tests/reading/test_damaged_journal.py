@@ -186,7 +186,7 @@ def test_damage_that_is_met_while_a_range_is_read_ends_it(tmp_path: Path) -> Non
     tables = client.read("t", batch_messages=1)
     assert next(tables)["value"].to_pylist() == [b"old"]
     damage(made, at)
-    client._store.reload()
+    client.store.reload()
     out: list[bytes] = []
     with pytest.raises(Corruption) as ended:
         for table in tables:
@@ -318,7 +318,7 @@ def test_the_header_of_a_younger_file_is_damage_like_any_other(tmp_path: Path) -
     reader = made.another().reader("t")
     assert reader.read_next() is not None
     send(made.client, b"b")
-    made.client._store.cut(lambda view: None)
+    made.client.store.cut(lambda view: None)
     send(made.client, b"c")
     path = journal(made)
     data = bytearray(path.read_bytes())

@@ -13,8 +13,8 @@ import txlog
 from tests.engine_kit import Bench, begin, send, send_txn
 from tests.tiers import graded
 from txlog import Bound, Client, MessageId, Range
-from txlog.client.reading import pause
 from txlog.client.reading.reader import Reader
+from txlog.engine.session.reading import pause
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import AlreadyClosed, MessageNotFound
 
@@ -155,7 +155,7 @@ def test_what_was_trimmed_is_an_error_and_never_a_jump(bench: Bench) -> None:
 
 def test_a_range_with_an_end_is_not_waited_for(bench: Bench) -> None:
     send(bench.client, b"1")
-    reader = Reader(bench.client._store, "t", Range.parse("start..end"), None)
+    reader = Reader(bench.client.store, "t", Range.parse("start..end"), None)
     assert [message.value for message in reader.follow()] == [b"1"]
     assert reader.read_next(timeout_ms=None) is None
     assert reader.receive_batch(timeout_ms=None).num_rows == 0
@@ -165,7 +165,7 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """It is told: nothing is looked at by time. A close ends it."""
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
-    monkeypatch.setattr("txlog.client.reading.pause.REST_SECONDS_MAX", 600.0)
+    monkeypatch.setattr("txlog.engine.session.reading.pause.REST_SECONDS_MAX", 600.0)
     rests, wait = threading.Semaphore(0), Wakeups.wait
 
     def noted(self: Wakeups, seen: int, seconds: float) -> bool:

@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 import pytest
 
 import txlog
-from tests.engine_kit import START_MS, begin, new_store, open_client, send
+from tests.engine_kit import START_MS, begin, new_store, open_client, send, session_of
 from txlog import Client
-from txlog.client.consuming import receive
-from txlog.client.reading import pause
 from txlog.client.wait import Wait, has_state
 from txlog.clock import ManualClock
+from txlog.engine.session.consuming import receive
+from txlog.engine.session.reading import pause
 from txlog.engine.storage.disk import libc
 from txlog.engine.store import wakeups
 from txlog.engine.store.liveness import consumer_lock
@@ -57,8 +57,8 @@ def path(tmp_path: Path) -> str:
 def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.client.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.engine.session.consuming.ahead.REST_SECONDS_MAX", LONG_S)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ class TestTold:
             assert value(peer.receive()) == b"1"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
-            lock = peer._member._lock
+            lock = session_of(peer).member._lock
             assert lock is not None
             lock.close()
             assert thread.result() == b"1"
@@ -320,7 +320,7 @@ def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> Non
     clock = ManualClock(START_MS)
     with open_client(new_store(tmp_path, clock), clock) as client:
         txn = begin(client, timeout_ms=200)
-        wait = Wait(client._store, [has_state(txn, "aborted")])
+        wait = Wait(client.store, [has_state(txn, "aborted")])
         assert wait.look(True) is None
         clock.advance(200)
         assert wait.rest(LONG_S).seconds == 0.001
@@ -398,9 +398,9 @@ def test_appends_wake_those_who_heed_them_and_no_others(
     """A wait for commits rests on, although another one of the handle heeds appends."""
     monkeypatch.setattr(pause, "APART_SECONDS_MIN", 0.0)
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
-        calm = pause.Waiting(mine._store)
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        woken, txn, producer = mine.store.wakeups, begin(other), other.producer("t")
+        calm = pause.Waiting(mine.store)
+        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         producer.send(b"0", txn=txn)
         woken.begin()
         producer.send(b"1", txn=txn)
@@ -426,7 +426,7 @@ def test_appends_are_told_no_more_once_nobody_waits(
 ) -> None:
     monkeypatch.setattr(wakeups, "HEED_SECONDS", -1.0)
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
+        woken, txn, producer = mine.store.wakeups, begin(other), other.producer("t")
         woken.begin()
         begun = woken.tally.beginnings
         assert woken.heed_appends() and woken.heed_appends()
@@ -442,10 +442,10 @@ def test_appends_are_told_no_more_once_nobody_waits(
 def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
     """A checkpoint begins another one, and removes the old."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer = mine._store.wakeups, other.producer("t")
+        woken, producer = mine.store.wakeups, other.producer("t")
         woken.begin()
         woken.heed_appends()
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         for _ in range(2):
             keen.look()
             keen.rest()
@@ -464,9 +464,9 @@ def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
 def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -> None:
     """It looked, something was committed or appended, and only then did a thread begin to watch."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn = mine._store.wakeups, begin(other)
-        calm = pause.Waiting(mine._store)
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        woken, txn = mine.store.wakeups, begin(other)
+        calm = pause.Waiting(mine.store)
+        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         calm.look()
         other.producer("t").send(b"1")
         woken.begin()
@@ -482,7 +482,7 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
 ) -> None:
     """Both are the first; while one polls, for hours, the other must not wait for it."""
     with txlog.open(path) as mine:
-        woken, watch = mine._store.wakeups, mine._store.disk.watch
+        woken, watch = mine.store.wakeups, mine.store.disk.watch
         is_made, tried = threading.Event(), threading.Semaphore(0)
 
         class Spied:
@@ -506,7 +506,7 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
             assert is_made.wait(60)
             return watch()
 
-        monkeypatch.setattr(type(mine._store.disk), "watch", lambda self: slow())
+        monkeypatch.setattr(type(mine.store.disk), "watch", lambda self: slow())
         monkeypatch.setattr(woken, "_gate", Spied(woken._gate))
         monkeypatch.setattr(woken, "_making", Spied(woken._making))
         first = Thread(lambda: mine.wait_for_change(10**6, None))
@@ -524,7 +524,7 @@ def test_who_waits_again_at_once_keeps_nobody_from_being_told(
 ) -> None:
     """It is there before those who were told of the same, and polls for as long as it likes."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer, is_over = mine._store.wakeups, other.producer("t"), threading.Event()
+        woken, producer, is_over = mine.store.wakeups, other.producer("t"), threading.Event()
         woken.begin()
 
         def wait_on() -> None:
@@ -549,7 +549,7 @@ def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
 ) -> None:
     """Whoever polled may leave without news; so may whoever was to poll next."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+        woken = mine.store.wakeups
         woken.begin()
         seen = woken.count
         brief = [Thread(lambda: woken.wait(seen, 0.01)) for _ in range(3)]
@@ -583,7 +583,7 @@ def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
             return self._lock.acquire(timeout=timeout)
 
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+        woken = mine.store.wakeups
         woken.begin()
         watch, seen = woken._watch, woken.count
         assert watch is not None
@@ -619,7 +619,7 @@ def test_who_is_in_a_signal_handler_for_long_keeps_nobody_from_being_told(
 ) -> None:
     """Handlers run in the main thread: its bell was rung, and it does not come."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, main = mine._store.wakeups, threading.main_thread().ident
+        woken, main = mine.store.wakeups, threading.main_thread().ident
         woken.begin()
         seen, bell = woken.count, threading.Lock()
         bell.acquire()
@@ -676,7 +676,7 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
     is_cut, at = True, 0
     while is_cut:
         with txlog.open(path) as mine:
-            woken, bell, passed = mine._store.wakeups, threading.Lock(), list[int]()
+            woken, bell, passed = mine.store.wakeups, threading.Lock(), list[int]()
             acts: dict[str, Callable[[], object]] = {
                 "begin": woken.begin,
                 "drain": woken.drain,
@@ -705,7 +705,7 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
 def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
     """Its caller knew for how long when another thread had not closed the store yet."""
     with txlog.open(path) as mine:
-        woken = mine._store.wakeups
+        woken = mine.store.wakeups
         woken.begin()
         woken.close()
         assert not Thread(lambda: woken.wait(woken.count, LONG_S)).result()
@@ -716,8 +716,8 @@ def test_where_appends_cannot_be_watched_it_looks_again_soon(
 ) -> None:
     """The limit of watches was met in between: commits are told, appends are not."""
     with txlog.open(path) as client:
-        keen = pause.Waiting(client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
-        client._store.wakeups.begin()
+        keen = pause.Waiting(client.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        client.store.wakeups.begin()
         add = libc.add_watch
 
         def refused(fd: int, path: str, mask: int) -> int:
@@ -735,15 +735,15 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
     """Not at the next second: what a turn found holds until then, and no longer."""
     with txlog.open(path) as client:
         send(client, b"1")
-        client._store.wakeups.begin()
+        client.store.wakeups.begin()
         consumer = client.consumer("t", "s")
         message = consumer.receive()
         assert message is not None and consumer.receive() is None
         consumer.negative_acknowledge(message, 900)
         assert consumer.receive() is None
-        still = consumer._receiving.still
+        still = session_of(consumer).receiving.still
         assert still is not None and still.until_ms is not None
-        now = client._store.clock.now()
+        now = client.store.clock.now()
         assert still.is_early(now, 0)
         assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
 
@@ -754,19 +754,21 @@ def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         peer.receive()
-        woken, lock = mine._store.wakeups, peer._member._lock
+        woken, lock = mine.store.wakeups, session_of(peer).member._lock
         woken.begin()
-        assert lock is not None and consumer._some(10, True) is None
+        assert lock is not None and consumer.session.take(10, True) is None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
         for is_thorough in (True, False, True):
-            assert consumer._some(10, is_thorough) is None
-            quiet = consumer._rest(0.01)
+            assert consumer.session.take(10, is_thorough) is None
+            quiet = consumer.session.rest(0.01)
             assert quiet.seconds == 0.01 and quiet.concern is None
         lock.release()
-        table = consumer._some(10, True)
+        table = consumer.session.take(10, True)
         assert table is not None and table.num_rows == 1
-        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
+        assert (
+            consumer.session.take(10, True) is None and consumer.session.rest(0.01).seconds > 30.0
+        )
 
 
 def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
@@ -775,14 +777,18 @@ def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
     """Who opens a lock file for writing, as one does that joins too late, does not die."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
-        woken, lock = mine._store.wakeups, peer._member._lock
+        woken, lock = mine.store.wakeups, session_of(peer).member._lock
         woken.begin()
         assert lock is not None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
-        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds == 0.01
+        assert (
+            consumer.session.take(10, True) is None and consumer.session.rest(0.01).seconds == 0.01
+        )
         monkeypatch.setattr(wakeups, "GOING_SECONDS", 0.0)
-        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
+        assert (
+            consumer.session.take(10, True) is None and consumer.session.rest(0.01).seconds > 30.0
+        )
 
 
 def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
@@ -791,20 +797,20 @@ def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         message = peer.receive()
-        mine._store.wakeups.begin()
-        assert message is not None and consumer._some(10, True) is None
-        still = consumer._still
+        mine.store.wakeups.begin()
+        assert message is not None and consumer.session.take(10, True) is None
+        still = session_of(consumer).idle
         assert still is not None and still.until_ms is None
         with other.transaction() as txn:
             peer.acknowledge(message, txn=txn)
             other.flush()
-            assert mine._store.refresh() > still.lsn
-            told = mine._store.read(lambda view: view.changed_since(still.lsn))
+            assert mine.store.refresh() > still.lsn
+            told = mine.store.read(lambda view: view.changed_since(still.lsn))
             assert told is not None and not told.isdisjoint(still.concern.keys)
-            assert consumer._some(10, False) is None
-            held = consumer._still
+            assert consumer.session.take(10, False) is None
+            held = session_of(consumer).idle
             assert held is not None and held.until_ms is not None
-        told = mine._store.read(lambda view: view.changed_since(held.lsn))
+        told = mine.store.read(lambda view: view.changed_since(held.lsn))
         assert told is not None and told.isdisjoint(still.concern.keys), "nothing comes back by it"
 
 
@@ -837,7 +843,7 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
         under_lock = Store._under_lock
 
         def noted(self: Store, act: Callable[[], T]) -> T:
-            if self is mine._store:
+            if self is mine.store:
                 looks.append("lock")
             return under_lock(self, act)
 
@@ -852,8 +858,8 @@ def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.M
     """A peer was faster. Whoever waits for the same looks at the witness, and at no more files."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), mine.consumer("t", "s")
-        mine._store.wakeups.begin()
-        assert consumer._some(10, True) is None and consumer._some(10, False) is None
+        mine.store.wakeups.begin()
+        assert consumer.session.take(10, True) is None and consumer.session.take(10, False) is None
         other.producer("t").send(b"1")
         assert peer.receive_batch().num_rows == 1
         followed: list[str] = []
@@ -864,9 +870,9 @@ def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.M
             return refresh(self)
 
         monkeypatch.setattr(Store, "_refresh", noted)
-        assert consumer._some(10, False) is None
+        assert consumer.session.take(10, False) is None
         assert len(followed) == 1
-        assert consumer._some(10, False) is None
+        assert consumer.session.take(10, False) is None
         assert len(followed) == 2
 
 
@@ -874,13 +880,13 @@ def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
     """Kills: a turn that takes the view for the newest, as it had followed when nothing was due."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer = mine.consumer("t", "s")
-        mine._store.wakeups.begin()
-        assert consumer._some(10, True) is None
-        still = consumer._still
+        mine.store.wakeups.begin()
+        assert consumer.session.take(10, True) is None
+        still = session_of(consumer).idle
         assert still is not None
-        still.until_ms = mine._store.clock.now().boot_ms
+        still.until_ms = mine.store.clock.now().boot_ms
         other.producer("t").send(b"1")
-        table = consumer._some(10, False)
+        table = consumer.session.take(10, False)
         assert table is not None and table.num_rows == 1
 
 
@@ -928,13 +934,13 @@ def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.Monke
 def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libc, "_kind", lambda fd: 0x6969)  # NFS
     with txlog.open(path) as client:
-        assert client._store.disk.watch() is None
+        assert client.store.disk.watch() is None
 
 
 def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
     """The witness is written before and after it; one commit is one wake-up."""
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+        woken = mine.store.wakeups
         for _ in range(2):
             woken.begin()
         assert woken.tally.beginnings == 1
@@ -946,12 +952,12 @@ def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
             counts.append(woken.count - before)
             assert not woken.drain()
         assert counts == [1, 1]
-        begun = mine._store._view.journal.witness
+        begun = mine.store._view.journal.witness
         record = begun.read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1
-        other._store._view.journal.witness.read()
-        other._store._view.journal.witness.write(record)
+        other.store._view.journal.witness.read()
+        other.store._view.journal.witness.write(record)
         assert not woken.drain()
 
 
@@ -961,9 +967,9 @@ def test_a_flush_that_does_not_end_wakes_whoever_waits(
     """Its process may be dead; what it wrote is put right by who looks. Once for each flush."""
     monkeypatch.setattr(wakeups, "STALL_SECONDS", 0.0)
     with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+        woken = mine.store.wakeups
         woken.begin()
-        witness = other._store._view.journal.witness
+        witness = other.store._view.journal.witness
         record = witness.read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1
@@ -975,8 +981,8 @@ def test_a_flush_that_does_not_end_wakes_whoever_waits(
 def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
     """R27: its descriptors are closed; it hears that the store is its parent's."""
     with txlog.open(path) as client:
-        client._store.wakeups.begin()
-        fd = client._store.wakeups.fileno()
+        client.store.wakeups.begin()
+        fd = client.store.wakeups.fileno()
         assert fd is not None
         pid = os.fork()
         if not pid:
@@ -986,7 +992,7 @@ def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
                 os._exit(0)
             os._exit(1)
         assert os.waitpid(pid, 0)[1] == 0
-        assert client._store.wakeups.fileno() == fd
+        assert client.store.wakeups.fileno() == fd
         os.fstat(fd)
 
 
@@ -998,7 +1004,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
     me, main = os.getpid(), threading.get_ident()
     forked: list[int] = []
     with txlog.open(path) as client:
-        woken = client._store.wakeups
+        woken = client.store.wakeups
         woken.begin()
         passed: list[int] = []
         woken.pass_on = lambda: passed.append(os.getpid())
@@ -1016,7 +1022,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.alarm(60)  # ends a child that waits
             else:
-                client._store.wakeups.tally.add()
+                client.store.wakeups.tally.add()
                 woken.ring()
 
         def send_signal() -> None:
@@ -1059,7 +1065,7 @@ def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
     """R29: handlers run in the main thread, which the kernel wakes for some of these ways only."""
     main = threading.get_ident()
     with txlog.open(path) as client:
-        woken = client._store.wakeups
+        woken = client.store.wakeups
         woken.begin()
         other = threading.Thread(target=partial(woken.wait, woken.count, LONG_S))
         if has_other:  # it polls, and the main thread waits for its bell

@@ -11,10 +11,10 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Bound, Client, Range
-from txlog.client.reading.message import messages
 from txlog.engine.model import tail
 from txlog.engine.model.schema import PROPERTY_MAP, decode_rows
 from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.session.reading.message import messages
 from txlog.engine.storage import segment
 from txlog.engine.view import files
 from txlog.engine.view.view import View
@@ -45,7 +45,7 @@ def take(bench: Bench, places: list[int], names: tuple[str, ...] = ("value",)) -
         requests = [(ledger, at, at + 1) for at in places]
         return pa.concat_tables(view.rows(requests, names))
 
-    return bench.client._store.read(look)
+    return bench.client.store.read(look)
 
 
 SPREAD = list(range(3, ROWS, 40))
@@ -108,7 +108,7 @@ def test_what_is_handed_out_is_counted(bench: Bench) -> None:
     send_rows(bench, 30)
     with client.consumer("t", "s") as consumer:
         consumer.acknowledge(consumer.receive_batch(10))
-        client._store.reload()
+        client.store.reload()
         assert consumer.receive_batch(10).num_rows == 10
     assert client.reading() == {"rows_read": 20, "row_groups_decoded": 0, "handed_out": 20}
     assert sum(len(table) for table in client.read("t")) == 30
@@ -117,7 +117,7 @@ def test_what_is_handed_out_is_counted(bench: Bench) -> None:
 
 def kept(client: Client) -> int:
     """Bytes of row groups that the open files of a client keep decoded."""
-    return client._store.read(
+    return client.store.read(
         lambda view: sum(reader.cached_bytes for _, reader in view.files._readers.values())
     )
 

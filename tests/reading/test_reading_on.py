@@ -86,9 +86,9 @@ def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
     def one(entry: int) -> Piece:
         return Piece(1, entry, 1, 0, None)
 
-    [ledger] = bench.client._store.read(lambda view: [view.topic(1).ledgers[0].ledger])
+    [ledger] = bench.client.store.read(lambda view: [view.topic(1).ledgers[0].ledger])
     assert ledger == 1
-    bench.client._store.read(look)
+    bench.client.store.read(look)
 
 
 def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None:
@@ -114,7 +114,7 @@ def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -
         for at in (0, 500, 40, 300, 5):
             received(view, "t", 0, 1, [Piece(1, at, 2, 0, None)])
 
-    bench.client._store.read(look)
+    bench.client.store.read(look)
     assert made == [2] * 5
 
 
@@ -149,4 +149,4 @@ def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
         assert kept() == 0
         assert cuts._bytes == 0
 
-    bench.client._store.read(look)
+    bench.client.store.read(look)

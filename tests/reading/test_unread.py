@@ -14,12 +14,12 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Client, Message, MessageId
-from txlog.client.reading import message as message_module
-from txlog.client.reading.message import messages, messages_of
 from txlog.client.reading.reader import AHEAD_FIRST
-from txlog.client.reading.unread import Unread
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.reading.dispatch import Rows, plan, rows_of, visible_end
+from txlog.engine.session.reading import message as message_module
+from txlog.engine.session.reading.message import messages, messages_of
+from txlog.engine.session.reading.unread import Unread
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed
 
@@ -86,7 +86,7 @@ def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str
             assert messages_of(part) == list(messages(part.table()))
         assert visible_end(view, 1)[0] == ledgers[-1]
 
-    bench.client._store.read(look)
+    bench.client.store.read(look)
     assert len(kinds) == 4
     fields = [name for name in Message.__slots__ if name not in ("_decoder", "txn_state")]
     seen = list(bench.client.reader("t"))

@@ -25,9 +25,9 @@ from tests.source_tree import SOURCE
 from txlog import Client, Producer
 from txlog.cli.main import main
 from txlog.cli.produce import command
-from txlog.client.reading.pause import Waiting
-from txlog.client.sending.access import Opening
 from txlog.engine.decide.sending import exclusive
+from txlog.engine.session.reading.pause import Waiting
+from txlog.engine.session.sending.access import Opening
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
 from txlog.errors import (
     AlreadyClosed,
@@ -162,7 +162,7 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
     client: Client, other: Client, path: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the file and the frame, after the frame, and between leaving and the file."""
-    store = client._store
+    store = client.store
     write, unlink = type(store).write, store.disk.unlink
 
     def interrupted(*args: Any, **rest: Any) -> object:
@@ -180,7 +180,7 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
         producer = client.producer("t", access_mode=EXCLUSIVE)
         access = producer.access
         with monkeypatch.context() as patch:
-            patch.setattr("txlog.client.sending.access.seat_lock", lambda *_: 1 / 0)
+            patch.setattr("txlog.engine.session.sending.access.seat_lock", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 producer.close()
         assert access._lock is None and unlink is not None
@@ -202,7 +202,7 @@ def test_one_of_two_that_come_at_once_gets_it(
     client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 2: the other looked before, and looks again."""
-    store, write = client._store, type(client._store).write
+    store, write = client.store, type(client.store).write
     won: list[Producer] = []
 
     def late(self: Any, *args: Any, **rest: Any) -> object:
@@ -252,10 +252,8 @@ def test_a_seat_that_is_not_free_when_its_file_has_closed_is_soon(
 ) -> None:
     """The kernel tells of the file first, and of the lock nobody."""
     holder = client.producer("t", access_mode=EXCLUSIVE)
-    opening = Opening(
-        other._store, "t", lambda: other.producer("t", access_mode=EXCLUSIVE), WAITING
-    )
-    woken, access = other._store.wakeups, holder.access
+    opening = Opening(other.store, "t", lambda: other.producer("t", access_mode=EXCLUSIVE), WAITING)
+    woken, access = other.store.wakeups, holder.access
     woken.begin()
     assert access._lock is not None
     assert opening.look(True) is None and opening.rest(0.01).seconds > 30.0
@@ -275,7 +273,7 @@ def test_a_task_that_waits_holds_up_nothing_and_leaves_nothing(client: Client, p
                 asyncio.ensure_future(_opened(store.producer("t", access_mode=WAITING)))
                 for _ in range(2)
             ]
-            while len(store._waits._resting) < 2:
+            while len(store.waits._resting) < 2:
                 await asyncio.sleep(0)
             assert [row["topic"] for row in await store.topics()] == ["t"]
             waits[0].cancel()

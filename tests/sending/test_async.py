@@ -32,7 +32,7 @@ from tests.source_tree import SOURCE
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.base.settings import DAY_MS, PENDING_BYTES_MAX
-from txlog.client.sending.future import SendFuture
+from txlog.engine.session.sending.future import SendFuture
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
@@ -67,7 +67,7 @@ def lsn(client: Client) -> int:
 
 def held(client: Client) -> Any:
     """For `with`: nobody else gets into the store meanwhile."""
-    return client._store._mutex.held()
+    return client.store._mutex.held()
 
 
 def fly(producer: Producer, *given: bytes) -> list[SendFuture]:
@@ -390,7 +390,7 @@ def test_a_store_that_fails_fails_all_that_is_queued(bench: Bench) -> None:
     flying: list[SendFuture] = []
     queued: list[SendFuture] = []
     errors: list[BaseException | None] = []
-    other._store.locked(while_locked)
+    other.store.locked(while_locked)
     assert isinstance(errors[0], StoreLocked)
     assert [type(error) for error in errors[1:]] == [TryAgain, TryAgain]
     again = one.send_async(b"4")
@@ -500,7 +500,7 @@ def test_within_another_call_nobody_waits_for_ever(bench: Bench) -> None:
             with pytest.raises(NotAllowed):
                 wait()
 
-    client._store.read(look)
+    client.store.read(look)
     producer.flush()
     assert sent[0].result().partition == 0
 

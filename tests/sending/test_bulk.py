@@ -134,7 +134,7 @@ class TestStoring:
         """A stream of batches leaves no empty ledger behind each."""
         for number in range(5):
             load(bench.client, number, b"%d" % number)
-        ends = bench.client._store.read(lambda view: view.topic(1).ledgers)
+        ends = bench.client.store.read(lambda view: view.topic(1).ledgers)
         assert [(end.entries, end.sealed) for end in ends] == [(1, True)] * 5 + [(0, False)]
 
     def test_every_row_is_there_with_all_its_columns(self, bench: Bench) -> None:
@@ -228,7 +228,7 @@ class TestStoring:
             bench.reopen() if step % 2 else bench.client.checkpoint()
             assert values(bench.client) == [b"a", b"b", b"c"]
             assert load(bench.client, 1, b"z") == {**first, "already": True}
-            table = bench.client._store.read(lambda view: view.ledger_table(ledger, 0, 2))
+            table = bench.client.store.read(lambda view: view.ledger_table(ledger, 0, 2))
             assert table["lsn"].to_pylist() == [first["lsn"]] * 2
 
     def test_open_transaction_of_the_key_is_fenced(self, bench: Bench) -> None:
@@ -271,7 +271,7 @@ class TestSmall:
             staged = bulk.stage([rows(b"a%d" % number, b"b%d" % number, partition=at)])
             answer = bulk.commit(staged, rows_if_small=True)
             assert (answer["already"], answer["messages"], answer["files"]) == (False, 2, 0)
-            again = client._bulk_of(bulk.plan).commit([], rows_if_small=True)
+            again = client.bulk_of(bulk.plan).commit([], rows_if_small=True)
             assert again == {**answer, "already": True}
         assert files_below(bench, "topics/**/*.parquet") == []
         client.checkpoint(roll_all=True)
@@ -302,7 +302,7 @@ class TestSmall:
         client = bench.client
         bulk = client.bulk("t", key="k", batch=1)
         staged = bulk.stage([rows(b"a")])
-        other = client._bulk_of(client._plan_stage("t").named("k", 1))
+        other = client.bulk_of(client.plan_stage("t").named("k", 1))
         other.commit(other.stage([rows(b"b")]), rows_if_small=True)
         assert bulk.commit(staged, rows_if_small=True)["already"]
         assert values(client) == [b"b"] and stages(bench) == []
@@ -358,7 +358,7 @@ class TestRefusals:
 
         def stream(query: str, batch: int | str, value: bytes, key: str = "app") -> bool:
             plan = bench.client.bulk("t", key=key, batch=batch).plan.named(key, batch, query)
-            bulk = bench.client._bulk_of(plan)
+            bulk = bench.client.bulk_of(plan)
             return bulk.commit(bulk.stage([rows(value)]))["already"]
 
         assert not stream("one", 0, b"a")
@@ -380,7 +380,7 @@ class TestRefusals:
 
         def stream(query: str, batch: int) -> bool:
             plan = client.bulk("t", key="k", batch=batch).plan.named("k", batch, query)
-            bulk = client._bulk_of(plan)
+            bulk = client.bulk_of(plan)
             return bulk.commit(bulk.stage([rows(b"x")]))["already"]
 
         for batch in (0, 1):
@@ -395,7 +395,7 @@ class TestRefusals:
     def test_abort_of_a_refused_batch_removes_its_files(self, bench: Bench) -> None:
         load(bench.client, 1, b"a")
         plan = bench.client.bulk("t", key="k", batch=0).plan.named("k", 0, "new")
-        bulk = bench.client._bulk_of(plan)
+        bulk = bench.client.bulk_of(plan)
         stage(plan, [rows(b"b")])
         assert bulk.abort() is None  # Spark shows why it was refused only if this does not fail
         assert not Path(bench.client.path, plan.directory).exists()
@@ -544,11 +544,11 @@ class TestWithOthers:
         def seen(first: int) -> list[int | None]:
             nonlocal generator
             generator = WatermarkGenerator(1)
-            ends = client._store.read(lambda view: view.topic(1).ledgers)
+            ends = client.store.read(lambda view: view.topic(1).ledgers)
             out: list[int | None] = []
             for end in ends:
                 for entry in range(first if end is ends[0] else -1, end.entries):
-                    client._store.read(partial(seek, (end.ledger, entry)))
+                    client.store.read(partial(seek, (end.ledger, entry)))
                     out.append(generator.get_watermark())
             return [value for at, value in enumerate(out) if at == 0 or out[at - 1] != value]
 
@@ -556,7 +556,7 @@ class TestWithOthers:
         client.admin.trim("t", Bound("id", MessageId(ledger, 0)), force_unacked=True)
         bench.client.checkpoint()
         assert seen(-1) == [100, 200, 300]
-        ends = client._store.read(lambda view: [end.sealed for end in view.topic(1).ledgers])
+        ends = client.store.read(lambda view: [end.sealed for end in view.topic(1).ledgers])
         assert ends[0], "the adopted ledger is the first one now"
 
     def test_trim_takes_whole_files(self, bench: Bench) -> None:
@@ -606,7 +606,7 @@ class TestWithOthers:
             patch.setattr(flow, "adopt", refuse)
             bulk.commit(staged)
         assert files_below(bench, "topics/**/ledger-*.parquet") == []
-        ledger = client._store.read(lambda view: view.catalog.next_ledger)
+        ledger = client.store.read(lambda view: view.catalog.next_ledger)
         load(client, 1, b"c")
         found = []
         for wrong in range(1, ledger + 4):

@@ -23,10 +23,10 @@ from txlog.base.ranges import END
 from txlog.cli.input import blocks
 from txlog.cli.main import main
 from txlog.client.reading import reader as readers
-from txlog.client.sending import large
 from txlog.engine.decide.consuming import lease
 from txlog.engine.plan.reading import dispatch
 from txlog.engine.plan.reading import uncommitted as previews
+from txlog.engine.session.sending import large
 from txlog.engine.storage.chunks import cut, reassembled
 from txlog.errors import (
     Corruption,
@@ -226,7 +226,7 @@ def test_in_a_transaction_it_is_one_message_among_others(bench: Bench) -> None:
         end(txn)
         assert before == [] or values(client) == before
     assert values(client) == [b"a", BIG, b"b", b"c", OTHER, BIG, b"d"]
-    side = client._store.read(lambda view: view.buffer(1))
+    side = client.store.read(lambda view: view.buffer(1))
     assert [end.open_txns for end in side.ledgers] == [0] * len(side.ledgers)
     assert side.dead_bytes == sum(map(len, (b"a", BIG, b"b", b"c", OTHER, BIG, b"d")))
 
@@ -298,7 +298,7 @@ def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
     assert producer.send(BIG, sequence_id=4, partition=0).duplicate
     assert [m.sequence_id for m in read(client)] == [5, 6, 7, 4]
     assert producer.last_sequence_id() == 7
-    assert client._store.read(lambda view: view.topic(1).dedup_missing) == 9
+    assert client.store.read(lambda view: view.topic(1).dedup_missing) == 9
 
 
 def test_sequences_of_a_transaction_are_its_own(bench: Bench) -> None:
@@ -454,14 +454,14 @@ def test_checkpoints_seals_and_compactions_change_nothing(bench: Bench) -> None:
     assert read(bench.reopen()) == before
     client = bench.client
     client.admin.gc(apply=True, keep_ms=0)
-    chunked = client._store.read(lambda view: set(view.buffer(1).chunked))
+    chunked = client.store.read(lambda view: set(view.buffer(1).chunked))
     assert len(chunked) == 4
     assert chunked <= {int(path.name[7:19]) for path in files(bench)}
     assert client.admin.gc(keep_ms=0)["files"] == 0
     client.commit(held)
     client.checkpoint(roll_all=True)
     assert [m.value for m in read(client)] == [m.value for m in before] + [b"early", OTHER]
-    side = client._store.read(lambda view: view.buffer(1))
+    side = client.store.read(lambda view: view.buffer(1))
     assert side.dead_bytes == 0
     assert len(side.chunked) == 4
 
@@ -479,7 +479,7 @@ def test_a_trim_takes_the_files_of_its_messages(bench: Bench) -> None:
     client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
     assert (values(client), files(bench)) == ([], [])
-    assert client._store.read(lambda view: view.buffer(1).chunked) == {}
+    assert client.store.read(lambda view: view.buffer(1).chunked) == {}
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -549,7 +549,7 @@ def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, 
     client = bench.reopen()
     reader = client.reader("t")
     with pytest.raises(Corruption) as caught:
-        client._store.read(lambda view: view.rows([(3, 0, 1)]))
+        client.store.read(lambda view: view.rows([(3, 0, 1)]))
     assert caught.value.fields["path"] == str(path.relative_to(bench.path))
     first = int(str(caught.value.fields["offset"]))
     assert first <= at % len(good) < first + int(str(caught.value.fields["length"]))
@@ -568,7 +568,7 @@ def test_the_whole_value_is_checked_too(bench: Bench) -> None:
     """The length and CRC32C of the op, should row groups be good and not those of the message."""
     put(bench.client, BIG)
     [path] = files(bench)
-    view = bench.client._store.read(lambda view: view)
+    view = bench.client.store.read(lambda view: view)
     [ref], known = view.files.of(3), view.buffer(1).chunked[3]
     file = view.disk.open(ref.path)
     assert reassembled(file, ref, known.value_bytes, known.crc)[1][0].as_py() == BIG
@@ -597,7 +597,7 @@ def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         "txlog.engine.model.large_row.reassembled", lambda *given: pytest.fail("was read")
     )
-    [table] = bench.client._store.read(lambda view: view.rows([(3, 0, 1)], ("key", "lsn")))
+    [table] = bench.client.store.read(lambda view: view.rows([(3, 0, 1)], ("key", "lsn")))
     assert table.to_pylist()[0]["key"] is None
 
 

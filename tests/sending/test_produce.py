@@ -211,7 +211,7 @@ def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
     for start in range(0, 500, 50):
         assert producer.send_batch(batch(start, start + 50)).duplicates == 0
     numbers = range(1, 4)
-    kept = client._store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
+    kept = client.store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
     assert kept == [[]] * 3
     client.admin.update_topic("t", 5)  # keys move: what they sent is stored all the same
     again = producer.send_batch(batch(450, 550))
@@ -419,7 +419,7 @@ def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
         bench.clock.advance(10)
         producers[name] = client.producer("t", name=name)
         producers[name].send(b"1", sequence_id=5, partition=1)
-    state = client._store.read(lambda view: view.topic(2).producers)
+    state = client.store.read(lambda view: view.topic(2).producers)
     assert list(state) == ["b", "c"]
     assert producers["c"].send(b"1", sequence_id=5, partition=1).duplicate
     assert not producers["a"].send(b"2", sequence_id=5, partition=1).duplicate  # and b goes

@@ -117,7 +117,7 @@ def test_all_producers_of_a_partition_stay_below_their_bound(
 
     for restart in (False, True):
         client = bench.reopen() if restart else bench.client
-        total, each = client._store.read(gaps)
+        total, each = client.store.read(gaps)
         assert total == sum(each) <= 40
         assert each[0] == 1
         assert min(each[1:]) > 10

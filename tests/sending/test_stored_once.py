@@ -16,10 +16,10 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, read
 from txlog import TxnId
-from txlog.client.sending.receipt import SendReceipt
 from txlog.engine.folds import topic as folds
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import partition_of_key
+from txlog.engine.session.sending.receipt import SendReceipt
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded
 
@@ -184,12 +184,12 @@ def test_each_number_is_stored_once(
     assert bool(trial.refused) == is_small
     client = trial.bench.client
     client.flush()  # readers see what is durable
-    live = client._store.read(trial.check)
+    live = client.store.read(trial.check)
     for has_checkpoint in (False, True):
         if has_checkpoint:
             client.checkpoint()
         client = trial.bench.reopen()
-        assert client._store.read(trial.check) == live
+        assert client.store.read(trial.check) == live
         messages = read(client)
         for partition, values in enumerate(trial.plain.values):
             assert [one.value for one in messages if one.partition == partition] == values

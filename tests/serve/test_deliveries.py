@@ -605,7 +605,7 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
         stored = list(client.reader("alone"))
         assert [message.value for message in stored] == [b"%d" % at for at in range(12)]
         assert [message.properties for message in stored[2:5]] == [{}, {"lang": "en"}, {}]
-        tables = client._store.read(lambda view: view.rows([(sent[0][0], 0, 12)], ["lsn"]))
+        tables = client.store.read(lambda view: view.rows([(sent[0][0], 0, 12)], ["lsn"]))
         assert len({row["lsn"] for table in tables for row in table.to_pylist()}) == 2
     for name in ("of the journal", "of files"):
         with served(path) as url, Raw(url) as raw:
@@ -762,7 +762,7 @@ def test_batches_are_found_by_their_neighbours(
                     assert size > 1 or row_counts == [3] or at in (0, sum(sizes) - 1)
                 start += size
 
-        client._store.read(look)
+        client.store.read(look)
 
 
 def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:

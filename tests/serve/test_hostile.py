@@ -334,14 +334,14 @@ def test_older_census_closes_no_newer_handle(folder: Path) -> None:
 
     async def program(served: Served) -> None:
         run = served.service.client.run
-        first_census = await run(lambda client: client._store.read(Census.of))
+        first_census = await run(lambda client: client.store.read(Census.of))
         await run(lambda client: client.create_topic("new"))
         raw = await served.connected()
         await raw.ask("producer", topic="new", producer_id=1, request_id=1)
         shared = {"subscription": "s", "subType": 1}
         await raw.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
         [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
-        second_census = await run(lambda client: client._store.read(Census.of))
+        second_census = await run(lambda client: client.store.read(Census.of))
         for census in (first_census, second_census):
             for room in connection.occupied:
                 await room.follow(census)

@@ -17,8 +17,8 @@ from tests.serve.siege import Served, serving
 from txlog.base.ids import TopicName
 from txlog.client.admin import Admin
 from txlog.client.answers import topics_and_txns
-from txlog.client.reading.message import Message, messages
 from txlog.engine.folds.catalog import Subscription
+from txlog.engine.session.reading.message import Message, messages
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View

@@ -12,10 +12,10 @@ import pytest
 
 from tests.serve.siege import Served, Wire, serving
 from tests.source_tree import ROOT
-from txlog.client.consuming.consumer import Consumer
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.folds.catalog import Topic
+from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.serve.core.tasks import Supervisor, nothing
 from txlog.serve.pulsar.messages import FIELDS
 
@@ -104,7 +104,8 @@ def test_a_delivery_that_meets_a_bug_closes_its_consumer(
         client = await producer(served, GOOD)
         fields = {"topic": GOOD, "subscription": "s", "subType": 1, "consumer_id": 1}
         await client.ask("subscribe", request_id=2, **fields)
-        monkeypatch.setattr(Consumer, "_some", failing(Consumer._some, lambda *_: True))
+        take = failing(ConsumerSession.take, lambda *_: True)
+        monkeypatch.setattr(ConsumerSession, "take", take)
         client.send("flow", consumer_id=1, messagePermits=10)
         assert FIELDS[(await client.answer()).type] == "close_consumer"
         assert bugs(served) == ["Bug"]

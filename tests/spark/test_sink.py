@@ -320,7 +320,7 @@ class TestSmallFiles:
         self, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         for batch in range(10):
-            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
+            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
             for _ in range(2):  # Spark repeats a batch whose end it does not know
                 sink.commit(written, batch)
@@ -335,7 +335,7 @@ class TestSmallFiles:
         warned = []
         for batch in range(10):
             caplog.clear()
-            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
+            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
             sink.commit(written, batch)
             warned += [batch] if "4 of 4 files" in caplog.text else []

@@ -251,7 +251,7 @@ def test_rows_in_pieces_match_the_tail(
                 for in_pieces in (False, True)
             ]
 
-        whole, pieces = client._ask(made)
+        whole, pieces = client.store.ask(made)
         assert pieces.tail.num_rows == 0
         assert whole.frames is None
         with closing(pieces.frames) as frames_of_pieces:

@@ -18,8 +18,8 @@ import txlog
 from tests.tiers import graded
 from txlog import Client, MessageId, Schema, TxnId
 from txlog.base.ranges import END, Bound
-from txlog.client.transactions.transaction import Transaction
 from txlog.engine.relation.relation import Content, Relation
+from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
@@ -374,7 +374,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    moment, tries = Client._moment, 0
+    moment, tries = Client.moment, 0
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
@@ -592,7 +592,7 @@ def test_frames_list_those_in_the_journals(client: Client) -> None:
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
         [counts] = asked(client, f"{sql} frames")
-        assert counts["high"] == client._ask(lambda view: view.lsn)
+        assert counts["high"] == client.store.ask(lambda view: view.lsn)
         assert counts["n"] == counts["high"] - counts["low"] + 1 > 0
 
 
@@ -657,14 +657,14 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
-    assert [client._check_files([source]) for _ in range(2)] == [1, 0]
+    assert [client.check_files([source]) for _ in range(2)] == [1, 0]
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     data[60] ^= 1
     file.chmod(0o600)
     file.write_bytes(data)
     with pytest.raises(Corruption):
-        client._check_files([source])
+        client.check_files([source])
 
 
 def test_all_relations_of_a_statement_are_of_one_moment(

@@ -143,7 +143,7 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
     client.admin.compact_changes()
     client.acknowledge("t", "s", send(client, b"a"))
     client.checkpoint()
-    refs = {ref.path: ref for ref in client._store.read(lambda v: changes_of(v.manifest)).refs}
+    refs = {ref.path: ref for ref in client.store.read(lambda v: changes_of(v.manifest)).refs}
     listed = [row for row in listed_rows(client, None) if row["log"] is not None]
     assert sorted(row["file"] for row in listed) == sorted(refs)
     for row in listed:

@@ -94,19 +94,19 @@ def test_closed_and_removed_file_is_found_by_the_newest_manifest(
     send(bench.client, *(b"%d" % number for number in range(6)))
     bench.client.checkpoint()
     assert values(other) == [b"%d" % number for number in range(6)]
-    opened: OpenFiles = other._store.read(lambda view: view.files.opened)
+    opened: OpenFiles = other.store.read(lambda view: view.files.opened)
     assert len(opened) == 2
-    ledgers = other._store.read(lambda view: sorted(view.manifest.files))
+    ledgers = other.store.read(lambda view: sorted(view.manifest.files))
     bench.client.admin.trim("t", Bound("id", ids(bench.client)[2]), force_unacked=True)
     bench.client.checkpoint(roll_all=True)
     bench.client.checkpoint()
-    removed = bench.client._store.read(lambda view: set(ledgers) - set(view.manifest.files))
+    removed = bench.client.store.read(lambda view: set(ledgers) - set(view.manifest.files))
     assert removed
 
     def rows(view: View) -> list[Any]:
         return [view.ledger_table(ledger, 0, 1) for ledger in ledgers if view.files.of(ledger)]
 
-    assert sum(table.num_rows for table in other._store.read(rows, fresh=False)) == 6 - len(removed)
+    assert sum(table.num_rows for table in other.store.read(rows, fresh=False)) == 6 - len(removed)
 
 
 def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
@@ -115,8 +115,8 @@ def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     """NoResources only if closing all kept files does not help."""
     send(bench.client, *(b"%d" % number for number in range(5)))
     bench.client.checkpoint()
-    view = bench.client._store.read(lambda view: view)
-    opened, disk = view.files.opened, bench.client._store.disk
+    view = bench.client.store.read(lambda view: view)
+    opened, disk = view.files.opened, bench.client.store.disk
     assert values(bench.client)[0] == b"0"
     real = type(disk).open
     assert len(opened) > 1

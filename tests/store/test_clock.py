@@ -77,7 +77,7 @@ def clock_problems(bench: Bench) -> list[str]:
     assert [(row["detail"], row["status"]) for row in rows] == [
         (message, "warning") for message in messages
     ]
-    store = bench.client._store
+    store = bench.client.store
     metrics = store.read(lambda view: families(view, store))
     [jump] = [family for family in metrics if family.name == "txlog_clock_jump_seconds"]
     assert (jump.samples[0][2] > 0) is bool(messages)

@@ -171,7 +171,7 @@ def test_forked_child_is_refused_while_its_parent_holds_the_mutex(bench: Bench) 
         is_held.set()
         is_over.wait()
 
-    thread = threading.Thread(target=client._store.read, args=(work,))
+    thread = threading.Thread(target=client.store.read, args=(work,))
     thread.start()
     is_held.wait()
     child = os.fork()

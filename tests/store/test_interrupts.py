@@ -56,7 +56,7 @@ def seen(client: Client) -> Any:
     """The state that a client sees, with facts from every fold."""
     messages = [(m.message_id, m.value, m.txn) for m in read(client)]
     txns = [(row["txn"], row["state"]) for row in client.transactions(all=True)]
-    view = client._store.read(lambda view: view)
+    view = client.store.read(lambda view: view)
     number = 1
     folds = [view.topic(number), view.buffer(number), view.watermark(number).state]
     return messages, client.subscriptions(), sorted(txns), [str(fold) for fold in folds]
@@ -156,7 +156,7 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R12: the call leaves the queue, and calls of other threads stay for the next leader."""
-    store = bench.client._store
+    store = bench.client.store
     others = Call(lambda view, now: Decision([], answer="done"))
     store._queue.append([others])
 
@@ -192,9 +192,9 @@ def test_view_is_replaced_after_an_interrupted_read(
         raise error("no")
 
     with pytest.raises(error):
-        bench.client._store.read(look)
+        bench.client.store.read(look)
     state = seen(bench.another())
-    bench.client._ask(views.append)
+    bench.client.store.ask(views.append)
     assert (views[0] is views[1]) == is_kept
     assert seen(bench.client) == state
 
@@ -206,7 +206,7 @@ class Alarm(Exception):
 def fresh(bench: Bench) -> list[bytes]:
     """All values that were written, as a new process reads them."""
     other = bench.another()
-    other._store.flush()
+    other.store.flush()
     return [m.value or b"" for m in read(other)]
 
 
@@ -259,7 +259,7 @@ def test_commit_in_doubt_has_a_note(
 
 def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """R30: calls after one that met a full disk continue after the frames before it."""
-    store = bench.client._store
+    store = bench.client.store
     producer = bench.client.producer("t")
     began = Call(bench.client.transaction()._opening().decide)
     txn = bench.client.transaction()
@@ -379,7 +379,7 @@ def test_interrupt_waits_for_a_call_in_another_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller returns only once the call is decided, so its outcome is true."""
-    store = bench.client._store
+    store = bench.client.store
     queued, is_taken, go_on = Event(), Event(), Event()
     under_lock, run = Store._under_lock, Mutex.run
     turns = 0
@@ -422,7 +422,7 @@ def test_queued_calls_survive_the_interrupt_of_their_leader(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their own threads make the undecided calls again; a call in doubt raises OutcomeUnknown."""
-    store = bench.client._store
+    store = bench.client.store
     undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
     queued = [[written], [undecided]]
     store._queue += queued
@@ -452,7 +452,7 @@ def test_exception_of_a_handler_stays_in_its_thread(bench: Bench) -> None:
 
     That thread then decides its call again by itself.
     """
-    store = bench.client._store
+    store = bench.client.store
     tries = 0
 
     def decide(view: View, now: Any) -> Decision[str]:

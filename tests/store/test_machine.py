@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine_kit import Bench, ids, pending, read, rows
+from tests.engine_kit import Bench, ids, pending, read, rows, session_of
 from txlog import Bound, Client, Consumer, MessageId, Range, TxnId
 from txlog.errors import (
     ExpiredTransaction,
@@ -612,7 +612,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if is_clean:
             consumer.real.close()
         else:
-            lock = consumer.real._member._lock
+            lock = session_of(consumer.real).member._lock
             assert lock is not None
             lock.close()
             self.hands.append(

@@ -132,7 +132,7 @@ def test_answered_threads_go_on_while_the_next_leader_flushes(
 ) -> None:
     """R12: five calls make three flushes, and no thread waits for a flush that is not its own."""
     client = bench.client
-    flushes, turns = Flushes(monkeypatch), client._store._mutex
+    flushes, turns = Flushes(monkeypatch), client.store._mutex
     producers = [client.producer("t") for _ in range(5)]
     sends = [partial(each.send, b"%d" % n) for n, each in enumerate(producers)]
     first = started(sends[0])

@@ -192,7 +192,7 @@ def test_a_pin_ends_once(client: Client) -> None:
     """Closing a pin twice is no error; a file is free if none of the current pins has it."""
     [source, *_] = client._relation("orders").direct
     disk = PosixDisk(client.path)
-    salt = client._store.identity.salt
+    salt = client.store.identity.salt
     first, second = client._pin([source]), client._pin([source])
     assert first is not None
     assert second is not None

@@ -308,7 +308,7 @@ def test_both_looks_see_the_same(path: Path) -> None:
 
 def test_a_wait_wakes_when_the_store_is_moved(path: Path, client: Client) -> None:
     """Kills: a consumer that waits an hour in a store that is elsewhere."""
-    wakeups = client._store.wakeups
+    wakeups = client.store.wakeups
     wakeups.begin()
     if not wakeups.is_told:
         pytest.skip("this machine does not tell of changes")

@@ -2,7 +2,7 @@
 
 Seconds say little on a shared machine; these are the same in each run. Other versions of Python
 make other bytecodes of the same source, so functions are counted. A change that needs more calls
-raises a bound here, and its commit says why. `bench/steps.py` shows where they are.
+raises a bound here, and its commit says why.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
         step()
     for _ in range(COUNTED):
         step()
-    assert 20 * COUNTED < calls_of(other._store.refresh) <= 31 * COUNTED
+    assert 20 * COUNTED < calls_of(other.store.refresh) <= 31 * COUNTED
 
 
 def by_iteration(client: Client) -> Step:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, session_of, values
 from txlog import Client, TxnId
 from txlog.base.ids import TopicName
 from txlog.engine.upkeep.checkpoint import checkpoint
@@ -94,8 +94,9 @@ def test_a_live_consumer_keeps_it_unless_forced(tmp_path: Path) -> None:
 def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     consumer = bench.another().consumer("t", "s")
-    assert consumer._member._lock is not None
-    consumer._member._lock.close()  # as the kernel does when the process dies
+    lock = session_of(consumer).member._lock
+    assert lock is not None
+    lock.close()  # as the kernel does when the process dies
     assert bench.client.subscription("t", "s").delete()["deleted"]
 
 
@@ -153,7 +154,7 @@ def test_its_dump_goes(tmp_path: Path) -> None:
     client.subscription("t", "a").delete()
     client.checkpoint()
     for one in (client, bench.another()):
-        kinds = one._store.read(lambda view: [key for key in view.known() if key[0] == "cursor"])
+        kinds = one.store.read(lambda view: [key for key in view.known() if key[0] == "cursor"])
         assert kinds == [("cursor", 3, 1)]
 
 
@@ -258,7 +259,7 @@ def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
     again = bench.reopen()
     assert values(again) == [b"new"]
     assert values(again, "other") == [b"stays"]
-    kinds = again._store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
+    kinds = again.store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
     assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
 
 
@@ -438,10 +439,10 @@ def test_a_deletion_while_a_checkpoint_is_written(
     client.checkpoint()
     for one in (client, other, bench.another()):
         one.create_topic("u", if_not_exists=True)
-        kinds = one._store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
+        kinds = one.store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
         assert kinds == {("topic", 2)}
     client.checkpoint()
-    manifest = client._store.read(lambda view: view.manifest)
+    manifest = client.store.read(lambda view: view.manifest)
     assert {(ref.kind, ref.a) for ref in manifest.dumps} == {("catalog", 0), ("topic", 2)}
     assert values(bench.reopen(), "u") == []
 

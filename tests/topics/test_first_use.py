@@ -99,7 +99,7 @@ def test_two_that_come_at_once_make_one(client: Client, path: str) -> None:
     with txlog.open(path) as other, pytest.MonkeyPatch.context() as patch:
 
         def late(store: Store, *args: Any, **rest: Any) -> object:
-            if store is client._store:
+            if store is client.store:
                 other.create_topic("t", 1, if_not_exists=True)
             return write(store, *args, **rest)
 

@@ -69,7 +69,7 @@ def scanned(bench: Bench, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """As a task of Spark reads them."""
     scans = scans_of(bench.client._relation("t"))
     copies = pickle.loads(pickle.dumps(scans))
-    disk = bench.client._disk
+    disk = bench.client.store.disk
     return [
         row for one in copies for rows in read_scan(disk, one, names) for row in rows.to_pylist()
     ]

@@ -37,7 +37,7 @@ def test_numbers_and_indexes_are_inverse(tmp_path: Path) -> None:
     grow(bench, 3)
     grow(bench, 7)
     for client in (bench.client, bench.another()):
-        catalog = client._store.read(lambda view: view.catalog)
+        catalog = client.store.read(lambda view: view.catalog)
         seen: set[int] = set()
         for topic in catalog.topics.values():
             mine = list(numbers(topic))

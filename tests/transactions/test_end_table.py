@@ -93,7 +93,7 @@ class Row:
             with pytest.raises(TransactionConflict):
                 client.acknowledge("t", "s", [self.message], txn=self.txn)
         else:  # another connect, or root: decided elsewhere, with the same ops
-            client._store.write(self.abort_for(reason))
+            client.store.write(self.abort_for(reason))
 
     def abort_for(self, reason: str) -> Callable[[View, Instant], Decision[Any]]:
         def decide(view: View, now: Instant) -> Decision[None]:

@@ -34,7 +34,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def write(bench: Bench, *ops: Op) -> None:
     """A frame that no decision makes."""
-    bench.client._store.write(lambda view, now: Decision(list(ops), None, True))
+    bench.client.store.write(lambda view, now: Decision(list(ops), None, True))
 
 
 def test_healthy_stores_have_no_findings(bench: Bench) -> None:
@@ -113,7 +113,7 @@ def test_aborted_with_a_marker(bench: Bench) -> None:
         assert known is not None
         known.status = "ABORTED"
 
-    client._store.read(lie)
+    client.store.read(lie)
     assert corrupt(bench) == [(txn.id, "aborted")]
 
 
@@ -130,7 +130,7 @@ def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
         record.partitions = ()
         record.subscriptions = ()
 
-    client._store.read(unregister)
+    client.store.read(unregister)
     assert corrupt(bench) == [(txn, "open")]
 
     def unknow(view: View) -> None:
@@ -138,7 +138,7 @@ def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
         state.unfinished.clear()
         state.next_sequence = 0
 
-    client._store.read(unknow)
+    client.store.read(unknow)
     assert corrupt(bench) == [(txn, None)]
     assert "never issued" in client.admin.find_hanging(0)[0]["repair"]
 

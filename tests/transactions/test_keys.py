@@ -48,7 +48,7 @@ class Users:
 
     def let(self, client: Client, user: tuple[int, str]) -> Client:
         """This client is run by that user."""
-        self.of[id(client._disk)] = user
+        self.of[id(client.store.disk)] = user
         return client
 
 
@@ -69,7 +69,7 @@ def bench(tmp_path: Path, users: Users) -> Bench:
 
 def lsn(client: Client) -> int:
     """The number of the last frame, after everything written is visible."""
-    return client._store.read(lambda view: view.lsn)
+    return client.store.read(lambda view: view.lsn)
 
 
 def stored_epoch(client: Client, key: str = "k") -> int | None:
@@ -506,7 +506,7 @@ def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
         with pytest.raises(InvalidArgument):
             root.connect("k", owner=owner)
     op = KeyConnected(0, (1 << 64) - 1, "odd", "k", 0)
-    bench.client._store.write(lambda view, now: Decision([op], sync=True))
+    bench.client.store.write(lambda view, now: Decision([op], sync=True))
     bench.client.checkpoint()
     [row] = root.admin.transaction_keys()
     assert row["owner"] == "odd"
@@ -605,7 +605,7 @@ def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) ->
     names = [f"key {n}" for n in range(12)]
     homes = {name: bench.client.connect(name)["coordinator"] for name in names}
     bench.client.admin.delete_transaction_key(names[0])
-    uid = bench.client._disk.owner()[0]
+    uid = bench.client.store.disk.owner()[0]
     for count in (3, 7, 40):
         client = bench.client
         assert client.admin.scale_coordinators(count)["after"] == count
@@ -675,7 +675,7 @@ def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
         client.checkpoint(roll_all=roll)
         client = bench.reopen()
         assert client.admin.transaction_key("k") == shown
-    known = client._store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
+    known = client.store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
     assert known is not None
     assert (known.sequence, known.ended_count, known.open_ms_sum, known.recent_ms) == (
         txn.sequence,
@@ -711,7 +711,7 @@ def test_figures_are_kept_of_every_end(bench: Bench) -> None:
         else:
             client.connect("k")
     (row,) = client.admin.transaction_keys()
-    known = client._store.read(lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k"))
+    known = client.store.read(lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k"))
     assert known is not None
     assert known.recent_ms == [100, 101, 102, 1001]
     assert (known.ended_count, known.open_ms_sum, known.sequence) == (4, 1304, -1)

@@ -40,7 +40,7 @@ def rows(*given: bytes) -> pa.Table:
 
 def frames_of(client: Client, after: int) -> list[list[str]]:
     """The ops of the frames behind an LSN."""
-    frames = [raw for raw in client._ask(kept_frames) if raw.lsn > after]
+    frames = [raw for raw in client.store.ask(kept_frames) if raw.lsn > after]
     assert [raw.lsn for raw in frames] == list(range(after + 1, client.wait_for_change(0) + 1))
     return [[type(op).__name__ for op in decode_ops(raw.ops, lsn=raw.lsn)] for raw in frames]
 
@@ -159,7 +159,7 @@ def test_an_abort_drops_what_was_left_for_later(bench: Bench) -> None:
 
 def test_a_commit_that_found_the_store_locked_can_be_repeated(bench: Bench) -> None:
     client = bench.another(lock_timeout_ms=0)
-    lock = bench.client._store.disk.lock_file("lock")
+    lock = bench.client.store.disk.lock_file("lock")
     txn = client.transaction()
     client.producer("t").send_async(b"a", txn=txn)
     assert lock.try_acquire()
@@ -266,7 +266,7 @@ def test_what_was_given_up_is_never_committed_without_it(
         raise StoreLocked("held")
 
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.client.transactions.end.end", fail)
+        patched.setattr("txlog.engine.session.transactions.end.end", fail)
         with pytest.raises(MessageNotFound if way == "commit" else StoreLocked):
             getattr(txn, way)()
     assert txn.state == "OPEN"
@@ -286,7 +286,7 @@ def test_only_what_was_not_done_is_made_again_after_a_lock(
     bench.clients[-1].acknowledge("t", "s", given, txn=holder)
     bench.clock.advance(2000)
     fresh = bench.another()
-    submit, calls = fresh._store.submit, []
+    submit, calls = fresh.store.submit, []
 
     def locked_the_second_time(_: object, given: list[Call]) -> None:
         calls.append(len(given))

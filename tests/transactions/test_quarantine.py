@@ -195,7 +195,7 @@ def test_without_the_lock_damage_is_only_reported(bench: Bench) -> None:
     """Whoever cannot write now raises all the same; the next one records it."""
     flip(sealed(bench, 1)[0], 1)
     client = bench.another(lock_timeout_ms=0)
-    lock = bench.client._store.disk.lock_file("lock")
+    lock = bench.client.store.disk.lock_file("lock")
     lock.acquire(0)
     try:
         read_to_damage(client, 100)

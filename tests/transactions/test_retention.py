@@ -56,7 +56,7 @@ def test_a_partial_view_never_forgets_too_early(tmp_path: Path) -> None:
     first = [ended(bench, 0) for _ in range(3)]
     second = [ended(bench, 1) for _ in range(3)]
     client = bench.reopen()
-    client._store._sweeper._forget_lsn = 0
+    client.store._sweeper._forget_lsn = 0
     assert client.commit(first[2])["already"]  # knows coordinator 0 only
     client.checkpoint()  # knows both
     assert remembered(bench) == sorted([first[2], *second])

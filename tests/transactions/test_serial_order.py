@@ -153,7 +153,7 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
                     client.abort(txn)
         states = {row["txn"]: row["state"] for row in bench.client.transactions(all=True)}
         open_ones = [one for one in open_ones if states[one] == "open"]
-        bench.client._store.read(check_view)
+        bench.client.store.read(check_view)
         if step % 5 == 0:
             check_reads(bench, sent, away)
     for topic, partition in sorted(away):
@@ -165,8 +165,8 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
     check_replay(bench)
     bench.reopen()
     check_reads(bench, sent, set())
-    bench.client._store.read(check_view)
+    bench.client.store.read(check_view)
     assert any(
-        txn.status == COMMITTED for txn in bench.client._store.read(lambda v: list(all_txns(v)))
+        txn.status == COMMITTED for txn in bench.client.store.read(lambda v: list(all_txns(v)))
     )
     print("waited together:", together)

@@ -99,7 +99,7 @@ class Player:
             (4, 8, 4, 4, 1, 1, 1),
         )[0]
         do()
-        self.lsns.append(self.bench.clients[0]._store.refresh())
+        self.lsns.append(self.bench.clients[0].store.refresh())
 
     def begin(self) -> None:
         """Open one more."""
@@ -178,7 +178,7 @@ class Player:
             assert shown["state"] == "committed"
             assert shown["decision_lsn"] is not None
             one.lsn = shown["decision_lsn"]
-        end = client._store.read(lambda view: view)
+        end = client.store.read(lambda view: view)
         for number in range(1, PARTITIONS + 1):
             known = [
                 m
@@ -197,7 +197,7 @@ class Player:
 
     def look(self, lsn: int, end: View) -> None:
         """What a snapshot at an LSN shows; a partition that is away then shows nothing."""
-        store = self.bench.client._store
+        store = self.bench.client.store
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         view.take(view.journal.read_until(lsn))
         for number in range(1, PARTITIONS + 1):
@@ -278,4 +278,4 @@ def test_an_end_that_was_refused_is_in_no_order(tmp_path: Path) -> None:
     bench.client.abort(txn)
     with pytest.raises(InvalidTxnStatus):
         bench.client.commit(txn)
-    assert bench.client._store.read(lambda view: view.buffer(1).markers) == {}
+    assert bench.client.store.read(lambda view: view.buffer(1).markers) == {}

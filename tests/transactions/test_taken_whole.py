@@ -108,7 +108,7 @@ def rows_over(partitions: int, each: int) -> pa.RecordBatch:
 def fresh(bench: Bench) -> Iterator[View]:
     """A view of the store that has read no frame yet."""
     disk = PosixDisk(bench.path)
-    view = View.open(disk, bench.client._store.identity.salt, bench.clock.now().boot_id)
+    view = View.open(disk, bench.client.store.identity.salt, bench.clock.now().boot_id)
     try:
         yield view
     finally:

@@ -159,7 +159,7 @@ def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
     client.flush()
     bench.clock.advance(1001)
     other = bench.another(lock_timeout_ms=0)
-    lock = client._store.disk.lock_file("lock")
+    lock = client.store.disk.lock_file("lock")
     lock.acquire(0)
     try:
         (row,) = other.transactions()

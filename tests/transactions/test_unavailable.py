@@ -42,7 +42,7 @@ def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> T
 
 def last_frame(client: Client) -> list[Op]:
     """The ops of the newest frame."""
-    raw = client._ask(kept_frames)[-1]
+    raw = client.store.ask(kept_frames)[-1]
     assert raw.lsn == client.wait_for_change(0)
     return decode_ops(raw.ops, lsn=raw.lsn)
 
@@ -248,7 +248,7 @@ def test_acknowledgements_of_one_cursor_follow_one_another(bench: Bench) -> None
         assert client.commit(txn)["waiting_list"] == ["t/1:s"]
     assert client.admin.set_online("t/1")["finished_list"] == txns
     assert pending(client) == []
-    cursor = client._store.read(lambda view: view.cursor(1, 2))
+    cursor = client.store.read(lambda view: view.cursor(1, 2))
     assert cursor.mark_delete == (after.ledger, after.entry, 0)
     assert cursor.acked.count() == (0, 0)
     assert client.subscriptions()[0]["backlog"] == 0
@@ -330,7 +330,7 @@ def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
         StatusUpdated(txn.coordinator, txn.sequence, "OPEN", status, None, 2, 1)
         for txn, status in zip(txns, ("ABORTING", "COMMITTING"), strict=True)
     ]
-    client._store.write(lambda view, now: Decision(decided, None, True))
+    client.store.write(lambda view, now: Decision(decided, None, True))
     reader = bench.another(read_only=True)
     states = [(row["state"], row["waiting_list"]) for row in reader.transactions()]
     assert states == [("aborting", []), ("committing", [])]
@@ -355,7 +355,7 @@ def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
     client.create_topic("t", 2)
     txns = [fill(client, begin(client), value=b"%d" % n) for n in range(4)]
     decided: list[Op] = [StatusUpdated(0, txn.sequence, "OPEN", "COMMITTING") for txn in txns]
-    client._store.write(lambda view, now: Decision(decided, None, True))
+    client.store.write(lambda view, now: Decision(decided, None, True))
     answer = client.commit(txns[2])
     assert (answer["state"], answer["already"]) == ("committed", True)
     states = {row["txn"]: row["state"] for row in bench.another(read_only=True).transactions()}
@@ -412,7 +412,7 @@ def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
         view.catalog.subscriptions.pop(1)  # type: ignore[attr-defined]
         view.catalog.topics[1].subscriptions.clear()  # type: ignore[attr-defined]
 
-    client._store.read(delete)
+    client.store.read(delete)
     answer = client._end(txn, True)
     assert answer.status == "COMMITTED"
     assert answer.skipped == [(1, 1)]

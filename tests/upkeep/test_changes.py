@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def newest_of(client: Client) -> Manifest:
-    store = client._store
+    store = client.store
     return read_manifest(store.disk, max(generations(store.disk)), store.identity.salt)
 
 
@@ -62,7 +62,7 @@ def files(client: Client, kind: str | None = None) -> list[ChangeRef]:
 
 
 def rows(client: Client, kind: str) -> list[Row]:
-    found = [log.read(client._store.disk, ref).to_pylist() for ref in files(client, kind)]
+    found = [log.read(client.store.disk, ref).to_pylist() for ref in files(client, kind)]
     return [row for table in found for row in table]
 
 
@@ -442,7 +442,7 @@ def test_a_store_of_an_earlier_program_begins_its_logs_with_a_snapshot(bench: Be
     client = bench.client
     client.connect("k")
     acked_rounds(client, 2)
-    store = client._store
+    store = client.store
     old = msgspec.structs.replace(newest_of(client), changes=Manifest.__struct_defaults__[-1])
     client.close()
     path = Path(bench.path, manifest_path(old.generation))
@@ -580,9 +580,9 @@ def test_a_compaction_leaves_the_newest_row_of_each_and_a_stock_duckdb_reads_it(
         f"SELECT topic, value ->> 'partitions' FROM {topics} WHERE starts_with(entity, 'topic/')"
     ).fetchall() == [("t", "2")]
     assert problems(bench) == []
-    generation = max(generations(client._store.disk))
+    generation = max(generations(client.store.disk))
     client.admin.compact_changes()
-    assert max(generations(client._store.disk)) == generation  # there was nothing to do
+    assert max(generations(client.store.disk)) == generation  # there was nothing to do
     acked_rounds(client, 1)
     assert [r["change"] for r in of_cursor(client)] == ["acknowledged", "acknowledged"]
     assert problems(bench) == []

@@ -156,7 +156,7 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
     for ref, said in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
         rows = pq.read_table(Path(bench.path) / ref.path)
         assert rows.column("ledger").to_pylist() == [said] * ref.rows
-    store = client._store
+    store = client.store
     file = store.disk.open(plain.path)
     rows = SegmentReader(file, plain).rows(0, 1)
     file.close()
@@ -388,7 +388,7 @@ def test_packed_rows_are_the_rows_of_their_frames(
             two.send_batch(batch.slice(3), txn=txn)
             if turn == 4:
                 txn.abort()
-    store = client._store
+    store = client.store
     expected = found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         expected.take(expected.journal.read_durable())
@@ -468,7 +468,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     monkeypatch.setattr(checkpoint_module, "state_at_cut", late)
     lsn = client.checkpoint()["lsn"]
     monkeypatch.undo()
-    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    manifest = newest_manifest(client.store.disk, client.store.identity.salt, 0)[0]
     assert manifest.cut_lsn == lsn
     assert sum(ref.rows for refs in manifest.files.values() for ref in refs) == 1
     for one in (client, other, bench.another()):
@@ -493,13 +493,13 @@ def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
         send(bench.client, b"v", topic=name)
     other = bench.another()
     other.checkpoint()
-    view = other._store._view
+    view = other.store._view
     assert {key[0] for key in view._loaded} <= {"catalog", "coordinator"}
     assert view.changed() == []
     before = {ref.path for ref in view.manifest.dumps}
     send(bench.client, b"w", topic="u")
     other.checkpoint()
-    again = [ref for ref in other._store._view.manifest.dumps if ref.path not in before]
+    again = [ref for ref in other.store._view.manifest.dumps if ref.path not in before]
     assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
 
@@ -518,7 +518,7 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
     for number in range(6):
         client.acknowledge(f"t{number}", "s", send(client, b"w", topic=f"t{number}"))
     other = bench.another()
-    mutex = other._store._mutex
+    mutex = other.store._mutex
     seen: list[str] = []
     real = dumps_module.made
 
@@ -527,7 +527,7 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
         if not seen:  # the live view goes on, and what waits in it grows
             for number in range(6):
                 client.acknowledge(f"t{number}", "s", send(client, b"x", topic=f"t{number}"))
-            other._store.refresh()
+            other.store.refresh()
         seen.append(key[0])
         return real(disk, key, origin)
 
@@ -535,11 +535,11 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
     other.checkpoint()
     monkeypatch.undo()
     assert (seen.count("topic"), seen.count("cursor")) == (6, 6)
-    assert not {key for key in other._store._view._loaded if key[0] in ("topic", "cursor")}
+    assert not {key for key in other.store._view._loaded if key[0] in ("topic", "cursor")}
     client.flush()
     with fresh(bench) as replayed:
         replayed.take(replayed.journal.read_durable())
-        assert client._store.read(dumps) == dumps(replayed)
+        assert client.store.read(dumps) == dumps(replayed)
     for number in range(6):
         assert values(bench.another(), f"t{number}") == [b"v", b"w", b"x"]
     bench.close()
@@ -598,11 +598,11 @@ def test_what_a_checkpoint_moved_is_let_go_a_little_at_a_time(
         return sum(map(len, view.tail._moved))
 
     client.checkpoint()
-    left = [client._store.read(kept)]
+    left = [client.store.read(kept)]
     assert left[0] >= 10
     while left[-1]:
         send(client, b"more")
-        left.append(client._store.read(kept))
+        left.append(client.store.read(kept))
     assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
     assert len(values(client)) == 20 + len(left) - 1
 
@@ -611,7 +611,7 @@ def test_the_sweep_reads_manifests_beside_the_callers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9: kills a look at every directory, and at two manifests, while callers wait."""
-    client, mutex = bench.client, bench.client._store._mutex
+    client, mutex = bench.client, bench.client.store._mutex
     for number in range(4):
         client.create_topic(f"u{number}")
         send(client, b"v", topic=f"u{number}")
@@ -626,10 +626,10 @@ def test_the_sweep_reads_manifests_beside_the_callers(
             return _real(*given)
 
         monkeypatch.setattr(sweep_module, name, watched)
-    assert sweep_module.sweep_unnamed(client._store, directories_max=64) == 0
+    assert sweep_module.sweep_unnamed(client.store, directories_max=64) == 0
     assert (asked.count("read_manifest"), asked.count("cursor_dirs")) == (1, 5)
     asked.clear()
-    assert sweep_module.sweep_unnamed(client._store, directories_max=3) == 0
+    assert sweep_module.sweep_unnamed(client.store, directories_max=3) == 0
     assert asked == ["read_manifest"]  # too many directories: none is looked into
 
 
@@ -703,7 +703,7 @@ def test_who_looks_now_and_then_keeps_no_more_than_the_journal() -> None:
     for _ in range(60):
         send(client, b"v")
         other.wait_for_change(0)
-        view = other._store._view
+        view = other.store._view
         waiting = sum(len(items) for _, items in view.waiting("topic"))
         assert waiting <= 12
         assert sum(map(len, view.tail.runs.values())) <= 12
@@ -943,8 +943,8 @@ def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
             send(client, b"w", topic=f"u{(turn + number) % 12}")
         bench.clock.advance(5000)
         other.checkpoint()
-    assert not {key for key in other._store._view._loaded if key[0] == "topic"}
-    assert len({ref.path for ref in other._store._view.manifest.dumps}) <= 6
+    assert not {key for key in other.store._view._loaded if key[0] == "topic"}
+    assert len({ref.path for ref in other.store._view.manifest.dumps}) <= 6
     for number in range(12):
         assert values(bench.another(), f"u{number}") == [b"v", b"w", b"w", b"w"]
     bench.close()

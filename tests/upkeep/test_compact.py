@@ -73,7 +73,7 @@ def seen(client: Client) -> dict[str, Any]:
 
 def buffer_of(client: Client) -> Buffer:
     """The sidecar of the first partition."""
-    return client._store.read(lambda view: view.buffer(1))
+    return client.store.read(lambda view: view.buffer(1))
 
 
 def sidecar_files(bench: Bench) -> int:
@@ -152,7 +152,7 @@ def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
     mixed(bench)
     bench.client.admin.compact("t")
     (first, _) = buffer_of(bench.client).ledgers
-    table = bench.client._store.read(lambda view: view.ledger_table(first.ledger, 0, first.entries))
+    table = bench.client.store.read(lambda view: view.ledger_table(first.ledger, 0, first.entries))
     assert [v.decode() for v in table.column("value").to_pylist()] == [
         "s1",
         "f1",
@@ -171,7 +171,7 @@ def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
     )
     assert keys[:5] == sorted(keys[:5])
     assert keys[5:] == [(None, None, 1), (None, None, 2), (None, None, 3)]
-    (file,) = bench.client._store.read(lambda view: view.files.of(first.ledger))
+    (file,) = bench.client.store.read(lambda view: view.files.of(first.ledger))
     assert not file.clean
 
 
@@ -415,7 +415,7 @@ def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> Non
     before = read(other)
     other.close()
     other = bench.another()
-    store, real = other._store, type(other._store)._refresh
+    store, real = other.store, type(other.store)._refresh
     calls: list[int] = []
 
     def once() -> None:
@@ -505,7 +505,7 @@ def test_maintenance_of_another_process_is_waited_for(tmp_path: Path) -> None:
 
 def compaction_lock(bench: Bench) -> Any:
     """The maintenance lock, held."""
-    lock = bench.client._store.disk.lock_file("maintenance.lock")
+    lock = bench.client.store.disk.lock_file("maintenance.lock")
     assert lock.try_acquire()
     return lock
 

@@ -175,7 +175,7 @@ def test_a_part_made_in_pieces_is_as_one_made_at_once(
             )
         client.producer("b").send_batch(pa.table({"value": [b"4"]}))
         client.checkpoint()
-        store = client._store
+        store = client.store
         for ref in store.read(lambda view: [*chain(*view.manifest.files.values())]):
             with closing(store.disk.open(ref.path)) as file:
                 data = file.pread(0, ref.bytes)

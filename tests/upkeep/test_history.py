@@ -107,14 +107,14 @@ def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(8):
         txns.append(whole(client, bench))
         client.checkpoint()
-        manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+        manifest = newest_manifest(client.store.disk, client.store.identity.salt, 0)[0]
         assert 1 <= len(manifest.history) <= 3
         for txn in txns:
             assert [op for op, _ in told(client, txn)].count("StatusUpdated") == 2
     named = {Path(bench.path, ref.path) for ref in manifest.history}
     assert named <= set(parts(bench))
     client.checkpoint()
-    sweep_unnamed(client._store)
+    sweep_unnamed(client.store)
     assert named <= set(parts(bench))
 
 
@@ -168,7 +168,7 @@ def test_history_is_bounded_by_count(tmp_path: Path) -> None:
     for _ in range(12):
         whole(client, bench)
         client.checkpoint()
-    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    manifest = newest_manifest(client.store.disk, client.store.identity.salt, 0)[0]
     assert sum(ref.rows for ref in manifest.history) <= 2 * history.ROWS_PER_TXN + 10
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
     for _ in range(3):
         whole(client, bench)
         assert not client.checkpoint()["skipped"]
-    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    manifest = newest_manifest(client.store.disk, client.store.identity.salt, 0)[0]
     assert len(manifest.history) == 4
 
 

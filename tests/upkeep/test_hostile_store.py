@@ -46,7 +46,7 @@ def opened(store: Path) -> Client:
 def tamper(store: Path, dropped: list[str]) -> None:
     """Let the newest manifest say that files have lost their names long ago."""
     with opened(store) as client:
-        salt = client._store.identity.salt
+        salt = client.store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
     known = manifests.read_manifest(disk, number, salt)
@@ -69,7 +69,7 @@ def clean_up(store: Path) -> list[str]:
         client.checkpoint()
         client.admin.gc(False, 0)
         client.admin.gc(True, 0)
-        return [*client._store.reports]
+        return [*client.store.reports]
 
 
 def victims(folder: Path, uuid: str) -> dict[str, Path]:
@@ -91,7 +91,7 @@ def test_a_manifest_that_names_files_of_others_removes_none(
     """Kills: an address in a manifest that is removed as if it were the store's own file."""
     store = made(tmp_path)
     with opened(store) as client:
-        uuid = client._store.identity.uuid
+        uuid = client.store.identity.uuid
     victim = victims(tmp_path, uuid)[which]
     tamper(store, [form.format(victim)])
     clean_up(store)
@@ -103,11 +103,11 @@ def test_a_catalog_that_names_places_of_others_removes_nothing(tmp_path: Path, w
     """Kills: a directory that gc clears because the catalog says that the store has files there."""
     store = made(tmp_path)
     with opened(store) as client:
-        uuid = client._store.identity.uuid
+        uuid = client.store.identity.uuid
         victim = victims(tmp_path, uuid)[which]
         home = f"file://{tmp_path / 'home'}"
-        client._store.write(lambda view, now: files.add_place(view, home))
-        client._store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
+        client.store.write(lambda view, now: files.add_place(view, home))
+        client.store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
     said = clean_up(store)
     assert victim.read_text() == "precious"
     assert any("is not looked at" in one for one in said)
@@ -119,9 +119,9 @@ def test_a_place_that_was_not_confirmed_is_not_even_reached(
     """Kills: a call to any address, with the user's credentials, because a catalog names it."""
     store = made(tmp_path)
     with opened(store) as client:
-        uuid = client._store.identity.uuid
+        uuid = client.store.identity.uuid
         place = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
-        client._store.write(lambda view, now: Decision([PlaceAdded(place)], None, True))
+        client.store.write(lambda view, now: Decision([PlaceAdded(place)], None, True))
     tamper(store, [remote.address(place, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
     monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
     clean_up(store)
@@ -133,7 +133,7 @@ def test_a_link_in_a_confirmed_place_leads_nowhere(tmp_path: Path) -> None:
     archive.mkdir(mode=0o700)
     with opened(store) as client:
         assert client.admin.offload("orders", str(archive))["files"]
-        uuid = client._store.identity.uuid
+        uuid = client.store.identity.uuid
     [first, *_] = sorted(archive.glob("**/*.parquet"))
     directory, elsewhere = first.parent, tmp_path / "elsewhere"
     shutil.move(directory, elsewhere)
@@ -188,7 +188,7 @@ def named_at(store: Path, place: str | None, far: str = "") -> None:
     place: of a store, where each file keeps its name; None: all of them are at `far`
     """
     with opened(store) as client:
-        salt = client._store.identity.salt
+        salt = client.store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
     known = manifests.read_manifest(disk, number, salt)
@@ -239,7 +239,7 @@ def test_nothing_is_opened_because_a_manifest_names_it(
     """Kills: a file of the user that is shown, an address that is called with its credentials."""
     store = made(tmp_path)
     with opened(store) as client:
-        uuid = client._store.identity.uuid
+        uuid = client.store.identity.uuid
     monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
     if kind == "odd":
         named_at(store, None, "file:///etc/passwd")

@@ -91,7 +91,7 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
         )
         return [len(decoded(one)) for one in kept]
 
-    topics, subscriptions, files = other._store.read(look)
+    topics, subscriptions, files = other.store.read(look)
     assert topics == 1
     assert subscriptions <= 1
     assert files <= 1

@@ -178,7 +178,7 @@ def test_a_ledger_of_a_sidecar_that_is_gone_has_no_owner(tmp_path: Path) -> None
         return {ledger for ledger, own in owners if own[1] == "s"}, {end.ledger for end in ends}
 
     for one in (client, bench.another()):
-        mine, known = one._store.read(owned)
+        mine, known = one.store.read(owned)
         assert mine == known
         assert len(known) == 2
     assert codes(bench) == {}

@@ -103,16 +103,16 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
         assert consumer.receive_batch(100).num_rows == len(before)
     assert client.admin.offload("orders", str(archive))["files"] == 0
     sources = client._relation("orders").direct
-    assert client._has_files(sources)
+    assert client.has_files(sources)
     (archive / Path(sources[0].ref.path).relative_to(f"file:{archive}")).unlink()
-    assert not client._has_files(sources)
+    assert not client.has_files(sources)
 
 
 def test_files_are_private_and_named_by_the_store(client: Client, archive: Path) -> None:
     """Two stores may have one archive; what lies there is for its owner."""
     client.admin.offload("orders", archive.as_uri())
     [top] = archive.iterdir()
-    assert top.name == client._store.identity.uuid
+    assert top.name == client.store.identity.uuid
     assert {path.stat().st_mode & 0o077 for path in top.rglob("*") if path.is_dir()} == {0}
 
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_behind_a_commit_makes_no_far_calls(
         patched.setattr(far, "located", lambda far: pytest.fail(f"reached for {far}"))
         for _ in range(3):
             client.producer("orders").send(b"x")
-            assert not run_checkpoint(client._store, wait=False)["skipped"]
+            assert not run_checkpoint(client.store, wait=False)["skipped"]
     assert there(archive)
     client.checkpoint()
     assert there(archive) == []
@@ -278,7 +278,7 @@ def test_gc_passes_over_what_is_gone(client: Client, archive: Path) -> None:
     client.admin.trim("orders", END, force_unacked=True)
     for _ in range(2):  # of which none makes far calls
         client.producer("orders").send(b"x")
-        run_checkpoint(client._store, wait=False)
+        run_checkpoint(client.store, wait=False)
     left = [f"file://{path}" for path in there(archive)]
     assert [row["path"] for row in client.admin.gc(False, 0)["file_list"]] == left
     assert [row["path"] for row in client.admin.gc(True, 0)["file_list"]] == left

@@ -42,7 +42,7 @@ def rows(client: Client, sql: str) -> list[dict[str, object]]:
 
 def there(client: Client) -> list[str]:
     """The objects of the store."""
-    [place] = client._store.read(lambda view: view.catalog.places)
+    [place] = client.store.read(lambda view: view.catalog.places)
     return sorted(at for at, _ in remote.listed(place))
 
 
@@ -75,7 +75,7 @@ def test_what_nobody_names_is_removed_from_a_bucket(client: Client, bucket: str)
     """R19; kills: a sweep of the wrong objects."""
     client.admin.offload("orders", bucket)
     named = there(client)
-    [place] = client._store.read(lambda view: view.catalog.places)
+    [place] = client.store.read(lambda view: view.catalog.places)
     orphan = "topics/public/default/orders/partition=0/ledger-000000000099.0000000001.parquet"
     remote.put(place, orphan, [b"left by", b" a pass that died"])
     assert len(there(client)) == len(named) + 1
@@ -90,7 +90,7 @@ def test_damage_in_a_bucket_is_told(client: Client, bucket: str) -> None:
     """R5; kills: pages from a network that nobody compares."""
     client.admin.offload("orders", bucket)
     client.checkpoint()
-    [place] = client._store.read(lambda view: view.catalog.places)
+    [place] = client.store.read(lambda view: view.catalog.places)
     at = next(at for at in there(client) if "_txnlog" not in at)
     path = remote.without_options(at).removeprefix(remote.without_options(place) + "/")
     file = remote.open_far(at)
@@ -114,4 +114,4 @@ def test_a_bucket_out_of_reach_is_an_error(client: Client) -> None:
     nowhere = "s3://archive/x?endpoint_override=127.0.0.1:1&region=us-east-1&scheme=http"
     with pytest.raises(DiskFailed, match="cannot list s3://archive/x"):
         client.admin.offload("orders", nowhere)
-    assert client._store.read(lambda view: view.catalog.places) == []
+    assert client.store.read(lambda view: view.catalog.places) == []

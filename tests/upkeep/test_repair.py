@@ -38,7 +38,7 @@ LOSSLESS = ("manifest", "state", "part", "side part", "witness", "reserve")
 
 
 def clock_of() -> ManualClock:
-    clock = open_client(sample().copy())._store.clock
+    clock = open_client(sample().copy()).store.clock
     assert isinstance(clock, ManualClock)
     return clock
 

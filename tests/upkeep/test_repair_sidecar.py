@@ -24,7 +24,7 @@ LARGE = random.Random(5).randbytes(3500)
 
 def compacted(bench: Bench) -> Path:
     """The file of the closed ledger of the sidecar."""
-    (ref,) = bench.client._store.read(lambda view: view.files.of(view.buffer(1).ledgers[0].ledger))
+    (ref,) = bench.client.store.read(lambda view: view.files.of(view.buffer(1).ledgers[0].ledger))
     return Path(bench.path, ref.path)
 
 
@@ -86,7 +86,7 @@ def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
     assert seen(bench.reopen()) == before
     assert sound(bench)
     ledger = int(path.name[7:19])
-    table = bench.client._store.read(lambda view: view.ledger_table(ledger, 0, 8))
+    table = bench.client.store.read(lambda view: view.ledger_table(ledger, 0, 8))
     marked = table.column("marker_ledger").is_valid().to_pylist()
     assert (
         marked
@@ -149,7 +149,7 @@ def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
     client.checkpoint()
     before = of_large(client)
     (path, other) = sorted(Path(bench.path).rglob("_txnlog/ledger-*.parquet"))
-    groups = client._store.read(lambda view: view.files.of(int(path.name[7:19])))[0].groups
+    groups = client.store.read(lambda view: view.files.of(int(path.name[7:19])))[0].groups
     assert len(groups) > 3
     bench.close()
     if at == "whole":

@@ -73,7 +73,7 @@ def pairs(found: list[Message]) -> list[tuple[bytes | None, bytes | None]]:
 
 def state(client: Client, number: int = 1) -> Compaction | None:
     """What the fold knows."""
-    return client._store.read(lambda view: view.topic(number).compaction)
+    return client.store.read(lambda view: view.topic(number).compaction)
 
 
 def files(bench: Bench) -> list[Path]:
@@ -426,9 +426,9 @@ def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
     put(client, *((b"%d" % (number % 5), b"x") for number in range(20)), (b"1", None))
-    lsn = client._store.read(lambda view: view.lsn)
+    lsn = client.store.read(lambda view: view.lsn)
     said = client.admin.compact_topic("t", dry_run=True)
-    assert client._store.read(lambda view: view.lsn) == lsn
+    assert client.store.read(lambda view: view.lsn) == lsn
     assert files(bench) == []
     assert {**client.admin.compact_topic("t"), "dry_run": True} == said
 
@@ -850,11 +850,11 @@ def test_no_commit_compacts_and_none_pauses_for_it(
         put(client, (b"a", b"1"))
     assert begun.wait(60)
     monkeypatch.setattr(service.Checkpoints, "_wait", counted)
-    while client._store.length < 1:
+    while client.store.length < 1:
         put(client, (b"a", b"2"))
     put(client, (b"a", b"3"))
     assert not paused
-    while client._store.length < service.LONG:
+    while client.store.length < service.LONG:
         put(client, (b"a", b"4"))
     put(client, (b"a", b"5"))
     assert paused

@@ -72,7 +72,7 @@ def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
 def waiting_for_their_end(bench: Bench) -> set[str]:
     """Files that nobody reads any more; a look at what opening needs may read them or not."""
     disk = PosixDisk(bench.path, read_only=True)
-    salt = bench.client._store.identity.salt
+    salt = bench.client.store.identity.salt
     newest = read_manifest(disk, generations(disk)[-1], salt)
     disk.close()
     return {path for path, _ in newest.dropped}
@@ -100,7 +100,7 @@ def carries_nothing(path: str, what: str) -> bool:
 def test_every_damage_is_flagged(kind: str) -> None:
     """One bit, a cut, a block, the whole file: an error, or a warning where nothing is lost."""
     rng = random.Random(f"{SEED} verify {kind}")
-    clock = open_client(sample().copy())._store.clock
+    clock = open_client(sample().copy()).store.clock
     flagged = 0
     for path in files_of(kind):
         every = [one for one in damages(path, rng) if not carries_nothing(path, one[0])]
@@ -120,8 +120,8 @@ def test_every_damage_is_flagged(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side"])
 def test_a_lost_row_is_an_error(kind: str) -> None:
     """What the newest checkpoint needs is never only a warning."""
-    clock = open_client(sample().copy())._store.clock
-    live = open_client(sample().copy())._store.read(
+    clock = open_client(sample().copy()).store.clock
+    live = open_client(sample().copy()).store.read(
         lambda view: {ref.path for ledger in view.catalog.owners for ref in view.files.of(ledger)}
     )
     for path in files_of(kind):
@@ -139,7 +139,7 @@ def test_a_lost_row_is_an_error(kind: str) -> None:
 
 def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
     """Promise 6: torn and rotten are told apart, by what was known to be durable."""
-    clock = open_client(sample().copy())._store.clock
+    clock = open_client(sample().copy()).store.clock
     path = max(files_of("journal"))
     data = sample().read(path)
     used = len(data.rstrip(b"\0"))
@@ -165,7 +165,7 @@ def edited(bench: Bench, kind: str, a: int | None, change: Callable[[Any], None]
     a: its number; None: there is one only, whose number depends on the user
     """
     disk = PosixDisk(bench.path)
-    salt = bench.client._store.identity.salt
+    salt = bench.client.store.identity.salt
     generation = generations(disk)[-1]
     manifest = read_manifest(disk, generation, salt)
     at = next(n for n, ref in enumerate(manifest.dumps) if ref.kind == kind and a in (None, ref.a))
@@ -330,7 +330,7 @@ def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) ->
     """A part with the right checksums and a wrong order: every entry is looked at."""
     bench = restored(made)
     disk = PosixDisk(bench.path)
-    salt = bench.client._store.identity.salt
+    salt = bench.client.store.identity.salt
     generation = generations(disk)[-1]
     manifest = read_manifest(disk, generation, salt)
     ref = manifest.files[1][0]

@@ -33,7 +33,7 @@ END_OF_STREAM = (1 << 63) - 1
 def active(client: Client) -> list[dict[str, int]]:
     """By partition the times of the producers that are waited for."""
     client.flush()
-    return client._store.read(
+    return client.store.read(
         lambda view: [
             {name: one.event_time for name, one in view.watermark(number).state.active.items()}
             for number in numbers(topic_of(view.catalog, 1))
@@ -43,7 +43,7 @@ def active(client: Client) -> list[dict[str, int]]:
 
 def lsn(client: Client) -> int:
     client.flush()
-    return client._store.refresh()
+    return client.store.refresh()
 
 
 def test_a_time_stands_in_every_partition_and_only_rises(bench: Bench) -> None:
@@ -343,7 +343,7 @@ def test_a_new_partition_begins_with_the_least_times(bench: Bench) -> None:
 def test_a_topic_without_watermarks_has_new_partitions_without(bench: Bench) -> None:
     """13: no row, no cost."""
     bench.client.admin.update_topic("t", partitions=4)
-    used = bench.client._store.read(
+    used = bench.client.store.read(
         lambda view: [view.watermark(n).is_used for n in numbers(topic_of(view.catalog, 1))]
     )
     assert used == [False] * 4

@@ -15,9 +15,9 @@ from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import drain, kill, post, times, values
 from txlog import Client, Consumer, messages
 from txlog.base.ranges import START
-from txlog.client.consuming.receive import Guard, Receiving
-from txlog.client.reading.watermark_session import Watermark, WatermarkSession
 from txlog.engine.decide.consuming.watermark_offer import Offer
+from txlog.engine.session.consuming.receive import Guard, Receiving
+from txlog.engine.session.reading.watermark_session import Watermark, WatermarkSession
 from txlog.errors import (
     AlreadyClosed,
     DiskFailed,
@@ -55,7 +55,7 @@ def test_without_the_flag_nothing_changes(bench: Bench) -> None:
         assert consumer.receive() is None
         assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, None)
         assert consumer.late_messages == 0
-    assert not bench.client._store.read(lambda view: view.watermark(1)).clamps
+    assert not bench.client.store.read(lambda view: view.watermark(1)).clamps
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -249,7 +249,7 @@ def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
     """Invariant 6: what was handed out is durable."""
     say(bench.client, "A", 10)
     with watch(bench.client) as consumer:
-        store = consumer._store
+        store = consumer.session.store
 
         def fail(*_: object, **__: object) -> object:
             raise DiskFailed("it broke")
@@ -300,9 +300,9 @@ def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> No
     first, second = watch(bench.client, "shared"), watch(bench.another(), "shared")
     say(bench.client, "A", 10)
     assert values(first) == [10]
-    before = bench.client._store.read(lambda view: view.watermark(1)).changes
+    before = bench.client.store.read(lambda view: view.watermark(1)).changes
     assert values(second) == [10]
-    assert bench.client._store.read(lambda view: view.watermark(1)).changes == before
+    assert bench.client.store.read(lambda view: view.watermark(1)).changes == before
     kill(second)
     first.close()
 
@@ -327,7 +327,7 @@ def test_a_listener_of_nothing_is_refused(bench: Bench, given: dict[str, bool]) 
     client.create_subscription("t", "s")
     for topic in ("t", ["t"]) if not given else ("t",):
         with pytest.raises(InvalidArgument, match="listener"):
-            client.consumer(topic, "s", listener=Told(), **given)  # type: ignore[call-overload]
+            client.consumer(topic, "s", listener=Told(), **given)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="listener"):
         client.reader("t", listener=Told())  # type: ignore[arg-type]
     with client.consumer("t", "s") as consumer:

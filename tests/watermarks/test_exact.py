@@ -128,7 +128,7 @@ def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[in
             out[index] = folded(view, number, where)
         return out
 
-    return client._store.read(look, fresh=False)
+    return client.store.read(look, fresh=False)
 
 
 def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | None) -> int | None:

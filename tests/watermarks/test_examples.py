@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine_kit import Bench, begin, say
+from tests.engine_kit import Bench, begin, say, session_of
 from txlog import Client, Consumer, Message, TxnId
-from txlog.client.reading.watermark_session import Watermark
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
+from txlog.engine.session.reading.watermark_session import Watermark
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 
@@ -37,7 +37,7 @@ def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
 
 def kill(consumer: Consumer) -> None:
     """What the kernel does for a process that dies: its lock is free."""
-    lock = consumer._member._lock
+    lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 
@@ -56,7 +56,7 @@ def times(messages: list[Message]) -> list[int | None]:
 def raw(client: Client, subscription: int = 1, partition: int = 1) -> int | None:
     """The materialized value."""
     generator = WatermarkGenerator(partition)
-    client._store.read(
+    client.store.read(
         lambda view: generator.seek(view, tracking_position(view, subscription, partition))
     )
     return generator.get_watermark()
@@ -241,7 +241,7 @@ def test_f_seek(bench: Bench) -> None:
         assert values(consumer) == [260]
         back = got[3].message_id
         assert back is not None
-        assert client._store.read(lambda view: view.watermark(1)).snapshots.keys() == {back.ledger}
+        assert client.store.read(lambda view: view.watermark(1)).snapshots.keys() == {back.ledger}
         for seek in (handle.seek, consumer.seek):  # by another, and by itself
             seek(back)
             assert consumer.receive() is None
@@ -258,7 +258,7 @@ def test_f_seek(bench: Bench) -> None:
         assert consumer.receive_batch().num_rows == 0
         assert consumer.receive_batch(3)["is_late"].to_pylist() == [False] * 3
         generator = WatermarkGenerator(1)
-        client._store.read(lambda view: generator.seek(view, (back.ledger, back.entry - 1)))
+        client.store.read(lambda view: generator.seek(view, (back.ledger, back.entry - 1)))
         assert (generator.get_watermark(), generator.rows_folded) == (200, 1)
 
 

@@ -86,7 +86,7 @@ class Watched:
         self.held: list[Message] = []
 
     def epoch(self) -> int:
-        return self.client._store.read(lambda view: view.cursor(1, 1).epoch, fresh=False)
+        return self.client.store.read(lambda view: view.cursor(1, 1).epoch, fresh=False)
 
     def turn(self, limit: int | None) -> bool:
         """Receive once; returns whether there was anything."""

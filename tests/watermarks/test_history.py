@@ -67,11 +67,11 @@ def end_of(client: Client) -> Position:
         return (last.ledger, last.entries - 1)
 
     client.flush()
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 def positions(client: Client) -> Iterator[Position]:
-    for end in client._store.read(lambda view: list(view.topic(1).ledgers)):
+    for end in client.store.read(lambda view: list(view.topic(1).ledgers)):
         for entry in range(-1, end.entries):
             yield (end.ledger, entry)
 
@@ -139,7 +139,7 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
     for where in positions(client):
         check(client, generator, oracle, where)
     assert len(values(client)) == sum(count for _, _, count in oracle.events)
-    state = client._store.read(lambda view: view.watermark(1))
+    state = client.store.read(lambda view: view.watermark(1))
     assert state.state.seen
     assert state.figures.snapshots
     bench.close()
@@ -148,7 +148,7 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
 def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: Position) -> None:
     seen, active = oracle.state(where)
     for one in (generator, WatermarkGenerator(1)):  # from a place nearby, and from nothing
-        client._store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
+        client.store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
         assert {name: known.event_time for name, known in one.state.active.items()} == active, where
         assert one.state.seen == seen or not seen, where
         assert one.get_watermark() == min(active.values(), default=None)
@@ -157,7 +157,7 @@ def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: 
 def check_tracking(client: Client, oracle: Oracle) -> None:
     """The greatest position up to which every message is acknowledged; and the backlog."""
     client.flush()
-    acked = client._store.read(lambda view: view.cursor(1, 1))
+    acked = client.store.read(lambda view: view.cursor(1, 1))
 
     def is_acked(where: Position, count: int) -> bool:
         mark = acked.mark_delete
@@ -170,7 +170,7 @@ def check_tracking(client: Client, oracle: Oracle) -> None:
         return True
 
     first = next((where for where, _, count in oracle.events if not is_acked(where, count)), None)
-    found = client._store.read(lambda view: tracking_position(view, 1, 1))
+    found = client.store.read(lambda view: tracking_position(view, 1, 1))
     end = end_of(client)
     if first is None:
         assert found == end or (found[1] == -1 and end == (found[0], -1)), (found, end)

@@ -53,12 +53,12 @@ def idles(bench: Bench) -> IDLES:
         with_frames.close()
         return found
 
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 def active(client: Client, topic: int = 1) -> list[list[str]]:
     """By partition the names of the producers that are waited for."""
-    return client._store.read(
+    return client.store.read(
         lambda view: [
             sorted(view.watermark(number).state.active)
             for number in numbers(view.catalog.topics[topic])
@@ -67,7 +67,7 @@ def active(client: Client, topic: int = 1) -> list[list[str]]:
 
 
 def set_limit(client: Client, op: Op) -> None:
-    client._store.write(lambda view, now: Decision([op], sync=True))
+    client.store.write(lambda view, now: Decision([op], sync=True))
 
 
 def touch(client: Client) -> None:
@@ -94,7 +94,7 @@ def test_a_silent_producer_is_declared_idle_in_every_partition(bench: Bench) -> 
     touch(bench.another())
     assert active(bench.client) == [[]] * 2
     assert idles(bench) == [(n, name, "timeout") for name in "AB" for n in (1, 2)]
-    rows = bench.client._store.read(lambda view: view.ledger_table(1, 0, 3))
+    rows = bench.client.store.read(lambda view: view.ledger_table(1, 0, 3))
     assert (rows["producer"].to_pylist(), rows["value"].to_pylist()) == (
         ["A", "B", "A"],
         [None, None, b"timeout"],
@@ -277,12 +277,12 @@ def test_without_the_policy_nothing_is_looked_at(tmp_path: Path) -> None:
     client = bench.reopen()
     bench.clock.advance(1 << 40)
     for _ in range(3):
-        client._store.flush()
-    loaded = client._store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
+        client.store.flush()
+    loaded = client.store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
     assert loaded == []
     set_limit(client, SettingSet(NAME, LIMIT))
-    client._store.flush()
-    loaded = client._store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
+    client.store.flush()
+    loaded = client.store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
     assert loaded == [("watermark", 1, 0), ("watermark", 2, 0)]
     assert active(client) == [[]] * 2
     bench.close()

@@ -269,7 +269,7 @@ def _before(bench: Bench, index: int, entry: tuple[int, int]) -> tuple[int, int]
     ledger, number = entry
     if number:
         return (ledger, number - 1)
-    known = bench.client._store.read(
+    known = bench.client.store.read(
         lambda view: [
             (end.ledger, end.entries - 1) for end in view.topic(index + 1).ledgers if end.entries
         ]

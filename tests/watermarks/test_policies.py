@@ -22,7 +22,7 @@ DEFAULTS = {
 
 
 def snapshots(client: Client, topic: int = 1) -> int:
-    return client._store.read(
+    return client.store.read(
         lambda view: view.watermark(view.catalog.topics[topic].first_partition).figures.snapshots
     )
 

@@ -13,7 +13,7 @@ import pytest
 from tests.engine_kit import Bench, begin, read, say
 from tests.watermarks.test_examples import post, times
 from txlog import Message, NonDurableConsumer, Reader, messages
-from txlog.client.reading.watermark_session import Watermark
+from txlog.engine.session.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})]

@@ -12,8 +12,8 @@ from tests.engine_kit import START_MS, Bench, begin, ids, say
 from txlog import Bound, Client, MessageId, Position
 from txlog.base.ranges import START
 from txlog.base.rows.watermarks import WatermarkShown
-from txlog.client.reading.watermark_ground import Subscribed
-from txlog.client.reading.watermark_session import WatermarkSession
+from txlog.engine.session.reading.watermark_ground import Subscribed
+from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -44,8 +44,8 @@ def test_emitted_stays_where_materialized_falls(bench: Bench) -> None:
     """8: a late joiner; both are shown, with the producer that holds."""
     client = bench.client
     producer = client.producer("t")
-    ground = Subscribed(client._store, lambda view: [(1, 1), (1, 2)])
-    session = WatermarkSession(client._store, ground)
+    ground = Subscribed(client.store, lambda view: [(1, 1), (1, 2)])
+    session = WatermarkSession(client.store, ground)
     assert picked(show(client, "s"), *FOUR) == ("unknown", None, None, None)
     say(client, "A", 50)
     client.flush()
@@ -76,7 +76,7 @@ def test_all_idle_has_no_value(bench: Bench) -> None:
     assert client.topic("t").watermarks.idle("A")["was_active"]
     assert not client.topic("t").watermarks.idle("A")["was_active"]
     assert picked(show(client), *FOUR) == ("idle", None, None, None)
-    rows = client._store.read(lambda view: view.ledger_table(1, 0, 3))
+    rows = client.store.read(lambda view: view.ledger_table(1, 0, 3))
     assert rows["producer"].to_pylist() == ["A"] * 3
     assert rows["value"].to_pylist() == [None, b"admin", b"admin"]
 

@@ -14,8 +14,8 @@ import pytest
 from tests.engine_kit import Bench, say
 from txlog import Client, Message, MultiTopicsConsumer, messages
 from txlog.base.ranges import START
-from txlog.client.consuming.receive import Guard, Receiving
-from txlog.client.reading.watermark_session import Watermark
+from txlog.engine.session.consuming.receive import Guard, Receiving
+from txlog.engine.session.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"one": 2, "two": 1})]

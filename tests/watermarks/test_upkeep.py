@@ -90,7 +90,7 @@ def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
     for _ in range(4):
         history(bench.client, chance, 40, open_)
         found = sum(
-            bench.client._store.read(lambda view, n=number: check_markers(view, n))  # type: ignore[misc]
+            bench.client.store.read(lambda view, n=number: check_markers(view, n))  # type: ignore[misc]
             for number in (1, 2)
         )
         if chance.random() < 0.5:
@@ -107,7 +107,7 @@ def test_a_marker_that_says_something_else_is_found(
     txn = begin(bench.client)
     say(bench.client, "A", 10, txn=txn)
     bench.client.commit(txn)
-    store = bench.client._store
+    store = bench.client.store
     assert store.read(lambda view: check_markers(view, 1)) == 1
     for lie in ([("A", False, 11)], [], [("A", True, 10)]):
         monkeypatch.setattr("tests.watermarks.test_upkeep.read_effects", lambda _, lie=lie: lie)
@@ -123,7 +123,7 @@ def states(client: Client) -> dict[Position, dict[str, int]]:
     out: dict[Position, dict[str, int]] = {}
     for where in positions(client):
         generator = WatermarkGenerator(1)
-        client._store.read(lambda view, g=generator, w=where: g.seek(view, w))  # type: ignore[misc]
+        client.store.read(lambda view, g=generator, w=where: g.seek(view, w))  # type: ignore[misc]
         out[where] = {name: one.event_time for name, one in generator.state.active.items()}
     return out
 
@@ -201,9 +201,9 @@ def test_no_more_is_read_than_behind_the_last_good_one(
         say(bench.client, "A", time)
         if time % 10 == 0:
             bench.client.topic("t").watermarks.snapshot()
-    last = bench.client._store.read(lambda view: view.topic(1).ledgers[-1])
+    last = bench.client.store.read(lambda view: view.topic(1).ledgers[-1])
     generator = WatermarkGenerator(1)
-    bench.client._store.read(lambda view: generator.seek(view, (last.ledger, last.entries - 3)))
+    bench.client.store.read(lambda view: generator.seek(view, (last.ledger, last.entries - 3)))
     assert (generator.get_watermark(), generator.rows_folded) == (37, rows)
 
 
@@ -224,7 +224,7 @@ def test_a_restart_keeps_everything(bench: Bench) -> None:
 
     def dumps(client: Client) -> list[bytes]:
         client.flush()
-        return client._store.read(
+        return client.store.read(
             lambda view: [fold.FOLD.dump(view.watermark(number)) for number in (1, 2)]
         )
 
@@ -233,7 +233,7 @@ def test_a_restart_keeps_everything(bench: Bench) -> None:
     bench.client.checkpoint()
     assert dumps(bench.reopen()) == before
     bench.client.checkpoint(roll_all=True)
-    after = bench.reopen()._store.read(lambda view: view.watermark(1))
+    after = bench.reopen().store.read(lambda view: view.watermark(1))
     assert after.pending == {(txn.coordinator, txn.sequence): {"A": (True, None), "C": (False, 40)}}
     assert (after.clamps[1].event_time, after.clamps[1].emitted) == (20, 1)
     assert after.figures.regressions == 1
@@ -254,7 +254,7 @@ def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
     client.subscription("t", "s").delete()
 
     def clamps(client: Client) -> list[list[int]]:
-        return client._store.read(lambda view: [sorted(view.watermark(n).clamps) for n in (1, 2)])
+        return client.store.read(lambda view: [sorted(view.watermark(n).clamps) for n in (1, 2)])
 
     assert clamps(client) == [[2]] * 2
     client.checkpoint()
@@ -266,7 +266,7 @@ def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
         assert values(consumer) == [5]
     bench.client.admin.delete_topic("t", force=True)
     bench.reopen().checkpoint()
-    assert not bench.client._store.read(lambda view: view.exists(("watermark", 1, 0)))
+    assert not bench.client.store.read(lambda view: view.exists(("watermark", 1, 0)))
 
 
 def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
@@ -279,7 +279,7 @@ def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
     client.checkpoint(roll_all=True)
     assert client.admin.trim("t", Bound("end"))["messages"] == 1
     client.checkpoint()
-    kinds = bench.client._store.read(lambda view: {key[0] for key in view.dumped()})
+    kinds = bench.client.store.read(lambda view: {key[0] for key in view.dumped()})
     assert "watermark" not in kinds
 
 
@@ -324,11 +324,11 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     assert [one["status"] for one in shown["partition_list"]] == ["unavailable", "active"]
     assert shown["partition_list"][1]["watermark"] == 30
     generator = WatermarkGenerator(1)
-    place = client._store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
+    place = client.store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
     with pytest.raises(Corruption):
-        client._store.read(lambda view: generator.seek(view, place))
+        client.store.read(lambda view: generator.seek(view, place))
     end = end_of(client)
-    client._store.read(lambda view: generator.seek(view, end))  # nothing is read for the end
+    client.store.read(lambda view: generator.seek(view, end))  # nothing is read for the end
     assert generator.get_watermark() == 30
     with client.consumer("t", "one", enable_watermarking=True, partitions=[1]) as consumer:
         assert values(consumer) == [30]
@@ -353,7 +353,7 @@ def test_a_damaged_dump_fails_only_who_uses_it(bench: Bench) -> None:
     client.create_topic("other")
     say(client, "A", 10)
     client.checkpoint()
-    ref = client._store.read(lambda view: view.dumped()[("watermark", 1, 0)])
+    ref = client.store.read(lambda view: view.dumped()[("watermark", 1, 0)])
     file = Path(bench.path) / ref.path
     data = bytearray(file.read_bytes())
     data[ref.offset] ^= 0x55
@@ -363,6 +363,6 @@ def test_a_damaged_dump_fails_only_who_uses_it(bench: Bench) -> None:
     bench.clock.advance(2000)
     client = bench.client = bench.another()
     send(client, b"x", topic="other")
-    assert client._store.read(lambda view: view.watermark(2)).state.status == "idle"
+    assert client.store.read(lambda view: view.watermark(2)).state.status == "idle"
     with pytest.raises(Corruption):
         client.topic("t").watermarks.show()

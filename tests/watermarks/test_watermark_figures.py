@@ -49,7 +49,7 @@ def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
     }
     assert found == NAMES
     assert figures(bench.client) == {}
-    known = bench.client._store.read(lambda view: {key[0] for key in view.known()})
+    known = bench.client.store.read(lambda view: {key[0] for key in view.known()})
     assert "watermark" not in known
     assert "# TYPE txlog_watermark_emitted_total counter" in exposition(families)
 

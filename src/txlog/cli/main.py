@@ -54,7 +54,7 @@ def _prepare(words: Sequence[str]) -> None:
 
     is_stream = not STREAMS.isdisjoint(words)
     if (is_stream or "export" in words) and "-m" not in words:
-        from txlog.engine.storage.disk.libc import share_heap
+        from txlog.engine.door.disk import share_heap
 
         # Else threads and Arrow each keep what they have freed, and a long stream grows by that.
         share_heap()

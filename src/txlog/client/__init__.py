@@ -15,6 +15,5 @@ Contents:
     reading/        readers, messages, and what a session knows of its watermark
     sending/        producers, large messages and bulk batches
     topics/         handles of topics and subscriptions
-    transactions/   transactions
     wait            `client.wait`: until a store has become what was asked for
 """

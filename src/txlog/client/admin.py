@@ -22,43 +22,39 @@ from txlog.client.answers import metrics as figures
 from txlog.client.answers import partitions as partitionstats
 from txlog.client.answers.metric_family import Family
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import availability, create, update
-from txlog.engine.decide.topics.availability import partition_number
-from txlog.engine.decide.topics.deletion import DeletedTopic, delete_topic
-from txlog.engine.decide.topics.policies import (
+from txlog.engine.door import catalog as lookup
+from txlog.engine.door import history, keys
+from txlog.engine.door import topics as availability
+from txlog.engine.door import topics as create
+from txlog.engine.door import topics as update
+from txlog.engine.door.catalog import consumers_of
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.integrity import check_files
+from txlog.engine.door.liveness import dead_consumers
+from txlog.engine.door.space import Arrange
+from txlog.engine.door.store import Decide, Decision, Store, Uses, View
+from txlog.engine.door.topics import (
     DELAYED,
     RETENTION,
     SCHEMA,
     WATERMARK,
+    DeletedTopic,
+    PolicyValue,
     Scope,
     ScopedPolicies,
+    delete_topic,
     get_policies,
+    partition_number,
     remove_policies,
     scope_of,
-)
-from txlog.engine.decide.topics.policies import Family as PolicyFamily
-from txlog.engine.decide.topics.policies import Value as PolicyValue
-from txlog.engine.decide.topics.policies import set_scoped_policies as set_policies
-from txlog.engine.decide.topics.update import (
-    Value,
     set_setting,
     update_topic,
 )
-from txlog.engine.decide.transactions import keys
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import consumers_of
-from txlog.engine.plan import lookup
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import Finding, hanging, participant_name
-from txlog.engine.store.appender import Decide
-from txlog.engine.store.liveness import dead_consumers
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint import history
-from txlog.engine.upkeep.checkpoint.quarantine import check_files
-from txlog.engine.upkeep.space.compact import Arrange
-from txlog.engine.view.view import View
+from txlog.engine.door.topics import Family as PolicyFamily
+from txlog.engine.door.topics import SettingValue as Value
+from txlog.engine.door.topics import set_scoped_policies as set_policies
+from txlog.engine.door.transactions import Finding, hanging, participant_name
 from txlog.errors import TransactionNotFound
 
 if TYPE_CHECKING:

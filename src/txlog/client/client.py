@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -25,38 +25,35 @@ from txlog.client import copy as copying
 from txlog.client import wait as conditions
 from txlog.client.answers import inspect as inspecting
 from txlog.client.answers import keys, overview, topics_and_txns
-from txlog.client.consuming import acknowledge as acknowledging
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
 from txlog.client.reading import table_view as table_views
-from txlog.client.reading.pause import Quiet, Waiting, least, until
 from txlog.client.sending import bulk as bulks
-from txlog.client.sending import outbox
-from txlog.client.sending.access import Opening
 from txlog.client.sending.producer import Producer
 from txlog.client.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.client.topics import subscription as subscription_handle
 from txlog.client.topics import topic as topic_handle
-from txlog.client.transactions import end, transaction
-from txlog.client.transactions import transaction as transaction_handle
-from txlog.engine.decide.sending import adopt
-from txlog.engine.decide.sending.exclusive import SHARED
-from txlog.engine.decide.topics import create as admin
-from txlog.engine.decide.transactions import end as end_txn
-from txlog.engine.decide.transactions import enter
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import NEW_HOLDER
-from txlog.engine.plan import runs as message_runs
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.reader import RelationReader
-from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.engine.upkeep.service import Checkpoints, compact_due, run_checkpoint
-from txlog.engine.view.view import View
+from txlog.engine.door import consuming as acknowledging
+from txlog.engine.door import consuming as message_runs
+from txlog.engine.door import sending as outbox
+from txlog.engine.door import staging as adopt
+from txlog.engine.door import topics as admin
+from txlog.engine.door import transactions as end
+from txlog.engine.door import transactions as end_txn
+from txlog.engine.door import transactions as enter
+from txlog.engine.door import transactions as transaction
+from txlog.engine.door import transactions as transaction_handle
+from txlog.engine.door.catalog import Subscription, Topic
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.delayed import tend_due
+from txlog.engine.door.disk import Disk
+from txlog.engine.door.facts import NEW_HOLDER
+from txlog.engine.door.reading import Quiet, Waiting, least, until
+from txlog.engine.door.relation import RelationReader
+from txlog.engine.door.sending import SHARED, Opening
+from txlog.engine.door.store import Checkpoints, Store, Uses, View, compact_due, run_checkpoint
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
@@ -75,26 +72,26 @@ if TYPE_CHECKING:
     from txlog.client.admin import Admin
     from txlog.client.consuming.batches import BatchReceivePolicy
     from txlog.client.consuming.consumer import Consumer
-    from txlog.client.consuming.in_memory import NonDurableConsumer
     from txlog.client.consuming.listeners import Listeners
-    from txlog.client.consuming.many_topics import MultiTopicsConsumer, Topics
     from txlog.client.consuming.open import ConsumerOptions
-    from txlog.client.reading.message import Message
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.table_view import TableView
-    from txlog.client.reading.watermark_session import WatermarkListener
-    from txlog.client.sending.access import Access
     from txlog.client.sending.bulk import Bulk
-    from txlog.client.sending.outbox import Outbox, ProducerOptions
     from txlog.client.sending.router import Choose
     from txlog.client.topics.subscription import SubscriptionHandle
     from txlog.client.topics.topic import TopicHandle
-    from txlog.client.transactions.transaction import Later, Transaction, TransactionBuilder
-    from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
-    from txlog.engine.decide.transactions.end import EndAnswer
-    from txlog.engine.decide.transactions.enter import NewTxn
-    from txlog.engine.plan.staging import StagePlan
-    from txlog.engine.relation.positions import Where
+    from txlog.engine.door.consuming import AckAnswer, Find, Topics
+    from txlog.engine.door.reading import Message, Where
+    from txlog.engine.door.sending import Access, Outbox, ProducerOptions
+    from txlog.engine.door.staging import StagePlan
+    from txlog.engine.door.transactions import (
+        EndAnswer,
+        Later,
+        NewTxn,
+        Transaction,
+        TransactionBuilder,
+    )
+    from txlog.engine.door.watermarks import WatermarkListener
 
 
 T = TypeVar("T")
@@ -143,14 +140,12 @@ class Client(RelationReader):
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
-        self._handles: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer | Access] = (
-            WeakSet()
-        )
+        self._handles: WeakSet[Consumer | Access] = WeakSet()
 
     @property
     def settings(self) -> Settings:
         """The settings of the store."""
-        return self._store.settings
+        return self.store.settings
 
     @property
     def checkpoint_automatically(self) -> bool:
@@ -165,7 +160,7 @@ class Client(RelationReader):
     def admin(self) -> Admin:
         """The operations of administration."""
         automatic = self.checkpoint_automatically
-        return administration.Admin(self._store, checkpoint_automatically=automatic)
+        return administration.Admin(self.store, checkpoint_automatically=automatic)
 
     def reading(self) -> RowsRead:
         """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
@@ -173,7 +168,7 @@ class Client(RelationReader):
         rows_read divided by handed_out, the messages returned to callers, is the read
         amplification: 1 if no row was read in vain. A key-shared consumer also reads keys.
         """
-        tally = self._store.tally
+        tally = self.store.tally
         return {
             "rows_read": tally.rows_read,
             "row_groups_decoded": tally.groups_decoded,
@@ -190,7 +185,7 @@ class Client(RelationReader):
                 closed all the same
         """
         sent: Outbox | None = self._parts.get("outbox")
-        if self._store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
+        if self.store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
             return
         if "listeners" in self._parts:
             self._listeners().close()
@@ -202,9 +197,9 @@ class Client(RelationReader):
                 with suppress(TxlogError):  # its peers consider it dead
                     handle.close()
             with suppress(AlreadyClosed):  # closed by another thread, or the parent's
-                self._checkpoints.close(self._store)
-                if self._store.has_written:  # a reader changes nothing
-                    tend_due(self._store, closing=True)
+                self._checkpoints.close(self.store)
+                if self.store.has_written:  # a reader changes nothing
+                    tend_due(self.store, closing=True)
             super().close()
 
     def __enter__(self) -> Client:
@@ -245,10 +240,10 @@ class Client(RelationReader):
         """
         topic = TopicName.parse(name)
         of_values = None if schema is None else classes.schema_of(schema, schema_type)
-        created = self._store.write(
+        created = self.store.write(
             lambda view, now: admin.create_topic(
                 view,
-                self._store.settings,
+                self.store.settings,
                 now,
                 topic,
                 partitions,
@@ -270,20 +265,20 @@ class Client(RelationReader):
         raises: TopicNotFound, InvalidArgument
         """
         name = TopicName.parse(topic)
-        answer = self._store.write(
-            lambda view, now: admin.set_policies(view, find_topic(view, name), policies)
+        answer = self.store.write(
+            lambda view, now: admin.set_topic_policies(view, find_topic(view, name), policies)
         )
         return answer
 
     def topics(self) -> list[TopicRow]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self._ask(lambda view: topics_and_txns.topics(view, self._store))
+        return self._ask(lambda view: topics_and_txns.topics(view, self.store))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
         return self._ask(
-            lambda view: topics_and_txns.topic(view, find_topic(view, topic), self._store)
+            lambda view: topics_and_txns.topic(view, find_topic(view, topic), self.store)
         )
 
     def create_subscription(
@@ -305,7 +300,7 @@ class Client(RelationReader):
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
         return subscribing.create_subscription(
-            self._store,
+            self.store,
             topic,
             name,
             type=type,
@@ -320,7 +315,7 @@ class Client(RelationReader):
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
         return self._ask(
             lambda view: topics_and_txns.subscriptions(
-                view, None if name is None else find_topic(view, name), self._store
+                view, None if name is None else find_topic(view, name), self.store
             )
         )
 
@@ -329,14 +324,14 @@ class Client(RelationReader):
 
         raises: TopicNotFound, SubscriptionNotFound
         """
-        return subscription_handle.SubscriptionHandle(self._store, topic, name)
+        return subscription_handle.SubscriptionHandle(self.store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
         """A handle for delayed messages: list, promote, cancel; of `orders/2`, one partition.
 
         raises: TopicNotFound
         """
-        return topic_handle.TopicHandle(self._store, name)
+        return topic_handle.TopicHandle(self.store, name)
 
     def acknowledge(
         self,
@@ -349,7 +344,7 @@ class Client(RelationReader):
     ) -> AcknowledgedIn:
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         answer = acknowledging.acknowledge_runs(
-            self._store,
+            self.store,
             _finder(topic, subscription),
             message_runs.runs_of_ids(list(ids)),
             txn,
@@ -369,7 +364,7 @@ class Client(RelationReader):
         """Acknowledge by id in a transaction, later: as `Consumer.acknowledge_async`."""
         find = _finder(topic, subscription)
         return acknowledging.acknowledge_later(
-            self._store, find, message_runs.runs_of_ids(list(ids)), txn
+            self.store, find, message_runs.runs_of_ids(list(ids)), txn
         )
 
     # --- messages ----------------------------------------------------------------------------
@@ -383,19 +378,19 @@ class Client(RelationReader):
         raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
         """
         adopt.check_token(key, batch)
-        return self._bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
+        return self.bulk_of(bulks.planned(self.store, topic, key, batch, producer=producer))
 
-    def _bulk_of(self, plan: StagePlan) -> Bulk:
+    def bulk_of(self, plan: StagePlan) -> Bulk:
         """The batch of a plan, to commit in one process what was planned in another."""
-        return bulks.Bulk(self._store, plan, self._tend)
+        return bulks.Bulk(self.store, plan, self._tend)
 
-    def _plan_stage(self, topic: str, tag: str = "") -> StagePlan:
+    def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
 
         tag: hex digits that the jobs of one stream share; when one ends, those before it are
              removed
         """
-        return bulks.planned(self._store, topic, "", 0, tag)
+        return bulks.planned(self.store, topic, "", 0, tag)
 
     def producer(
         self,
@@ -456,13 +451,13 @@ class Client(RelationReader):
     ) -> Opening[Producer]:
         """A producer in the making."""
         written = None if schema is None else classes.schema_of(schema)
-        seed = seed_of(name, self._store.disk.pid())
+        seed = seed_of(name, self.store.disk.pid())
         router = Router(message_router, message_routing_mode, topic, seed)
         sends = (self._outbox, outbox.batching_of(options))
 
         def make() -> Producer:
             made = Producer(
-                self._store,
+                self.store,
                 topic,
                 name,
                 sends=sends,
@@ -480,43 +475,7 @@ class Client(RelationReader):
                 raise
             return made
 
-        return Opening(self._store, topic, make, access_mode)
-
-    @overload
-    def consumer(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        durable: Literal[True] = True,
-        listener: WatermarkListener[Consumer] | None = None,
-        message_listener: Callable[[Consumer, Message], object] | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> Consumer: ...
-
-    @overload
-    def consumer(
-        self,
-        topic: Topics,
-        subscription: str,
-        *,
-        listener: WatermarkListener[MultiTopicsConsumer] | None = None,
-        message_listener: Callable[[MultiTopicsConsumer, Message], object] | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> MultiTopicsConsumer: ...
-
-    @overload
-    def consumer(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        durable: Literal[False],
-        start: Where | None = None,
-        listener: WatermarkListener[NonDurableConsumer] | None = None,
-        message_listener: Callable[[NonDurableConsumer, Message], object] | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> NonDurableConsumer: ...
+        return Opening(self.store, topic, make, access_mode)
 
     def consumer(
         self,
@@ -536,11 +495,11 @@ class Client(RelationReader):
         durable: bool = True,
         start: Where | None = None,
         enable_watermarking: bool = False,
-        listener: WatermarkListener[Any] | None = None,
-        message_listener: Callable[[Any, Message], object] | None = None,
+        listener: WatermarkListener[Consumer] | None = None,
+        message_listener: Callable[[Consumer, Message], object] | None = None,
         batch_receive_policy: BatchReceivePolicy | None = None,
         read_compacted: bool = False,
-    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
+    ) -> Consumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
         type, isolation: those of the subscription; None: any
@@ -571,7 +530,7 @@ class Client(RelationReader):
             "read_compacted": read_compacted,
         }
         opened = subscribing.open_consumer(
-            self._store, topic, subscription, options, listener, durable=durable, start=start
+            self.store, topic, subscription, options, listener, durable=durable, start=start
         )
         self._handles.add(opened)
         if message_listener is not None:
@@ -601,7 +560,7 @@ class Client(RelationReader):
                     watermarks, nor with a start that counts messages
         """
         return readers.Reader(
-            self._store,
+            self.store,
             topic,
             readers.range_from(start, read_compacted=read_compacted),
             partitions,
@@ -617,7 +576,7 @@ class Client(RelationReader):
         raises: TopicNotFound, PartitionUnavailable, Corruption
         cost:   reads the compacted messages and the log since; see Admin.compact_topic
         """
-        return table_views.TableView(self._store, topic)
+        return table_views.TableView(self.store, topic)
 
     def read(
         self,
@@ -652,7 +611,7 @@ class Client(RelationReader):
         if follow and not wanted.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        reader = readers.Readers(self._store, topics, wanted, partitions, isolation, columns)
+        reader = readers.Readers(self.store, topics, wanted, partitions, isolation, columns)
         left = limit
         while left is None or left > 0:
             table = reader.receive_batch(
@@ -665,13 +624,13 @@ class Client(RelationReader):
             yield table
         reader.stop()
 
-    def _waiting(self, *consumers: Consumer | MultiTopicsConsumer) -> Waiting:
+    def waiting(self, *consumers: Consumer) -> Waiting:
         """A wait for whatever comes, and for what falls due for these consumers."""
 
         def rest(pause: float) -> Quiet:
-            return least(one._rest(pause) for one in consumers)
+            return least(consumer.session.rest(pause) for consumer in consumers)
 
-        return Waiting(self._store, rest)
+        return Waiting(self.store, rest)
 
     def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
         """Wait until something after an LSN is durable; returns the newest durable LSN.
@@ -679,7 +638,7 @@ class Client(RelationReader):
         timeout_ms: None: for ever; when time runs out, the LSN may be the one that was seen
         raises:     StoreNotFound if the store was removed meanwhile: nothing will come
         """
-        store, newest = self._store, seen_lsn
+        store, newest = self.store, seen_lsn
 
         def look(_: bool) -> int | None:
             nonlocal newest
@@ -711,7 +670,7 @@ class Client(RelationReader):
                    a transaction has ended the other way
         """
         waiting = self._wait(topics, messages, watermark, subscription, backlogs, txns)
-        until(self._store, waiting.look, timeout_ms, waiting.rest)
+        until(self.store, waiting.look, timeout_ms, waiting.rest)
         return waiting.answer()
 
     @explained
@@ -727,7 +686,7 @@ class Client(RelationReader):
         wanted = conditions.conditions_of(
             topics, messages, watermark, subscription, backlogs or {}, txns or {}
         )
-        return conditions.Wait(self._store, wanted)
+        return conditions.Wait(self.store, wanted)
 
     # --- transactions ------------------------------------------------------------------------
 
@@ -741,7 +700,7 @@ class Client(RelationReader):
         owner:  name or number of another user, for root
         raises: NotAllowed (an old epoch, another's key), InvalidArgument
         """
-        answer = end.connect(self._store, key, epoch, owner)
+        answer = end.connect(self.store, key, epoch, owner)
         if owner is None and key == self.transaction_key:
             self.epoch = answer.epoch
         return keys.connected(answer)
@@ -769,11 +728,11 @@ class Client(RelationReader):
     ) -> Transaction:
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = end.begin(self._store, timeout_ms, key, epoch, None)
-            return transaction_handle.Transaction(self._store, opened.txn_id, self._tend)
-        self._store.need_writable()
+            opened = end.begin_with_key(self.store, timeout_ms, key, epoch, None)
+            return transaction_handle.Transaction(self.store, opened.txn_id, self._tend)
+        self.store.need_writable()
         return transaction_handle.Transaction(
-            self._store, self._new(timeout_ms, coordinator), self._tend
+            self.store, self.unopened(timeout_ms, coordinator), self._tend
         )
 
     def begin(
@@ -796,10 +755,10 @@ class Client(RelationReader):
             raise InvalidArgument("an owner needs a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = end.begin(self._store, timeout_ms, key, epoch, owner)
-            return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self._store))
-        txn_id = self._begin(self._new(timeout_ms, coordinator))
-        return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self._store))
+            opened = end.begin_with_key(self.store, timeout_ms, key, epoch, owner)
+            return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self.store))
+        txn_id = self._begin(self.unopened(timeout_ms, coordinator))
+        return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self.store))
 
     def _held(
         self, key: str | None, epoch: int | None, coordinator: int | None
@@ -813,18 +772,19 @@ class Client(RelationReader):
             raise InvalidArgument("the transaction key decides the coordinator: leave it out")
         return key, epoch
 
-    def _new(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
-        settings = self._store.settings
+    def unopened(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
+        """A transaction that is not yet in the store; raises InvalidArgument (the time-out)."""
+        settings = self.store.settings
         return enter.NewTxn(
             self._disk.owner(),
-            self._store.clock.now(),
+            self.store.clock.now(),
             enter.check_timeout(settings, timeout_ms),
             coordinator,
         )
 
     def _begin(self, new: NewTxn) -> TxnId:
-        txn_id = self._store.write(
-            lambda view, now: end_txn.begin(view, self._store.settings, now, new),
+        txn_id = self.store.write(
+            lambda view, now: end_txn.begin(view, self.store.settings, now, new),
             () if new.coordinator is None else (new.coordinator,),
         )
         return txn_id
@@ -840,7 +800,7 @@ class Client(RelationReader):
         """
         answer = self._end(txn_id, True)
         if answer.waiting and wait_ms > 0:
-            end.await_end(self._store, txn_id, wait_ms)
+            end.await_end(self.store, txn_id, wait_ms)
             answer = self._end(txn_id, True)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
@@ -850,7 +810,7 @@ class Client(RelationReader):
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
-        answer = end.end(self._store, txn_id, commit=commit)
+        answer = end.end_by_id(self.store, txn_id, commit=commit)
         self._tend()
         return answer
 
@@ -858,25 +818,25 @@ class Client(RelationReader):
         self, all: bool = False, states: Sequence[str] | None = None
     ) -> list[TransactionRow]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
-        self._store.sweep_if_due()
-        return self._store.ask(
-            lambda view: topics_and_txns.transactions(view, self._store, all, states)
+        self.store.sweep_if_due()
+        return self.store.ask(
+            lambda view: topics_and_txns.transactions(view, self.store, all, states)
         )
 
     def show_transaction(self, txn_id: TxnId) -> TransactionDescription:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
-        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-        return self._store.ask(lambda view: topics_and_txns.transaction(view, self._store, txn_id))
+        self.store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
+        return self.store.ask(lambda view: topics_and_txns.transaction(view, self.store, txn_id))
 
     def expire(self) -> Expired:
         """End everything that is overdue, in the whole store; the fields of `txn expire`.
 
         returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
         """
-        return end.expire(self._store)
+        return topics_and_txns.expire(self.store)
 
     def _tend(self) -> None:
-        tend_due(self._store)
+        tend_due(self.store)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
         """Describe what was just done; if it cannot be read, it was done all the same.
@@ -884,7 +844,7 @@ class Client(RelationReader):
         Flushes nothing: this process's view shows its own writes.
         """
         try:
-            return self._store.read(question)
+            return self.store.read(question)
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",
@@ -896,33 +856,33 @@ class Client(RelationReader):
 
     def status(self) -> Status:
         """The store at a glance; the fields of `txlog status`."""
-        return self._ask(lambda view: topics_and_txns.status(view, self._store))
+        return self._ask(lambda view: topics_and_txns.status(view, self.store))
 
     def overview(self) -> Overview:
         """All that `txlog report` draws except the throughput, as of one moment; see overview."""
-        return self._ask(lambda view: overview.overview(view, self._store))
+        return self._ask(lambda view: overview.overview(view, self.store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> CheckpointWritten:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
         names = [TopicName.parse(name, allow_partition=True) for name in roll]
         if names or roll_all:
-            self._store.write(
+            self.store.write(
                 lambda view, now: admin.roll(
                     view,
-                    self._store.settings,
+                    self.store.settings,
                     now,
                     None if roll_all else [find_topic(view, name) for name in names],
                 )
             )
-        answer = run_checkpoint(self._store, wait=True)
-        compact_due(self._store, wait=True)
+        answer = run_checkpoint(self.store, wait=True)
+        compact_due(self.store, wait=True)
         return answer
 
     def inspect(self, what: str | None = None) -> dict[str, Any]:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
-        return self._ask(lambda view: inspecting.inspect(view, self._store, what))
+        return self._ask(lambda view: inspecting.inspect(view, self.store, what))
 
-    def _locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+    def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
         """The file in the store that has each message, and its row; none for journal frames."""
         return self._ask(lambda view: inspecting.located(view, ids))
 
@@ -939,7 +899,7 @@ class Client(RelationReader):
         raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
                  what was copied before an error is not a store; the next copy there removes it
         """
-        return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
+        return copying.copy_store(self.store, dest, verify=verify, tell=tell or copying.silent)
 
     def flush(self) -> None:
         """Make everything written so far durable, by any process.
@@ -949,7 +909,7 @@ class Client(RelationReader):
         """
         if "outbox" in self._parts:
             self._outbox().flush()
-        self._store.flush()
+        self.store.flush()
 
 
 def _finder(topic: str, subscription: str) -> Find:

@@ -21,22 +21,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.client.answers import integrity
-from txlog.engine.storage import remote
-from txlog.engine.storage.disk import posix
-from txlog.engine.storage.disk.posix import PosixDisk, absolute
-from txlog.engine.storage.disk.protocol import Disk, Stream
-from txlog.engine.storage.journal.file import JournalName, list_journals
-from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
-from txlog.engine.storage.manifest import Manifest, manifest_path, read_manifest
-from txlog.engine.storage.manifest import generations as generations_of
-from txlog.engine.storage.segment import FileRef
-from txlog.engine.store import identity, pins
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
-from txlog.engine.upkeep.checkpoint.unlinking import leading
-from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.upkeep.space.sweep import names_in, paths_of
-from txlog.engine.view.view import View
+from txlog.engine.door import disk as posix
+from txlog.engine.door import disk as remote
+from txlog.engine.door import identity
+from txlog.engine.door import space as pins
+from txlog.engine.door.delayed import delayed_partitions
+from txlog.engine.door.disk import Disk, PosixDisk, Stream, absolute
+from txlog.engine.door.history import maintenance
+from txlog.engine.door.journal import JournalName, Witness, Witnessed, boot_bytes, list_journals
+from txlog.engine.door.segments import FileRef, Manifest, manifest_path, read_manifest
+from txlog.engine.door.segments import generations as generations_of
+from txlog.engine.door.space import leading, names_in, paths_of
+from txlog.engine.door.store import Store, View
 from txlog.errors import (
     AlreadyExists,
     Corruption,

@@ -8,10 +8,10 @@ from txlog.base.arguments import explained
 from txlog.base.settings import Settings, check_setting
 from txlog.client.client import Client
 from txlog.clock import Clock, SystemClock
-from txlog.engine.storage.disk import posix
-from txlog.engine.storage.disk.posix import PosixDisk, absolute
-from txlog.engine.store.identity import IDENTITY_PATH, MADE, make_store, read_identity
-from txlog.engine.store.store import Store
+from txlog.engine.door import disk as posix
+from txlog.engine.door.disk import PosixDisk, absolute
+from txlog.engine.door.identity import IDENTITY_PATH, MADE, make_store, read_identity
+from txlog.engine.door.store import Store
 from txlog.errors import AlreadyExists, InvalidArgument
 
 if TYPE_CHECKING:

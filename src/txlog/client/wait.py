@@ -15,13 +15,11 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.ranges import format_time
 from txlog.base.suggest import suggestion
 from txlog.client.answers import watermarks
-from txlog.client.reading.pause import Quiet, least, until_appended, until_told
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
-from txlog.engine.plan import lookup
-from txlog.engine.plan.ack_sets import backlog
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import catalog as lookup
+from txlog.engine.door.catalog import Subscription, Topic, number_of
+from txlog.engine.door.consuming import backlog
+from txlog.engine.door.reading import Quiet, least, until_appended, until_told
+from txlog.engine.door.store import Store, Uses, View
 from txlog.errors import InvalidArgument, SubscriptionNotFound
 
 if TYPE_CHECKING:

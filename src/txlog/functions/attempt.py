@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.client.reading.message import Decoder, messages
+from txlog.engine.door.reading import Decoder, messages
 from txlog.errors import CommandFailed, TxlogError
 from txlog.functions.context import Context
 from txlog.functions.options import DEAD_LETTER, STOP, FunctionOptions

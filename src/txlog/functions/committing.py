@@ -21,10 +21,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.client.client import Client
-from txlog.client.reading.message import Decoder
 from txlog.client.sending.producer import Producer
-from txlog.client.transactions.transaction import Transaction
-from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.door.reading import RECEIVED, Decoder
+from txlog.engine.door.transactions import Transaction
 from txlog.errors import (
     ConsumerBusy,
     ExpiredTransaction,
@@ -113,7 +112,7 @@ class Work:
         self._key = options.transaction_key or (
             f"function:{context.function_name}:{options.instance}"
         )
-        self._decoder = Decoder(client._store)
+        self._decoder = Decoder(client.store)
         self._epoch = 0
         self._conflicts = 0
         self._producers: dict[str, Producer] = {}

@@ -12,7 +12,7 @@ from txlog.functions.outputs import FROM_INPUT, Outbox, Output, _Origin
 
 if TYPE_CHECKING:
     from txlog.base.ids import MessageId
-    from txlog.client.reading.message import Message
+    from txlog.engine.door.reading import Message
 
 
 class Window(NamedTuple):

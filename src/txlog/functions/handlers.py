@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.client.reading.message import Decoder, Message, messages
+from txlog.engine.door.reading import Decoder, Message, messages
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.functions.attempt import FAILURES, Attempt, Unsettled
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.client.consuming.consumer import Consumer
-from txlog.client.reading.pause import Waiting
-from txlog.client.transactions.transaction import Transaction
+from txlog.engine.door.reading import Waiting
+from txlog.engine.door.transactions import Transaction
 from txlog.functions.committing import Work, joined
 from txlog.functions.context import Context
 from txlog.functions.handlers import Handled
@@ -136,7 +136,7 @@ class Inputs:
 
     def waiting(self) -> Waiting:
         """A wait for what the consumers get."""
-        return self._client._waiting(*self._consumers)
+        return self._client.waiting(*self._consumers)
 
     # --- as a source -------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ import orjson
 import pyarrow as pa
 
 from txlog.base.ids import TopicName
-from txlog.client.reading.message import Message
-from txlog.engine.plan.route import check_delays
+from txlog.engine.door.reading import Message
+from txlog.engine.door.sending import check_delays
 from txlog.errors import InvalidArgument, InvalidMessage
 
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())

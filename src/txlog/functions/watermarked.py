@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.client.transactions.transaction import Transaction
+from txlog.engine.door.transactions import Transaction
 from txlog.errors import NotAllowed
 from txlog.functions.attempt import Attempt
 from txlog.functions.committing import Work

@@ -25,8 +25,8 @@ from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.client.consuming.consumer import Consumer
 from txlog.client.sending.producer import Producer
-from txlog.client.transactions.transaction import Transaction
-from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.door.reading import RECEIVED
+from txlog.engine.door.transactions import Transaction
 from txlog.errors import NotAllowed, PartitionUnavailable
 from txlog.functions.windows import by_window, starts_of, times_of
 

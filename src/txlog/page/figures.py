@@ -14,8 +14,8 @@ from txlog.client.answers.integrity import verify
 from txlog.client.answers.overview import problem
 from txlog.client.client import Client
 from txlog.clock import Clock
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.store.identity import read_identity
+from txlog.engine.door.disk import PosixDisk
+from txlog.engine.door.identity import read_identity
 from txlog.errors import Corruption, InvalidArgument, TxlogError
 from txlog.lake.sql.client_query import Query
 from txlog.lake.sql.messages import name

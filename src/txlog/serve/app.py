@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from txlog.client.client import Client
-from txlog.engine.storage.remote import place_of, trust
+from txlog.engine.door.disk import place_of, trust
 from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core import descriptors
 from txlog.serve.core.authority import Authority
@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self, store: Client, options: Options, authority: Authority | None = None) -> None:
         self.service = Service(store, options, authority or Authority())
-        uuid = store._store.identity.uuid
+        uuid = store.store.identity.uuid
         trust(place_of(place, uuid) for place in options.places.values())
         self.listeners: list[Listener] = []
         self._ended, self._hurried = asyncio.Event(), asyncio.Event()

@@ -7,6 +7,10 @@ So a command pays for what it does and not for all that the client can do: `prod
 used 70 of 225 modules. Only modules of txlog are treated so, never a package, and no other
 library's. Code that needs a module loaded before a point of no return imports a name from it.
 
+The modules of `txlog.engine.door` consist of imports alone, and go one step further: each name of a
+door is imported when a caller first uses that name. A door of 40 names then costs its caller only
+the modules behind the names that it takes, as if there were no door.
+
 1. A module runs once, in the thread that comes first; others wait for it as for any import.
 2. A run that raises leaves the module as it was found, and the next use runs it again.
 3. Threads cannot wait for each other in a circle: modules import each other in none.
@@ -16,8 +20,10 @@ library's. Code that needs a module loaded before a point of no return imports a
 
 from __future__ import annotations
 
+import builtins
 import sys
 from _thread import RLock
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "txlog."
+DOORS = "txlog.engine.door."
 # What the import system asks of a module that is there.
 _PLAIN = frozenset(("__spec__", "__name__", "__loader__", "__file__", "__class__", "__package__"))
 
@@ -77,6 +84,58 @@ class _Loader:
         return getattr(self.loader, name)
 
 
+class _Name:
+    """A name that a door has imported and nobody has used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+
+class _Names:
+    """Stands for the module in `from module import name` of a door."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> _Name:
+        return _Name(self._module, name)
+
+
+class _Door:
+    """The loader of a door: it notes each import, and `__getattr__` of the module makes it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the imports of a door without importing the modules that they name."""
+        names = vars(module)
+        plain = names.get("__builtins__")
+
+        def _note(name: str, *rest: Any) -> Any:
+            return _Names(name) if name.startswith(PREFIX) else builtins.__import__(name, *rest)
+
+        names["__builtins__"] = {**vars(builtins), "__import__": _note}
+        self._loader.exec_module(module)
+        names["__builtins__"] = vars(builtins) if plain is None else plain
+        behind = {key: name for key, name in names.items() if isinstance(name, _Name)}
+        for key in behind:
+            del names[key]
+
+        def _load(key: str) -> Any:
+            name = behind.get(key)
+            if name is None:
+                raise AttributeError(f"module {module.__name__} has no attribute {key!r}")
+            names[key] = getattr(import_module(name.module), name.name)
+            return names[key]
+
+        names["__getattr__"] = _load
+        names["__all__"] = sorted(behind)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
 class _Finder:
     """Finds the modules of this package as the path finder does, and puts off their run."""
 
@@ -88,7 +147,8 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None and spec.submodule_search_locations is None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+            loader = _Door(spec.loader) if name.startswith(DOORS) else spec.loader
+            spec.loader = _Loader(loader)  # type: ignore[assignment]
         return spec
 
 

@@ -35,7 +35,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.relation.reader import RelationReader
+    from txlog.engine.door.relation import RelationReader
 
 T = TypeVar("T")
 _USUAL: Final[dict[str, str | bool | None]] = {
@@ -170,7 +170,7 @@ class Call:
         """Open the store for SQL over its messages: less is loaded than for a client."""
         path = self.store_path()
         self.report.store = os.path.abspath(path)
-        api = importlib.import_module("txlog.engine.relation.reader")
+        api = importlib.import_module("txlog.engine.door.relation")
         reader: RelationReader = api.open_relations(
             path,
             read_only=self.read_only,
@@ -349,7 +349,7 @@ class Call:
         if self.lock_timeout_ms is None and "lock_timeout" in self.user:
             usual_ms = self.usual_lock_timeout_ms()
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
-                client._wait_for_locks(usual_ms)
+                client.wait_for_locks(usual_ms)
 
     def _say(self, level: str, text: str, before: str = "") -> None:
         text = printable(text)

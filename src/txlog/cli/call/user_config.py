@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txlog.base.ranges import parse_duration
 from txlog.cli.call.environment import SWITCHES, USER_SETTINGS, config_home
-from txlog.engine.storage.user_files import replace_file
+from txlog.engine.door.disk import replace_file
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
 
 _WORDS: Final = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}

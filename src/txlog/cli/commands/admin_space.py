@@ -12,7 +12,7 @@ from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.engine.storage import remote
+from txlog.engine.door import disk as remote
 from txlog.errors import Usage
 
 if TYPE_CHECKING:

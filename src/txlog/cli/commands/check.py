@@ -12,7 +12,7 @@ from txlog.cli.call.call import Call
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import fields, tables
-from txlog.engine.storage.user_files import replace_file
+from txlog.engine.door.disk import replace_file
 from txlog.errors import Corruption, TxlogError, Usage
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from txlog.cli.call.call import Call
 from txlog.cli.line.command import exclusive
 from txlog.cli.output.output import check_columns
 from txlog.cli.terminal.fields import RECORD_FIELDS, select
-from txlog.engine.upkeep.checkpoint.dump import inspect_file
+from txlog.engine.door.journal import inspect_file
 from txlog.errors import InvalidArgument, MessageNotFound, StoreNotFound, Usage
 
 _FILE: Final = "file:"

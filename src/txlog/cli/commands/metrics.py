@@ -8,7 +8,7 @@ from typing import Annotated
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Option
-from txlog.engine.storage.user_files import replace_file
+from txlog.engine.door.disk import replace_file
 
 
 @command(

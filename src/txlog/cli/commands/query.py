@@ -18,8 +18,7 @@ from txlog.errors import InvalidArgument, NotFound, Usage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.door.store import Store, View
 
 
 @command(

@@ -12,7 +12,7 @@ from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
-from txlog.engine.storage.user_files import replacing
+from txlog.engine.door.disk import replacing
 from txlog.errors import AlreadyExists, InvalidArgument, TxlogError
 
 _FILE = "txlog-report.html"

@@ -16,7 +16,7 @@ from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import say
-from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.engine.door.disk import PidFile
 from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, printable
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")

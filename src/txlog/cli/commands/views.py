@@ -15,13 +15,13 @@ from txlog.cli.help import fields
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal.tables import counted
-from txlog.engine.storage.user_files import replacing
+from txlog.engine.door.disk import replacing
 from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFound, Usage
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.relation.relation import Content
-    from txlog.engine.view.view import View
+    from txlog.engine.door.relation import Content
+    from txlog.engine.door.store import View
 
 _TRIES = 5
 
@@ -63,7 +63,7 @@ def views(
     those to one Parquet file a topic, which is read too; with uncommitted also what is open or
     aborted. The PySpark program has messages and topics.
     """
-    importlib.import_module("txlog.engine.plan.reading.uncommitted").check_isolation(isolation)
+    importlib.import_module("txlog.engine.door.reading").check_isolation(isolation)
     if force and complete is None and out is None:
         raise Usage("--force goes with --out or --complete")
     if spark and (relative or out is not None):
@@ -111,7 +111,7 @@ def _contents(
 
     counted: of what is only in the journal nothing but how much it is
     """
-    makes = importlib.import_module("txlog.engine.relation.build")
+    makes = importlib.import_module("txlog.engine.door.relation")
     names = [TopicName.parse(topic) for topic in topics]
     words = [name.full for name in names] if topics else None
 
@@ -119,7 +119,7 @@ def _contents(
         found = makes.contents(view, words, isolation, compacted=True, counted=counted)
         return found, makes.segments(view)
 
-    found, segments = client._ask(look)
+    found, segments = client.store.ask(look)
     if not topics:
         return found, segments
     wanted = {name.full for name in names}
@@ -208,7 +208,7 @@ def _complete(
     """
     completing = importlib.import_module("txlog.lake.sql.views_complete")
     scripts = importlib.import_module("txlog.lake.sql.views_script")
-    storage = importlib.import_module("txlog.engine.storage.row_groups")
+    storage = importlib.import_module("txlog.engine.door.segments")
     parquet = importlib.import_module("pyarrow.parquet")
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths: list[str] = []

@@ -16,9 +16,8 @@ from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
-from txlog.engine.plan.lookup import topic
-from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.plan.reading.ranges import range_before
+from txlog.engine.door.catalog import topic
+from txlog.engine.door.reading import RECEIVED, range_before
 from txlog.errors import Corruption, MessageNotFound
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _is_one_partition(client: Client, target: Target) -> bool:
         return len(target.partitions) == 1
     name = TopicName.parse(target.topic)
     try:
-        return client._ask(lambda view: topic(view, name).partitions) == 1
+        return client.store.ask(lambda view: topic(view, name).partitions) == 1
     except Corruption:  # it is said once what comes before it is printed
         return False
 
@@ -207,7 +206,7 @@ def _before(
 ) -> list[pa.Table]:
     """Return the messages before place, in its partition."""
     name = TopicName.parse(target.topic)
-    chosen = client._ask(lambda view: range_before(view, topic(view, name), place, context))
+    chosen = client.store.ask(lambda view: range_before(view, topic(view, name), place, context))
     return list(_read(client, target, chosen, failed))
 
 

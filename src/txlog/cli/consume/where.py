@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.door.reading import RECEIVED
 from txlog.lake.sql.duck import Session
 
 _RECORDS = """

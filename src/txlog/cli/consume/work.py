@@ -24,9 +24,9 @@ from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.client.reading.pause import Waiting, until_appended
-from txlog.engine.decide.consuming.lease import UNACKED_MAX
-from txlog.engine.plan.lookup import check_open, transaction
+from txlog.engine.door.catalog import check_open, transaction
+from txlog.engine.door.consuming import UNACKED_MAX
+from txlog.engine.door.reading import Waiting, until_appended
 from txlog.errors import (
     ConditionNotMet,
     Corruption,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from txlog.base.rows.topics import TopicDescription
     from txlog.client.client import Client
     from txlog.client.consuming.consumer import Consumer
-    from txlog.client.consuming.many_topics import MultiTopicsConsumer
     from txlog.client.consuming.open import ConsumerOptions
     from txlog.client.topics.topic import TopicHandle
 
@@ -186,7 +185,7 @@ class Job:
             if not self._wait(idle_since, waiting):
                 return
             if waiting.look() and self.request.isolation == "uncommitted":
-                self.client._store.settle()
+                self.client.store.settle()
 
     def take(self) -> None:
         """Take what the subscription gets next; acknowledge as asked."""
@@ -220,10 +219,10 @@ class Job:
     def _check_open(self, txn_id: TxnId) -> None:
         """Raise what an acknowledgement in it would raise, before anything is printed."""
         count = self.client.settings.coordinators
-        self.client._ask(lambda view: check_open(transaction(view, txn_id, count)))
+        self.client.store.ask(lambda view: check_open(transaction(view, txn_id, count)))
 
-    def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
-        idle_since, waiting = time.monotonic(), self.client._waiting(consumer)
+    def _received(self, consumer: Consumer) -> Iterator[pa.Table]:
+        idle_since, waiting = time.monotonic(), self.client.waiting(consumer)
         while not self.is_full():
             waiting.look()
             left = self.left()
@@ -278,7 +277,7 @@ class Job:
         self.out.write(self.records.event(topic, subscription, status))
         self.out.flush()
 
-    def _consumer(self) -> Consumer | MultiTopicsConsumer:
+    def _consumer(self) -> Consumer:
         request, targets = self.request, self.request.targets
         assert request.subscription is not None
         options: ConsumerOptions = {
@@ -319,8 +318,8 @@ class Job:
     def _waiting(self) -> Waiting:
         """A wait for what a reader gets; a preview shows what is appended, too."""
         if self.request.isolation == "uncommitted":
-            return Waiting(self.client._store, partial(until_appended, self.client._store))
-        waiting = self.client._waiting()
+            return Waiting(self.client.store, partial(until_appended, self.client.store))
+        waiting = self.client.waiting()
         waiting.look()
         return waiting
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import txlog
 from txlog.base.ids import TxnId
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
-from txlog.client.transactions.transaction import Transaction
 from txlog.clock import Clock, SystemClock
+from txlog.engine.door.transactions import Transaction
 
 _TILLS: Final = ("till-1", "till-2", "till-7")
 

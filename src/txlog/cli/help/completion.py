@@ -291,7 +291,7 @@ def _names(kind: str, before: list[str]) -> list[Candidate]:
         elif word in ("-t", "--topic"):
             topic = value
     finding = importlib.import_module("txlog.cli.call.find")
-    reading = importlib.import_module("txlog.engine.relation.reader")
+    reading = importlib.import_module("txlog.engine.door.relation")
     try:
         path = finding.find_store(given, finding.user_settings(finding.profile_of(given)))[0]
         opened: Any = reading.open_relations(path, read_only=True)

@@ -24,9 +24,8 @@ from txlog.base.text import columns
 from txlog.base.text.columns import Column, Part
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import cell, table
-from txlog.engine.storage.row_groups import DICTIONARY_BYTES, gathered
-from txlog.engine.storage.segment import arrow_module
-from txlog.engine.storage.user_files import replacing
+from txlog.engine.door.disk import replacing
+from txlog.engine.door.segments import DICTIONARY_BYTES, arrow_module, gathered
 from txlog.errors import AlreadyExists, Usage
 
 _MAPS: Final = (

@@ -232,7 +232,7 @@ def _places(client: Client, table: pa.Table) -> list[tuple[str | None, int | Non
         None if ledger is None else MessageId(ledger, entry, index or 0)
         for ledger, entry, index in zip(*columns, strict=True)
     ]
-    found = iter(client._locate([one for one in ids if one is not None]))
+    found = iter(client.locate([one for one in ids if one is not None]))
     return [(None, None) if one is None else next(found) for one in ids]
 
 

@@ -25,13 +25,13 @@ from txlog.cli.input import blocks
 from txlog.cli.output import records
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.signals import raise_if_asked
-from txlog.engine.plan.route import message_bytes
+from txlog.engine.door.sending import message_bytes
 from txlog.errors import BadRecord, InvalidArgument
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
-    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.engine.door.sending import BatchReceipt, LargeReceipt
 
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")

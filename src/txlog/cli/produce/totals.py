@@ -18,7 +18,7 @@ from txlog.cli.produce.request import Request
 from txlog.cli.terminal.tables import counted, duration, size
 
 if TYPE_CHECKING:
-    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.engine.door.sending import BatchReceipt, LargeReceipt
 
 
 class PartitionTotal:

@@ -47,7 +47,7 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
-    from txlog.client.sending.receipt import BatchReceipt, LargeReceipt
+    from txlog.engine.door.sending import BatchReceipt, LargeReceipt
 
 
 def run(call: Call, request: Request) -> None:
@@ -63,7 +63,7 @@ def run(call: Call, request: Request) -> None:
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     made = [one for one in (request.topic, request.dead_letter_topic) if one is not None]
-    with created.created(client._store, made) if request.create else nullcontext():
+    with created.created(client.store, made) if request.create else nullcontext():
         _run(call, request, client)
 
 

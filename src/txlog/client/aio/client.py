@@ -24,15 +24,14 @@ from txlog.client.aio.handles import (
 from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
 from txlog.client.client import Client as Synchronous
-from txlog.client.consuming.many_topics import Topics
 from txlog.client.consuming.open import ConsumerOptions
 from txlog.client.open import open_store
-from txlog.client.reading.pause import until_told
-from txlog.client.sending.outbox import ProducerOptions
 from txlog.client.sending.router import Choose
-from txlog.client.transactions.end import has_ended
 from txlog.clock import Clock
-from txlog.engine.relation.positions import Where
+from txlog.engine.door.consuming import Topics
+from txlog.engine.door.reading import Where, until_told
+from txlog.engine.door.sending import ProducerOptions
+from txlog.engine.door.transactions import has_ended
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import AcknowledgedIn
@@ -95,8 +94,8 @@ class Client(Handle[Synchronous]):
     flush = awaited(Synchronous.flush)
 
     def __init__(self, sync: Synchronous, worker: Worker) -> None:
-        worker.belong_to(sync._store.disk.pid, sync._store.note)
-        super().__init__(sync, worker, Waits(sync._store, worker))
+        worker.belong_to(sync.store.disk.pid, sync.store.note)
+        super().__init__(sync, worker, Waits(sync.store, worker))
 
     async def create_topic(
         self,
@@ -110,30 +109,28 @@ class Client(Handle[Synchronous]):
     ) -> bool:
         """Create a topic; see txlog.Client.create_topic."""
         act = partial(
-            self._sync.create_topic,
+            self.sync.create_topic,
             name,
             partitions,
             if_not_exists=if_not_exists,
             schema=schema,
             schema_type=schema_type,
         )
-        return await self._worker.run(partial(act, **policies))
+        return await self.worker.run(partial(act, **policies))
 
     async def create_subscription(
         self, topic: str, name: str, **options: Unpack[SubscriptionOptions]
     ) -> bool:
         """Create a subscription; see txlog.Client.create_subscription."""
-        return await self._worker.run(
-            partial(self._sync.create_subscription, topic, name, **options)
-        )
+        return await self.worker.run(partial(self.sync.create_subscription, topic, name, **options))
 
     async def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
         """Commit by id; see txlog.Client.commit. It waits without holding up other calls."""
-        answer = await self._worker.run(partial(self._sync.commit, txn_id))
+        answer = await self.worker.run(partial(self.sync.commit, txn_id))
         if answer["waiting_list"] and wait_ms > 0:
-            store = self._sync._store
-            await self._waits.until(lambda _: has_ended(store, txn_id), wait_ms, until_told)
-            answer = await self._worker.run(partial(self._sync.commit, txn_id))
+            store = self.sync.store
+            await self.waits.until(lambda _: has_ended(store, txn_id), wait_ms, until_told)
+            answer = await self.worker.run(partial(self.sync.commit, txn_id))
         return answer
 
     async def wait(
@@ -144,18 +141,18 @@ class Client(Handle[Synchronous]):
         **conditions: Unpack[Conditions],
     ) -> Waited:
         """Wait until all of these are true; see txlog.Client.wait."""
-        waiting = await self._worker.run(partial(self._sync._wait, topics, **conditions))
-        await self._waits.until(waiting.look, timeout_ms, waiting.rest)
+        waiting = await self.worker.run(partial(self.sync._wait, topics, **conditions))
+        await self.waits.until(waiting.look, timeout_ms, waiting.rest)
         return waiting.answer()
 
     async def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
         """Wait until something after an LSN is durable; see txlog.Client.wait_for_change."""
 
         def look(_: bool) -> int | None:
-            newest = self._sync.wait_for_change(seen_lsn)
+            newest = self.sync.wait_for_change(seen_lsn)
             return newest if newest > seen_lsn else None
 
-        found = await self._waits.until(look, timeout_ms, until_told)
+        found = await self.waits.until(look, timeout_ms, until_told)
         return seen_lsn if found is None else found
 
     async def run(self, act: Callable[[Synchronous], T], *, blocking: bool = False) -> T:
@@ -165,7 +162,7 @@ class Client(Handle[Synchronous]):
                   other tasks. If the task is cancelled, they end with what they wait for, or when
                   the client closes, with AlreadyClosed
         """
-        return await self._worker.run(lambda: act(self._sync), aside=blocking)
+        return await self.worker.run(lambda: act(self.sync), aside=blocking)
 
     def producer(
         self,
@@ -185,7 +182,7 @@ class Client(Handle[Synchronous]):
         if options.get("block_if_queue_full") is True:
             options["block_if_queue_full"] = False  # it would block the loop
         begin = partial(
-            self._sync._producer,
+            self.sync._producer,
             topic,
             name,
             chunking=chunking,
@@ -194,13 +191,13 @@ class Client(Handle[Synchronous]):
         )
 
         async def open() -> Producer:
-            opening = await self._worker.run(begin)
+            opening = await self.worker.run(begin)
             if opening.waits:  # the thread is not held up
-                made = await self._waits.until(opening.look, None, opening.rest, _close)
+                made = await self.waits.until(opening.look, None, opening.rest, _close)
             else:
-                made = await self._worker.run(opening.make, _close)
+                made = await self.worker.run(opening.make, _close)
             assert made is not None
-            return Producer(made, self._worker, self._waits)
+            return Producer(made, self.worker, self.waits)
 
         return Opening(open)
 
@@ -208,7 +205,7 @@ class Client(Handle[Synchronous]):
         self, topic: str | Topics, subscription: str, **options: Unpack[Options]
     ) -> Opening[Consumer]:
         """A consumer, by `await` or `async with`; see txlog.Client.consumer."""
-        make = partial(cast(Any, self._sync.consumer), topic, subscription, **options)
+        make = partial(cast(Any, self.sync.consumer), topic, subscription, **options)
         return self._opening(make, Consumer)
 
     def reader(
@@ -223,7 +220,7 @@ class Client(Handle[Synchronous]):
     ) -> Opening[Reader]:
         """A reader, by `await` or `async with`; see txlog.Client.reader."""
         make = partial(
-            self._sync.reader,
+            self.sync.reader,
             topic,
             start,
             partitions=partitions,
@@ -235,24 +232,24 @@ class Client(Handle[Synchronous]):
 
     def table_view(self, topic: str) -> Opening[TableView]:
         """A table view, by `await` or `async with`; see txlog.Client.table_view."""
-        return self._opening(partial(self._sync.table_view, topic), TableView)
+        return self._opening(partial(self.sync.table_view, topic), TableView)
 
     def transaction(
         self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
     ) -> Opening[Transaction]:
         """A transaction: `async with` commits it; see txlog.Client.transaction."""
-        make = partial(self._sync.transaction, timeout_ms, key=key, epoch=epoch)
+        make = partial(self.sync.transaction, timeout_ms, key=key, epoch=epoch)
 
         async def open() -> Transaction:
-            made = await self._worker.run(make, lambda txn: txn.abort() if key else None)
-            return Transaction(made, self._worker, self._waits)
+            made = await self.worker.run(make, lambda txn: txn.abort() if key else None)
+            return Transaction(made, self.worker, self.waits)
 
         return Opening(open)
 
     def _opening(self, make: Callable[[], Any], kind: type[H]) -> Opening[H]:
         async def open() -> H:
-            made = await self._worker.run(make, lambda handle: handle.close())
-            return kind(made, self._worker, self._waits)
+            made = await self.worker.run(make, lambda handle: handle.close())
+            return kind(made, self.worker, self.waits)
 
         return Opening(open)
 
@@ -266,16 +263,16 @@ class Client(Handle[Synchronous]):
         txn: Txn = None,
     ) -> AcknowledgedIn:
         """Acknowledge by id, without a consumer; see txlog.Client.acknowledge."""
-        act = partial(self._sync.acknowledge, topic, subscription, ids, cumulative=cumulative)
-        return await self._worker.run(partial(act, txn=plain(txn)))
+        act = partial(self.sync.acknowledge, topic, subscription, ids, cumulative=cumulative)
+        return await self.worker.run(partial(act, txn=plain(txn)))
 
     async def close(self) -> None:
         """Close it, after the calls that are under way; a second close does nothing.
 
         A task that waits in one of its handles gets AlreadyClosed.
         """
-        self._waits.close()
-        await self._worker.close(self._sync.close)
+        self.waits.close()
+        await self.worker.close(self.sync.close)
 
     async def __aexit__(
         self,

@@ -14,30 +14,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
 from txlog.base.ids import TxnId
 from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
-from txlog.client.consuming.acknowledge import Acknowledgeable
-from txlog.client.consuming.batches import Receives
 from txlog.client.consuming.consumer import Consumer as Consuming
-from txlog.client.consuming.in_memory import NonDurableConsumer
-from txlog.client.consuming.many_topics import MultiTopicsConsumer
-from txlog.client.reading.message import Message, messages
-from txlog.client.reading.pause import until_told
 from txlog.client.reading.reader import Reader as Reading
 from txlog.client.reading.table_view import News
 from txlog.client.reading.table_view import TableView as Viewing
-from txlog.client.sending.large import Value
 from txlog.client.sending.producer import Producer as Producing
-from txlog.client.sending.receipt import BatchReceipt, SendReceipt
-from txlog.client.transactions.transaction import Later
-from txlog.client.transactions.transaction import Transaction as Transacting
-from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.relation.positions import Where
+from txlog.engine.door.consuming import AckAnswer, Acknowledgeable
+from txlog.engine.door.reading import Message, Where, messages, until_told
+from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
+from txlog.engine.door.transactions import Later
+from txlog.engine.door.transactions import Transaction as Transacting
 from txlog.errors import NotAllowed, ProducerQueueIsFull
 
 P = ParamSpec("P")
@@ -49,13 +42,13 @@ H = TypeVar("H", bound="Handle[Any]")
 class Handle(Generic[S]):
     """A handle of `txlog`, whose calls run in the client's thread."""
 
-    __slots__ = ("_sync", "_waits", "_worker")
+    __slots__ = ("sync", "waits", "worker")
 
     def __init__(self, sync: S, worker: Worker, waits: Waits) -> None:
-        self._sync, self._worker, self._waits = sync, worker, waits
+        self.sync, self.worker, self.waits = sync, worker, waits
 
     def __repr__(self) -> str:
-        return f"<txlog.aio of {self._sync!r}>"
+        return f"<txlog.aio of {self.sync!r}>"
 
     async def __aenter__(self: H) -> H:
         return self
@@ -77,11 +70,11 @@ def awaited(
 
     @wraps(function)
     async def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        act = getattr(self._sync, function.__name__, None)
+        act = getattr(self.sync, function.__name__, None)
         if act is None:
-            kind = type(self._sync).__name__
+            kind = type(self.sync).__name__
             raise NotAllowed(f"a {kind} has no {function.__name__}")
-        return cast(T, await self._worker.run(partial(act, *args, **kwargs)))
+        return cast(T, await self.worker.run(partial(act, *args, **kwargs)))
 
     return call
 
@@ -93,7 +86,7 @@ def direct(
 
     @wraps(function)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, getattr(self._sync, function.__name__)(*args, **kwargs))
+        return cast(T, getattr(self.sync, function.__name__)(*args, **kwargs))
 
     return call
 
@@ -105,8 +98,8 @@ class Closable(Handle[S]):
 
     async def close(self) -> None:
         """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
-        await self._worker.run(cast(Any, self._sync).close, keeps=True)
-        self._waits.end_of(self._sync)  # tasks that wait in it look, and get AlreadyClosed
+        await self.worker.run(cast(Any, self.sync).close, keeps=True)
+        self.waits.end_of(self.sync)  # tasks that wait in it look, and get AlreadyClosed
 
     async def __aexit__(
         self,
@@ -161,11 +154,11 @@ class Transaction(Handle[Transacting]):
     @property
     def state(self) -> str:
         """The status as this handle knows it."""
-        return self._sync.state
+        return self.sync.state
 
     async def get_id(self) -> TxnId:
         """Its id; a transaction without operations yet is opened now."""
-        return await self._worker.run(lambda: self._sync.id)
+        return await self.worker.run(lambda: self.sync.id)
 
     async def __aexit__(
         self,
@@ -173,7 +166,7 @@ class Transaction(Handle[Transacting]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._worker.run(partial(self._sync.__exit__, kind, error, trace), keeps=True)
+        await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
 
 
 Txn = Transaction | TxnId | None
@@ -181,7 +174,7 @@ Txn = Transaction | TxnId | None
 
 def plain(txn: Txn) -> Transacting | TxnId | None:
     """The transaction that the synchronous calls know."""
-    return txn._sync if isinstance(txn, Transaction) else txn
+    return txn.sync if isinstance(txn, Transaction) else txn
 
 
 # --- sending ---------------------------------------------------------------------------------
@@ -220,12 +213,12 @@ class Producer(Closable[Producing]):
         What tasks send while a flush is under way shares the next frame and flush. A task that
         finds the queue full waits.
         """
-        if txn is not None or self._sync.chunking or not isinstance(value, bytes | str | None):
-            act = partial(self._sync.send, value, txn=plain(txn), **options)
-            return await self._worker.run(act)
+        if txn is not None or self.sync.chunking or not isinstance(value, bytes | str | None):
+            act = partial(self.sync.send, value, txn=plain(txn), **options)
+            return await self.worker.run(act)
         while True:
             try:
-                sent = self._last = self._sync.send_async(value, **options)
+                sent = self._last = self.sync.send_async(value, **options)
             except ProducerQueueIsFull:
                 if self._last is None:
                     raise
@@ -237,30 +230,19 @@ class Producer(Closable[Producing]):
         self, batch: pa.Table | pa.RecordBatch, *, txn: Txn = None
     ) -> BatchReceipt:
         """Send the rows of a batch; durable when it returns, in a transaction with the commit."""
-        return await self._worker.run(partial(self._sync.send_batch, batch, txn=plain(txn)))
+        return await self.worker.run(partial(self.sync.send_batch, batch, txn=plain(txn)))
 
     async def send_later(
         self, value: bytes | str | None, *, txn: Transaction, **options: Unpack[SendOptions]
     ) -> Later[SendReceipt]:
         """Send one message in a transaction, in the frame of its commit (send_async of txlog)."""
-        return await self._worker.run(
-            lambda: self._sync.send_async(value, txn=txn._sync, **options)
-        )
+        return await self.worker.run(lambda: self.sync.send_async(value, txn=txn.sync, **options))
 
 
 # --- consuming and reading -------------------------------------------------------------------
 
-Consumes = Consuming | MultiTopicsConsumer | NonDurableConsumer
 
-
-class _Receives(Receives, Protocol):
-    """What waiting needs of a consumer (api/consuming)."""
-
-    def _next(self, is_thorough: bool) -> tuple[Message | None] | None: ...
-    def _unreceived(self, message: Message) -> None: ...
-
-
-class Consumer(Closable[Consumes]):
+class Consumer(Closable[Consuming]):
     """A consumer of one topic or several; see txlog.Consumer. `async for` receives for ever."""
 
     __slots__ = ("_kept",)
@@ -275,15 +257,15 @@ class Consumer(Closable[Consumes]):
     unsubscribe = awaited(Consuming.unsubscribe)
     get_last_watermark = awaited(Consuming.get_last_watermark)
 
-    def __init__(self, sync: Consumes, worker: Worker, waits: Waits) -> None:
+    def __init__(self, sync: Consuming, worker: Worker, waits: Waits) -> None:
         super().__init__(sync, worker, waits)
         # for tasks that were cancelled: previews, which nobody leases, and None for a watermark
         self._kept: deque[Message | None] = deque()
 
     async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
         """Acknowledge messages; in a transaction with its commit."""
-        act = partial(cast(Consuming, self._sync).acknowledge, what, txn=plain(txn))
-        return await self._worker.run(act)
+        act = partial(self.sync.acknowledge, what, txn=plain(txn))
+        return await self.worker.run(act)
 
     async def receive(self, timeout_ms: int | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
@@ -291,12 +273,12 @@ class Consumer(Closable[Consumes]):
         If the task is cancelled, as by `asyncio.wait_for`, it comes again at once, uncounted, to
         whoever receives next.
         """
-        sync = cast(_Receives, self._sync)
+        session = self.sync.session
 
         def look(is_thorough: bool) -> tuple[Message | None] | None:
-            return (self._kept.popleft(),) if self._kept else sync._next(is_thorough)
+            return (self._kept.popleft(),) if self._kept else session.next(is_thorough)
 
-        found = await self._waits.until(look, timeout_ms, sync._rest, self._give_back)
+        found = await self.waits.until(look, timeout_ms, session.rest, self._give_back)
         return None if found is None else found[0]
 
     async def receive_batch(
@@ -307,12 +289,12 @@ class Consumer(Closable[Consumes]):
         Without arguments: as batch_receive_policy says. If the task is cancelled, they come again
         at once.
         """
-        sync = cast(Receives, self._sync)
-        batch = sync._batching.begin(sync, max_messages, timeout_ms)
+        session = self.sync.session
+        batch = self.sync.batching.begin(session, max_messages, timeout_ms)
         try:
-            found = await self._waits.until(batch.look, batch.timeout_ms, sync._rest)
+            found = await self.waits.until(batch.look, batch.timeout_ms, session.rest)
         except BaseException:  # above all a cancellation
-            self._worker.leave(batch.give_back)
+            self.worker.leave(batch.give_back)
             raise
         return batch.table() if found is None else found
 
@@ -322,7 +304,7 @@ class Consumer(Closable[Consumes]):
         if message is None or message.message_id is None:
             self._kept.append(message)
         else:
-            cast(_Receives, self._sync)._unreceived(message)
+            self.sync.session.give_back_message(message)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -352,7 +334,7 @@ class Reader(Closable[Reading]):
         def give_back(found: tuple[Message, Callable[[], pa.Table]]) -> None:
             self._kept.append(found[1]())
 
-        found = await self._waits.until(self._next, timeout_ms, self._sync._rest, give_back)
+        found = await self.waits.until(self._next, timeout_ms, self.sync._rest, give_back)
         return None if found is None else found[0]
 
     async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
@@ -364,32 +346,30 @@ class Reader(Closable[Reading]):
 
         def look(is_thorough: bool) -> pa.Table | None:
             nonlocal nothing
-            self._sync._settle(is_thorough)
+            self.sync._settle(is_thorough)
             nothing = self._some(max_messages)
             return nothing if nothing.num_rows else None
 
-        rest = self._sync._rest
-        found = await self._waits.until(look, timeout_ms, rest, self._kept.append)
+        rest = self.sync._rest
+        found = await self.waits.until(look, timeout_ms, rest, self._kept.append)
         return nothing if found is None else found
 
     async def has_message_available(self) -> bool:
         """True when a visible message follows."""
-        return await self._worker.run(
-            lambda: bool(self._kept) or self._sync.has_message_available()
-        )
+        return await self.worker.run(lambda: bool(self._kept) or self.sync.has_message_available())
 
     async def seek(self, position: Where) -> None:
         """Continue from another position; see txlog.Reader.seek."""
 
         def act() -> None:
-            self._sync.seek(position)
+            self.sync.seek(position)
             self._kept.clear()
 
-        await self._worker.run(act)
+        await self.worker.run(act)
 
     def _next(self, is_thorough: bool) -> tuple[Message, Callable[[], pa.Table]] | None:
         """The next message, and what makes its row."""
-        sync = self._sync
+        sync = self.sync
         if self._kept:
             row = self._some(1)
             return next(iter(messages(row, sync._decoder))), lambda: row
@@ -399,7 +379,7 @@ class Reader(Closable[Reading]):
 
     def _some(self, limit: int) -> pa.Table:
         if not self._kept or limit <= 0:
-            return self._sync.receive_batch(limit)
+            return self.sync.receive_batch(limit)
         table = self._kept.popleft()
         if len(table) > limit:
             self._kept.appendleft(table.slice(limit))
@@ -440,22 +420,22 @@ class TableView(Closable[Viewing]):
     @property
     def lsn(self) -> int:
         """The moment that it shows: everything durable up to this LSN."""
-        return self._sync.lsn
+        return self.sync.lsn
 
     async def refresh(self) -> int:
         """Take what came since, as of now; returns how many keys have another value."""
-        return self._sync._take(await self._worker.run(self._sync._look))
+        return self.sync._take(await self.worker.run(self.sync._look))
 
     async def wait(self, timeout_ms: int | None = None) -> int:
         """Refresh until a key has another value, and return how many have; 0: time ran out."""
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
 
         def look(_: bool) -> News | None:
-            news = self._sync._look()
+            news = self.sync._look()
             return news if news.found or not news.is_since else None
 
-        while (news := await self._waits.until(look, timeout_ms, until_told)) is not None:
-            if changed := self._sync._take(news):
+        while (news := await self.waits.until(look, timeout_ms, until_told)) is not None:
+            if changed := self.sync._take(news):
                 return changed
             if deadline is not None:  # somebody sent a value that is there
                 timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
@@ -463,5 +443,5 @@ class TableView(Closable[Viewing]):
 
     async def close(self) -> None:
         """Let go of what it holds."""
-        self._sync.close()
-        self._waits.end_all()
+        self.sync.close()
+        self.waits.end_all()

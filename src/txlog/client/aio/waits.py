@@ -24,13 +24,10 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from txlog.client.aio.worker import Undo, Worker
-from txlog.client.reading.pause import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
-from txlog.engine.decide.draft import Decision
-from txlog.engine.model.routes import Component, peers
-from txlog.engine.store.liveness import consumer_of
-from txlog.engine.store.store import Store
-from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import Component, peers
+from txlog.engine.door.liveness import consumer_of
+from txlog.engine.door.reading import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
+from txlog.engine.door.store import STALL_SECONDS, UNKNOWN, Decision, Store, Tally, View
 from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")
@@ -67,11 +64,11 @@ class Waits:
         "_resting",
         "_stall",
         "_store",
-        "_worker",
+        "worker",
     )
 
     def __init__(self, store: Store, worker: Worker) -> None:
-        self._store, self._worker = store, worker
+        self._store, self.worker = store, worker
         self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
         self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
         self._bereft = set[asyncio.Future[None]]()  # who rested while a peer died
@@ -116,7 +113,7 @@ class Waits:
                 over = found is not None or is_over
                 return found, 0.0 if over else waiting.rest(deadline)
 
-            found, seconds = await self._worker.run(turn, give_back)
+            found, seconds = await self.worker.run(turn, give_back)
             if found is not None or is_over:
                 return found
             while seconds > 0:
@@ -244,7 +241,7 @@ class Waits:
         try:
             while True:
                 self._is_behind, since, asked = False, self._followed, self._asked
-                found = await self._worker.run(partial(self._changed_since, since, asked))
+                found = await self.worker.run(partial(self._changed_since, since, asked))
                 # who began to rest meanwhile may have looked at less
                 lsn, left = found.lsn, found.departures
                 self._followed = lsn if self._followed == since else min(self._followed, lsn)

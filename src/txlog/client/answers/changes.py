@@ -15,13 +15,11 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 from txlog.client.answers.lists import frames_behind
-from txlog.engine.model.ops import decode_ops
-from txlog.engine.storage.journal.file import RawFrame
-from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.manifest import changes_of
-from txlog.engine.upkeep.changes.log import of_living, read
-from txlog.engine.upkeep.changes.rows import SCHEMAS, Collected, name_of, snapshot, tables
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import decode_ops
+from txlog.engine.door.history import SCHEMAS, Collected, name_of, of_living, read, snapshot, tables
+from txlog.engine.door.journal import JournalMoved, RawFrame
+from txlog.engine.door.segments import changes_of
+from txlog.engine.door.store import View
 from txlog.errors import MissingFile
 
 SHOWN_MAX: Final = 10

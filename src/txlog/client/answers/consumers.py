@@ -11,16 +11,13 @@ from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.base.startup import compute as pc
 from txlog.client.answers import topics_and_txns, watermarks
 from txlog.client.answers.delayed import DelayCounts
-from txlog.engine.decide.consuming.lease import active_consumer
-from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import Mark
-from txlog.engine.model.tail import repeat_runs
-from txlog.engine.plan.ack_sets import backlog, messages_in
-from txlog.engine.plan.reading.dispatch import Piece, plan, requests_of
-from txlog.engine.store.liveness import consumer_lock, holder_of
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import catalog as catalogs
+from txlog.engine.door.catalog import Subscription, Topic
+from txlog.engine.door.consuming import active_consumer, backlog, messages_in
+from txlog.engine.door.facts import Mark, repeat_runs
+from txlog.engine.door.liveness import consumer_lock, holder_of
+from txlog.engine.door.reading import Piece, plan, requests_of
+from txlog.engine.door.store import Store, View
 from txlog.errors import InvalidArgument
 
 if TYPE_CHECKING:

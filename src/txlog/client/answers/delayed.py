@@ -19,28 +19,28 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS, RECEIVE_BYTES_MAX
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.consuming.promotion import HONOURING
-from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
-from txlog.engine.folds.cursor import covers
-from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.ops import Bucket, Id
-from txlog.engine.plan.clock_trust import due_ms
-from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import ROW_BYTES, Loaded
-from txlog.engine.plan.delayed.upcoming import (
+from txlog.engine.door.catalog import Subscription, Topic, index_of, number_of, numbers
+from txlog.engine.door.consuming import covers
+from txlog.engine.door.delayed import (
+    HONOURING,
+    ROW_BYTES,
+    Delayed,
+    Loaded,
     Note,
+    Timetable,
     count_later,
     is_behind,
     is_in,
     runs_in_order,
+    timetable,
     upcoming,
     upcoming_in_any_order,
 )
-from txlog.engine.plan.policies import delay_policy
-from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.plan.reading.fetch import fetch
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import Bucket, Id
+from txlog.engine.door.liveness import due_ms
+from txlog.engine.door.reading import RECEIVED, fetch
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.topics import delay_policy
 from txlog.errors import IntegrityError
 
 if TYPE_CHECKING:

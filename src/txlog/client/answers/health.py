@@ -27,20 +27,15 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import HANGING_MS, HOUR_MS
 from txlog.client.answers import topics_and_txns, watermarks
 from txlog.clock import Clock, SystemClock
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import Finding, hanging
-from txlog.engine.storage.disk.posix import PosixDisk, filesystem
-from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.journal import FLUSH_LOCK
-from txlog.engine.store.identity import Identity, read_identity
-from txlog.engine.store.liveness import WRITE_LOCK, holder_of
-from txlog.engine.store.store import MAINTENANCE_PATH, Store
-from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY
-from txlog.engine.upkeep.service import due
-from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.upkeep.verify.verify import glance
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.disk import Disk, PosixDisk, filesystem
+from txlog.engine.door.identity import Identity, read_identity
+from txlog.engine.door.integrity import DIRECTORY, Findings, glance
+from txlog.engine.door.journal import FLUSH_LOCK
+from txlog.engine.door.liveness import WRITE_LOCK, holder_of
+from txlog.engine.door.store import MAINTENANCE_PATH, Store, View, due
+from txlog.engine.door.transactions import Finding, hanging
 from txlog.errors import InvalidArgument, TxlogError
 
 if TYPE_CHECKING:

@@ -19,22 +19,13 @@ from txlog.base.ranges import Bound, Range
 from txlog.client.answers import keys, topics_and_txns
 from txlog.client.answers.changes import recent_of_key, recent_of_subscription
 from txlog.client.answers.lists import frame_rows, kept_frames
-from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.buffer import Marker, find_marker
-from txlog.engine.folds.cursor import covers
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.dispatch import plan, received
-from txlog.engine.plan.reading.ranges import resolve_range
-from txlog.engine.storage.checked import said_by_arrow
-from txlog.engine.storage.segment import arrow_module
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint.dump import (
-    describe_frame,
-    inspect_file,
-    journal_frames,
-    manifest_files,
-)
-from txlog.engine.view.view import View
+from txlog.engine.door import catalog as catalogs
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import covers
+from txlog.engine.door.journal import describe_frame, inspect_file, journal_frames, manifest_files
+from txlog.engine.door.reading import Marker, find_marker, plan, received, resolve_range
+from txlog.engine.door.segments import arrow_module, said_by_arrow
+from txlog.engine.door.store import Store, View
 from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound, TxlogError
 
 if TYPE_CHECKING:

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.clock import Clock, SystemClock
-from txlog.engine.folds.catalog import has_partition, index_of, topic_of
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.upkeep.repair.apply import perform
-from txlog.engine.upkeep.repair.plan import ROUNDS_MAX, Action, make_plan
-from txlog.engine.upkeep.verify.findings import Findings, Problem, silent
-from txlog.engine.upkeep.verify.verify import verify as look_over
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import has_partition, index_of, topic_of
+from txlog.engine.door.disk import Disk, PosixDisk
+from txlog.engine.door.integrity import (
+    ROUNDS_MAX,
+    Action,
+    Findings,
+    Problem,
+    make_plan,
+    perform,
+    silent,
+)
+from txlog.engine.door.integrity import verify as look_over
+from txlog.engine.door.store import View
 from txlog.errors import InvalidArgument, Refused
 
 if TYPE_CHECKING:

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING
 from txlog.base.ids import TxnId
 from txlog.client.answers.metric_family import Family, Sample
 from txlog.client.answers.topics_and_txns import begun, topics_of
-from txlog.engine.decide.transactions import keys
-from txlog.engine.decide.transactions.keys import Connected, Opened, Owner
-from txlog.engine.folds.coordinator import Txn
-from txlog.engine.folds.transaction_key import Key
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import keys
+from txlog.engine.door.keys import Connected, Key, Opened, Owner
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.transactions import Txn
 
 if TYPE_CHECKING:
     from txlog.base.rows.transactions import (

@@ -13,14 +13,12 @@ import pyarrow as pa
 
 from txlog.base.ids import TopicName, TxnId
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.catalog import number_of
-from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
-from txlog.engine.model.ops import Appended, BufferAppended, Mark, Run, decode_ops
-from txlog.engine.model.schema import INSTANT
-from txlog.engine.storage.journal.file import RawFrame
-from txlog.engine.storage.journal.journal import Journal, JournalMoved
-from txlog.engine.storage.manifest import Manifest, generations, read_manifest
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import number_of
+from txlog.engine.door.consuming import BEFORE_ALL, Cursor
+from txlog.engine.door.facts import INSTANT, Appended, BufferAppended, Mark, Run, decode_ops
+from txlog.engine.door.journal import Journal, JournalMoved, RawFrame
+from txlog.engine.door.segments import Manifest, generations, read_manifest
+from txlog.engine.door.store import View
 from txlog.errors import Corruption, MissingFile
 
 _ID: Final = (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txlog.engine.storage.journal.journal import FLUSH_LOCK
-from txlog.engine.store.liveness import CONSUMERS_DIR, WRITE_LOCK, consumer_lock
-from txlog.engine.store.pins import pins
-from txlog.engine.store.store import MAINTENANCE_PATH, Store
-from txlog.engine.view.view import View
+from txlog.engine.door.journal import FLUSH_LOCK
+from txlog.engine.door.liveness import CONSUMERS_DIR, WRITE_LOCK, consumer_lock
+from txlog.engine.door.space import pins
+from txlog.engine.door.store import MAINTENANCE_PATH, Store, View
 from txlog.errors import MissingFile
 
 if TYPE_CHECKING:

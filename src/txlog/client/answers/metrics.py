@@ -52,8 +52,19 @@ from txlog.client.answers.keys import key_families, living_keys
 from txlog.client.answers.metric_family import Family, Sample
 from txlog.client.answers.partitions import sidecar_bytes
 from txlog.client.answers.watermarks import Standing, standings
-from txlog.engine.folds.catalog import Subscription, Topic, index_of, numbers
-from txlog.engine.folds.coordinator import (
+from txlog.engine.door import liveness as clock_trust
+from txlog.engine.door.catalog import Subscription, Topic, index_of, numbers
+from txlog.engine.door.consuming import Cursor
+from txlog.engine.door.store import (
+    FAILED,
+    LATENESS_BOUNDS_MS,
+    SUCCEEDED,
+    BucketOps,
+    DelayTally,
+    Store,
+    View,
+)
+from txlog.engine.door.transactions import (
     ABORTED,
     ABORTING,
     COMMITTED,
@@ -62,12 +73,7 @@ from txlog.engine.folds.coordinator import (
     OPEN,
     Coordinator,
 )
-from txlog.engine.folds.cursor import Cursor
-from txlog.engine.folds.watermark import Watermark
-from txlog.engine.plan import clock_trust
-from txlog.engine.store.counters import FAILED, LATENESS_BOUNDS_MS, SUCCEEDED, BucketOps, DelayTally
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.watermarks import Watermark
 
 KINDS = ("seal", "merge", "prune", "delete", "rebuild", "lost")
 _INDEX = "pulsar_delayed_message_index"

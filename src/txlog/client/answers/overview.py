@@ -19,10 +19,9 @@ from txlog.client.answers import (
     watermarks as watermarkreport,
 )
 from txlog.client.answers.metrics import families
-from txlog.engine.folds.catalog import Topic
-from txlog.engine.relation import build
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import relation as build
+from txlog.engine.door.catalog import Topic
+from txlog.engine.door.store import Store, View
 from txlog.errors import Corruption, PartitionUnavailable, TxlogError
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.client.answers import transactions
-from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.model.ops import Run
-from txlog.engine.plan import lookup
-from txlog.engine.plan.ack_sets import checked_run
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import catalog as lookup
+from txlog.engine.door import reading as buffers
+from txlog.engine.door.catalog import Subscription, Topic, index_of, number_of
+from txlog.engine.door.consuming import Cursor, checked_run, covers
+from txlog.engine.door.facts import Run
+from txlog.engine.door.store import Store, View
 from txlog.errors import Corruption, MessageNotFound
 
 if TYPE_CHECKING:

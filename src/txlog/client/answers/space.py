@@ -11,35 +11,37 @@ from typing import TYPE_CHECKING
 
 from txlog.base.ids import TopicName
 from txlog.base.ranges import Bound
-from txlog.engine.decide.topics.trim import TrimmedPartition as DecidedPartition
-from txlog.engine.folds import catalog as catalogs
-from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.plan.lookup import check_partition
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import unavailable_error
-from txlog.engine.storage.remote import check_place, is_far, place_of, size_of
-from txlog.engine.store.confirmed import confirm
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.changes.log import RELATIONS
-from txlog.engine.upkeep.checkpoint.checkpoint import CheckpointReport, maintenance
-from txlog.engine.upkeep.checkpoint.checkpoint import checkpoint as write_checkpoint
-from txlog.engine.upkeep.checkpoint.unlinking import unlink_free
-from txlog.engine.upkeep.service import compact_changes as compact_logs
-from txlog.engine.upkeep.service import run_checkpoint
-from txlog.engine.upkeep.space.compact import (
+from txlog.engine.door import catalog as catalogs
+from txlog.engine.door.catalog import check_partition
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.disk import check_place, confirm, is_far, place_of, size_of
+from txlog.engine.door.history import RELATIONS, CheckpointReport, maintenance
+from txlog.engine.door.history import checkpoint as write_checkpoint
+from txlog.engine.door.liveness import trusted
+from txlog.engine.door.space import (
     Arrange,
     CompactReport,
+    OffloadReport,
+    TopicCompactReport,
     compact_sidecars,
+    far_unnamed,
+    free_gone,
+    offload_files,
+    offloadable,
     plan_compaction,
+    replaced,
     roll_open,
     sidecar_bytes,
+    trim_topic,
+    unlink_free,
+    unlink_unnamed,
+    unnamed,
 )
-from txlog.engine.upkeep.space.offload import OffloadReport, far_unnamed, offload_files, offloadable
-from txlog.engine.upkeep.space.retention import trim_topic
-from txlog.engine.upkeep.space.sweep import free_gone, replaced, unlink_unnamed, unnamed
-from txlog.engine.upkeep.space.topic_compaction import TopicCompactReport
-from txlog.engine.upkeep.space.topic_compaction import compact_topic as compact_by_key
-from txlog.engine.view.view import View
+from txlog.engine.door.space import compact_topic as compact_by_key
+from txlog.engine.door.store import Store, View, run_checkpoint
+from txlog.engine.door.store import compact_changes as compact_logs
+from txlog.engine.door.topics import TrimmedPartition as DecidedPartition
+from txlog.engine.door.transactions import unavailable_error
 from txlog.errors import InvalidArgument, MissingFile, SnapshotExpired, TxlogError
 
 if TYPE_CHECKING:

@@ -14,26 +14,28 @@ from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.settings import SECOND_MS
 from txlog.client.answers import watermarks
 from txlog.client.answers.delayed import DelayCounts
-from txlog.engine.decide.topics.policies import own_policies
-from txlog.engine.decide.transactions.end import EndAnswer
-from txlog.engine.decide.transactions.resolve import unrecorded_markers
-from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic, numbers, schema_of
-from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
-from txlog.engine.folds.topic import Topic as TopicState
-from txlog.engine.plan import clock_trust, lookup
-from txlog.engine.plan.ack_sets import backlog, first_entry
-from txlog.engine.plan.participants import (
+from txlog.engine.door import catalog as catalogs
+from txlog.engine.door import catalog as lookup
+from txlog.engine.door import liveness as clock_trust
+from txlog.engine.door import reading as buffers
+from txlog.engine.door.catalog import Subscription, Topic, TopicState, numbers, schema_of
+from txlog.engine.door.consuming import backlog, first_entry
+from txlog.engine.door.liveness import dead_consumers, writer
+from txlog.engine.door.segments import changes_of
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.topics import own_policies
+from txlog.engine.door.transactions import (
+    ABORTING,
+    COMMITTING,
+    OPEN,
+    EndAnswer,
+    Txn,
     participant_name,
     participants,
     skipped_by,
     unavailable_error,
+    unrecorded_markers,
 )
-from txlog.engine.storage.manifest import changes_of
-from txlog.engine.store.liveness import dead_consumers, writer
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import SubscriptionRow
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from txlog.base.rows.topics import TopicDescription, TopicPartition, TopicRow
     from txlog.base.rows.transactions import (
         CommitMarker,
+        Expired,
         TransactionAcks,
         TransactionBegun,
         TransactionDescription,
@@ -271,6 +274,18 @@ def waiting(view: View) -> list[WaitingTransaction]:
         for txn in state.unfinished.values()
         if txn.status != OPEN
     ]
+
+
+def expire(store: Store) -> Expired:
+    """Sweep the whole store: abort overdue transactions, finish decided ones, forget old ones."""
+    swept = store.expire()
+    return {
+        "expired": swept.expired,
+        "rolled_forward": swept.rolled_forward,
+        "rolled_back": swept.rolled_back,
+        "forgotten": swept.forgotten,
+        "waiting_list": store.read(waiting),
+    }
 
 
 def waiting_list(view: View, txn: Txn) -> list[str]:

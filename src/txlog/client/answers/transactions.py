@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 from txlog.base.ids import MessageId, TxnId
 from txlog.client.answers import topics_and_txns
 from txlog.client.answers.keys import living_counts
-from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.coordinator import ABORTED, ABORTING, COMMITTING, OPEN, Coordinator, Txn
-from txlog.engine.folds.cursor import covers
-from txlog.engine.model.routes import Component
-from txlog.engine.plan import lookup
-from txlog.engine.plan.ack_sets import messages_in
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint.history import component_log
-from txlog.engine.view.view import View
+from txlog.engine.door import catalog as catalogs
+from txlog.engine.door import catalog as lookup
+from txlog.engine.door import reading as buffers
+from txlog.engine.door.consuming import covers, messages_in
+from txlog.engine.door.facts import Component
+from txlog.engine.door.history import component_log
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.transactions import ABORTED, ABORTING, COMMITTING, OPEN, Coordinator, Txn
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:

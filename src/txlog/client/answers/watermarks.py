@@ -18,17 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txlog.base.ids import MessageId, Position, TopicName, TxnId
 from txlog.base.settings import EVENT_TIME_MAX
-from txlog.engine.decide.consuming.watermark_offer import clamp_of
-from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
-from txlog.engine.folds.watermark import START, Active, State
-from txlog.engine.folds.watermark import Position as FoldPosition
-from txlog.engine.model.schema import W_IDLE, W_SET, W_SNAPSHOT
-from txlog.engine.plan.ack_sets import ledger_entries
-from txlog.engine.plan.reading.dispatch import id_of, plan
-from txlog.engine.plan.reading.ranges import partition_of
-from txlog.engine.plan.watermarks.rows import Row, read_rows
-from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Subscription, Topic, number_of, numbers
+from txlog.engine.door.consuming import ledger_entries
+from txlog.engine.door.facts import W_IDLE, W_SET, W_SNAPSHOT
+from txlog.engine.door.reading import id_of, partition_of, plan
+from txlog.engine.door.store import View
+from txlog.engine.door.watermarks import (
+    START,
+    Active,
+    Row,
+    State,
+    WatermarkGenerator,
+    clamp_of,
+    read_rows,
+    tracking_position,
+)
+from txlog.engine.door.watermarks import Position as FoldPosition
 from txlog.errors import Corruption, MessageNotFound, PartitionUnavailable
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
 from txlog.base.arguments import fits
 from txlog.base.settings import MIB
 from txlog.base.startup import compute as pc
-from txlog.client.reading.pause import Quiet, until
-from txlog.engine.store.store import Store
+from txlog.engine.door.consuming import Session
+from txlog.engine.door.reading import until
 from txlog.errors import InvalidArgument, TxlogError
 
 MESSAGES = 1000  # that a call takes at most if nobody says how many
@@ -60,26 +59,6 @@ def _bound(value: int) -> int | None:
     return value if value > 0 else None
 
 
-class Receives(Protocol):
-    """What filling a batch needs of a consumer of any kind."""
-
-    def _some(self, limit: int, is_thorough: bool) -> pa.Table | None:
-        """A turn: messages; None: nothing; without rows: there is a new watermark."""
-
-    def _unread(self, table: pa.Table) -> None:
-        """Rows of that turn go back uncounted: they are the last of it."""
-
-    def _nothing(self) -> pa.Table:
-        """What a call returns that found nothing."""
-
-    def _rest(self, pause: float) -> Quiet:
-        """How long to wait for news."""
-
-    @property
-    def _batching(self) -> Batching:
-        """How it fills batches."""
-
-
 class Batching:
     """How a consumer fills batches: its policy, if it has one, and what it learned of sizes."""
 
@@ -93,14 +72,14 @@ class Batching:
         self._is_marked = has_watermarks
         self.size: float = _SIZE
 
-    def begin(self, consumer: Receives, max_messages: int | None, timeout_ms: int | None) -> Batch:
+    def begin(self, session: Session, max_messages: int | None, timeout_ms: int | None) -> Batch:
         """A batch for a call; the policy is for one that names no limit."""
         if max_messages is not None and max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         if self._full is None or max_messages is not None or timeout_ms != 0:
-            return Batch(consumer, self, max_messages or MESSAGES, None, timeout_ms, True)
+            return Batch(session, self, max_messages or MESSAGES, None, timeout_ms, True)
         # with watermarks one turn, as a watermark is told after what came before it
-        return Batch(consumer, self, *self._full, self._is_marked)
+        return Batch(session, self, *self._full, self._is_marked)
 
 
 class Batch:
@@ -109,23 +88,23 @@ class Batch:
     __slots__ = (
         "_batching",
         "_bytes_left",
-        "_consumer",
         "_is_one_turn",
         "_left",
+        "_session",
         "_tables",
         "timeout_ms",
     )
 
     def __init__(
         self,
-        consumer: Receives,
+        session: Session,
         batching: Batching,
         limit: int | None,
         bytes_max: int | None,
         timeout_ms: int | None,
         is_one_turn: bool,
     ) -> None:
-        self._consumer, self._batching = consumer, batching
+        self._session, self._batching = session, batching
         self._left, self._bytes_left = limit, bytes_max
         self.timeout_ms, self._is_one_turn = timeout_ms, is_one_turn
         self._tables: list[pa.Table] = []
@@ -134,7 +113,7 @@ class Batch:
         """What there is, once it is full; a new watermark ends it, too."""
         while True:
             try:
-                table = self._consumer._some(self._wanted(), is_thorough)
+                table = self._session.take(self._wanted(), is_thorough)
             except TxlogError:
                 if not self._tables:
                     raise
@@ -158,7 +137,7 @@ class Batch:
         if self._bytes_left is not None:
             rows, size = self._fitting(table, self._bytes_left)
             if rows < table.num_rows:
-                self._consumer._unread(table.slice(rows))
+                self._session.give_back(table.slice(rows))
                 table, size = table.slice(0, rows), self._bytes_left
             self._bytes_left = max(0, self._bytes_left - size)
         if table.num_rows:
@@ -182,7 +161,7 @@ class Batch:
         """What it has."""
         tables = self._tables
         if not tables:
-            return self._consumer._nothing()
+            return self._session.empty()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def give_back(self) -> None:
@@ -190,18 +169,18 @@ class Batch:
         tables, self._tables = self._tables, []
         for table in reversed(tables):
             if table.num_rows:
-                self._consumer._unread(table)
+                self._session.give_back(table)
 
 
 def receive_batch(
-    store: Store, consumer: Receives, max_messages: int | None, timeout_ms: int
+    session: Session, batching: Batching, max_messages: int | None, timeout_ms: int
 ) -> pa.Table:
-    """A batch, as `receive_batch` of each kind of consumer says."""
-    batch = consumer._batching.begin(consumer, max_messages, timeout_ms)
+    """A batch, as `Consumer.receive_batch` says."""
+    batch = batching.begin(session, max_messages, timeout_ms)
     try:
-        found = until(store, batch.look, batch.timeout_ms, consumer._rest)
-    except BaseException:  # Ctrl-C too: nobody has what it has
+        table = until(session.store, batch.look, batch.timeout_ms, session.rest)
+    except BaseException:  # Ctrl-C too: the caller does not get the rows that the batch has
         with suppress(TxlogError):  # the first error is the cause
             batch.give_back()
         raise
-    return batch.table() if found is None else found
+    return batch.table() if table is None else table

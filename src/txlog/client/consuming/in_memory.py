@@ -1,4 +1,4 @@
-"""Owns NonDurableConsumer: a subscription that lives in memory, as long as its consumer.
+"""Owns MemorySession: a subscription that lives in memory, as long as its consumer.
 
 It works on top of a reader. Nothing is written, nobody else sees it, it keeps nothing from being
 trimmed, and it needs no lock. What was acknowledged, what is in hand and how often a message came
@@ -9,110 +9,87 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from itertools import islice
-from types import TracebackType
 
 import pyarrow as pa
 
-from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
-from txlog.client.consuming.acknowledge import Acknowledgeable, runs_of
-from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
-from txlog.client.consuming.listeners import Listening, needed
-from txlog.client.reading.message import Message, messages
-from txlog.client.reading.pause import BY_TIME, Quiet, least, until
 from txlog.client.reading.reader import Reader
-from txlog.client.reading.watermark_ground import HandedOut
-from txlog.client.reading.watermark_session import (
-    Watermarked,
-    WatermarkListener,
-    WatermarkSession,
-    check_listener,
+from txlog.engine.door.catalog import Topic, index_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import (
+    AckAnswer,
+    Acknowledgeable,
+    MoveResult,
+    ReturnResult,
+    by_partition,
+    is_trimmed,
+    messages_in,
+    runs_of,
+    runs_of_table,
+    through,
 )
-from txlog.client.transactions.transaction import Transaction
-from txlog.engine.decide.consuming.acknowledge import AckAnswer, by_partition
-from txlog.engine.folds.catalog import Topic, index_of
-from txlog.engine.model.idset import IdSet, each
-from txlog.engine.model.ops import Run
-from txlog.engine.plan.ack_sets import is_trimmed, messages_in, through
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES
-from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
-from txlog.engine.plan.reading.ranges import start_of
-from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.relation.positions import Where
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import IdSet, Run, each
+from txlog.engine.door.reading import (
+    BY_TIME,
+    NO_MESSAGES,
+    Message,
+    Quiet,
+    Where,
+    fetch,
+    first_of,
+    least,
+    messages,
+    rows_in,
+    start_of,
+    taken_apart,
+    without,
+)
+from txlog.engine.door.store import Mutex, Store, View
+from txlog.engine.door.transactions import Later, Transaction
+from txlog.engine.door.watermarks import HandedOut, WatermarkSession
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
 
 AHEAD_MAX = 1000  # messages read ahead of the application
 Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 
-@checked
-class NonDurableConsumer(Watermarked):
-    """Receives a topic from a position on; its acknowledgements are known to nobody else.
+class MemorySession:
+    """What a consumer of a subscription in memory keeps between calls.
 
-    Messages that were given back come before new ones, in order of position. Safe to call from many
-    threads. Its watermark is that of the place up to which it has delivered, as for a Reader,
-    whatever is acknowledged.
-
-    >>> import tempfile, txlog
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = txlog.init(folder)
-    ...     with txlog.open(folder) as client:
-    ...         _ = client.create_topic("orders")
-    ...         _ = client.producer("orders").send(b"one")
-    ...         with client.consumer("orders", "glance", durable=False) as consumer:
-    ...             message = consumer.receive()
-    ...             consumer.negative_acknowledge(message)
-    ...             again = consumer.receive()
-    ...         again.value, again.redelivery_count, client.subscriptions("orders")
-    (b'one', 1, [])
+    Messages that were given back come before new ones, in order of position. Its watermark is that
+    of the place up to which it has delivered, as for a Reader, whatever is acknowledged.
     """
 
     __slots__ = (
         "__weakref__",
         "_acked",
-        "_batching",
         "_buffered",
         "_counts",
         "_decoder",
         "_ground",
         "_hand",
         "_is_closed",
-        "_listening",
         "_new_rows",
         "_previewed",
         "_reader",
         "_returned",
-        "_session",
-        "_store",
         "_turns",
         "_unshown",
-        "name",
         "short",
+        "store",
+        "subscription",
+        "watermarks",
     )
 
     def __init__(
-        self,
-        store: Store,
-        reader: Reader,
-        subscription: str,
-        enable_watermarking: bool = False,
-        listener: WatermarkListener[NonDurableConsumer] | None = None,
-        policy: BatchReceivePolicy | None = None,
+        self, store: Store, reader: Reader, subscription: str, enable_watermarking: bool = False
     ) -> None:
-        self._listening: Listening | None = None
-        self._batching = Batching(policy, has_watermarks=enable_watermarking)
-        check_listener(listener, enable_watermarking)
-        self.name = subscription
-        self._store, self._reader = store, reader
+        self.subscription = subscription
+        self.store, self._reader = store, reader
         self._decoder = reader._decoder
-        self.short = self._reader.short
+        self.short = reader.short
         self._buffered: deque[Message] = deque()
         self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
         self._unshown = NO_MESSAGES  # previews that were read ahead, and go back: without an id
@@ -121,100 +98,94 @@ class NonDurableConsumer(Watermarked):
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
-        self._new_rows = 0  # of what was read last, after what came back
+        self._new_rows = 0  # of the last read, after the messages that came back
         self._turns = Mutex(store.disk.pid)
         self._ground: HandedOut | None = None
-        self._session: WatermarkSession | None = None
+        self.watermarks: WatermarkSession | None = None
         if enable_watermarking:
-            notify = None if listener is None else partial(listener.received_watermark, self)
-            self._ground = HandedOut(self._reader._standing)
-            self._session = WatermarkSession(store, self._ground, notify)
+            self._ground = HandedOut(reader.standing)
+            self.watermarks = WatermarkSession(store, self._ground)
+
+    @property
+    def topics(self) -> list[str]:
+        """The one topic that it receives from."""
+        return [self.short]
+
+    @property
+    def blocked(self) -> str | None:
+        """None: it has no limit of unacknowledged messages."""
+        return None
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
-
-        Without arguments: as batch_receive_policy says, else at most 1,000 and at once.
-        With watermarks also no rows, at once, when there is a new one, and a column is_late.
-        """
-        return receive_batch(self._store, self, max_messages, timeout_ms)
-
-    def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message; None if none came within timeout_ms (None: wait forever).
-
-        With watermarks also None, at once, when there is a new one: see get_last_watermark.
-        """
-        found = until(self._store, self._next, timeout_ms, self._rest)
-        return (found or [None])[0]
-
-    def _rest(self, pause: float) -> Quiet:
-        """How long to wait for news: until what was given back is due."""
+    def rest(self, pause: float) -> Quiet:
+        """How long a waiting call may sleep: until a message that was given back is due."""
         rests = [self._reader._rest(pause)]
-        if self._session is not None:
-            rests.append(Quiet(self._session.rest()))
+        if self.watermarks is not None:
+            rests.append(Quiet(self.watermarks.rest()))
         due_ms = min((due for due, _, _ in [*self._returned]), default=None)
         if due_ms is not None:
-            left_ms = max(due_ms - self._store.clock.now().boot_ms, 1)
+            left_ms = max(due_ms - self.store.clock.now().boot_ms, 1)
             rests.append(Quiet(left_ms / 1000, concern=BY_TIME))
         return least(rests)
 
-    def _nothing(self) -> pa.Table:
-        return NO_MESSAGES if self._session is None else self._session.marked(NO_MESSAGES)
+    def empty(self) -> pa.Table:
+        """The table that a call returns when there is no message."""
+        return NO_MESSAGES if self.watermarks is None else self.watermarks.marked(NO_MESSAGES)
 
-    def _unread(self, table: pa.Table) -> None:
-        """Rows that nobody has seen come again, uncounted."""
+    def give_back(self, table: pa.Table) -> None:
+        """Return rows of the last turn, uncounted."""
         self._uncount(table)
 
-    def _unreceived(self, message: Message) -> None:
-        """The same for a message that `_next` returned."""
+    def give_back_message(self, message: Message) -> None:
+        """Return a message that `next` returned, uncounted."""
         self._uncount(message)
 
     def _uncount(self, what: Acknowledgeable) -> None:
-        now_ms = self._store.clock.now().boot_ms
+        now_ms = self.store.clock.now().boot_ms
         with self._turns.held():
-            for number, run in self._store.read(lambda view: self._named(view, what)):
+            for number, run in self.store.read(lambda view: self._named(view, what)):
                 for one in self._hand.common(run):
                     self._hand.discard(one)
                     self._returned.append((now_ms, number, one))
 
-    def _some(self, limit: int, is_thorough: bool = True) -> pa.Table | None:
-        """What to hand out at once; without rows: there is a new watermark."""
+    def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
+        """At most `limit` messages; None: none; without rows: there is a new watermark."""
         with self._turns.held():
-            session, ground = self._session, self._ground
+            watermarks, ground = self.watermarks, self._ground
             self._put_back()  # it comes in its order
             self._reader._settle(is_thorough)
-            if session is None or ground is None:
+            if watermarks is None or ground is None:
                 return self._more(limit)
-            table, has_moved = session.turn(lambda: self._more(limit))
+            table, has_moved = watermarks.turn(lambda: self._more(limit))
             if table is None:
-                return session.marked(NO_MESSAGES) if has_moved else None
+                return watermarks.marked(NO_MESSAGES) if has_moved else None
             ground.moved()
             if ground.is_ahead:  # what was given back unseen
                 for index in pc.unique(table.column("partition")).to_pylist():
                     rows = table.filter(pc.equal(table.column("partition"), index))
                     for run in runs_of_table(rows):
                         ground.gone(index, run)
-            return session.marked(table)
+            return watermarks.marked(table)
 
-    def _next(self, is_thorough: bool = True) -> list[Message | None] | None:
-        """The next message; [None]: there is a new watermark."""
+    def next(self, is_thorough: bool) -> tuple[Message | None] | None:
+        """The next message; None: none; (None,): there is a new watermark."""
         with self._turns.held():
-            session = self._session
+            watermarks = self.watermarks
             self._reader._settle(is_thorough)
-            if session is None:
+            if watermarks is None:
                 message = self._pop()
-                return None if message is None else [message]
-            message, has_moved = session.turn(self._pop)
+                return None if message is None else (message,)
+            message, has_moved = watermarks.turn(self._pop)
             if message is None:
-                return [None] if has_moved else None
-            return [session.judged(message)]
+                return (None,) if has_moved else None
+            return (watermarks.judged(message),)
 
     def _pop(self) -> Message | None:
-        self._check_open()
+        self.check_open()
         ground = self._ground
         if self._buffered and self._is_due():  # what came back goes first
-            again = self._store.read(lambda view: self._given_back(view, AHEAD_MAX))
+            again = self.store.read(lambda view: self._given_back(view, AHEAD_MAX))
             back = [one for table in again for one in messages(table, self._decoder)]
             self._buffered.extendleft(reversed(back))
         message = self._unacked_next()
@@ -252,12 +223,12 @@ class NonDurableConsumer(Watermarked):
         self._previewed = NO_MESSAGES
         self._buffered.clear()
         if ahead:
-            now_ms = self._store.clock.now().boot_ms
-            ours = self._store.read(lambda view: self._ours(view, ahead))
+            now_ms = self.store.clock.now().boot_ms
+            ours = self.store.read(lambda view: self._ours(view, ahead))
             self._returned += ((now_ms, number, run) for number, run in ours)
 
     def _is_due(self) -> bool:
-        now_ms = self._store.clock.now().boot_ms
+        now_ms = self.store.clock.now().boot_ms
         return any(due <= now_ms for due, _, _ in self._returned)
 
     def _leave(self, view: View, number: int, run: Run) -> None:
@@ -266,7 +237,7 @@ class NonDurableConsumer(Watermarked):
             self._ground.gone(index_of(self._topic(view), number), run)
 
     def _more(self, limit: int) -> pa.Table | None:
-        """The next messages, for the application."""
+        """The next messages; the application holds them from now on."""
         table = self._poll(limit)
         if table is not None:
             for run in runs_of_table(table):
@@ -274,8 +245,8 @@ class NonDurableConsumer(Watermarked):
         return table
 
     def _poll(self, limit: int) -> pa.Table | None:
-        self._check_open()
-        again = self._store.read(lambda view: self._given_back(view, limit))
+        self.check_open()
+        again = self.store.read(lambda view: self._given_back(view, limit))
         left = limit - sum(table.num_rows for table in again)
         tables = [*again, *([self._new(left)] if left else [])]
         self._new_rows = tables[-1].num_rows if left else 0
@@ -284,7 +255,7 @@ class NonDurableConsumer(Watermarked):
 
     def _given_back(self, view: View, limit: int) -> list[pa.Table]:
         """Messages whose time has come, at most limit, in order of position."""
-        now_ms = self._store.clock.now().boot_ms
+        now_ms = self.store.clock.now().boot_ms
         due = [item for item in self._returned if item[0] <= now_ms]
         if not due:
             return []
@@ -335,7 +306,7 @@ class NonDurableConsumer(Watermarked):
         if not table.num_rows:
             return table
         if self._acked.entries or self._acked.inner:
-            table = self._store.read(lambda view: self._unacked(view, table))
+            table = self.store.read(lambda view: self._unacked(view, table))
         zero = pc.if_else(
             table.column("ledger").is_valid(), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
         )
@@ -351,51 +322,38 @@ class NonDurableConsumer(Watermarked):
         previews = table.filter(table.column("ledger").is_null())
         return pa.concat_tables([rows_in(view, 0, table, left), previews])
 
+    def give_back_ahead(self) -> None:
+        """Nothing to do: no other consumer waits for these messages."""
+
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
-        self._check_open()
+        self.check_open()
         with self._turns.held():
             has_read = bool(self._buffered) or self._unshown.num_rows > 0
             return has_read or self._is_due() or self._reader.has_message_available()
 
-    def pause_message_listener(self) -> None:
-        """Call its listener no more, for now; returns when it is not being called.
-
-        From within the listener: after this call.
-        raises: AlreadyClosed, NotAllowed (it has none)
-        """
-        self._check_open()
-        needed(self._listening).pause()
-
-    def resume_message_listener(self) -> None:
-        """Call its listener again; raises as pause_message_listener."""
-        self._check_open()
-        needed(self._listening).resume()
-
-    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+    def last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
-        self._check_open()
+        self.check_open()
         return self._reader.get_last_message_ids()
 
-    def get_last_message_id(self) -> MessageId | None:
+    def last_message_id(self) -> MessageId | None:
         """The last visible message. Raises NotAllowed when the topic has several partitions."""
         return self._reader.get_last_message_id()
 
     # --- acknowledging -----------------------------------------------------------------------
 
-    def acknowledge(
-        self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
-    ) -> AckAnswer:
-        """Acknowledge messages, ids or received rows, here only.
+    def acknowledge(self, what: Acknowledgeable, txn: Transaction | TxnId | None) -> AckAnswer:
+        """Acknowledge messages, ids or received rows, in memory only.
 
         raises: MessageNotFound; NotAllowed in a transaction: there is nothing to commit
         """
         self._check_durable(txn)
         with self._turns.held():
-            return self._store.read(lambda view: self._acknowledge(view, self._named(view, what)))
+            return self.store.read(lambda view: self._acknowledge(view, self._named(view, what)))
 
     def acknowledge_cumulative(
-        self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
+        self, what: Message | MessageId, txn: Transaction | TxnId | None
     ) -> AckAnswer:
         """Acknowledge everything up to and including a message of its partition."""
         self._check_durable(txn)
@@ -409,20 +367,39 @@ class NonDurableConsumer(Watermarked):
             return self._acknowledge(view, left)
 
         with self._turns.held():
-            return self._store.read(look)
+            return self.store.read(look)
 
-    def _check_open(self) -> None:
+    def acknowledge_later(self, what: Acknowledgeable, txn: Transaction) -> Later[AckAnswer]:
+        """Raises NotAllowed: a transaction cannot acknowledge on it."""
+        self._check_durable(txn)
+        raise AssertionError("a transaction was refused")
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
+    ) -> MoveResult:
+        """Raises NotAllowed: it has no retry topic, as nothing of it is stored."""
+        self.check_open()
+        raise NotAllowed(
+            f"subscription {self.subscription} is not durable: it has no retry topic",
+            hint="use a durable subscription, or negative_acknowledge with a delay",
+            topic=self.short,
+            subscription=self.subscription,
+        )
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed."""
         if self._is_closed:
             raise AlreadyClosed("the consumer is closed")
 
     def _check_durable(self, txn: object) -> None:
-        self._check_open()
+        self.check_open()
         if txn is not None:
             raise NotAllowed(
-                f"subscription {self.name} is not durable: a transaction cannot acknowledge on it",
+                f"subscription {self.subscription} is not durable: "
+                "a transaction cannot acknowledge on it",
                 hint="use a durable subscription",
                 topic=self.short,
-                subscription=self.name,
+                subscription=self.subscription,
             )
 
     def _acknowledge(self, view: View, asked: Ours) -> AckAnswer:
@@ -441,25 +418,29 @@ class NonDurableConsumer(Watermarked):
             del self._counts[key]
         return AckAnswer(acked, already, 0)
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int = 0) -> None:
-        """Return received messages: they come again, after the delay."""
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
+        """Return received messages, counted; they come again after the delay (None: at once)."""
+        delay_ms = delay_ms or 0
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
-        self._check_open()
+        self.check_open()
         with self._turns.held():
-            self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
+            return self.store.read(
+                lambda view: self._give_back(view, self._named(view, what), delay_ms)
+            )
 
-    def redeliver_unacknowledged_messages(self) -> None:
-        """Deliver again what was received and not acknowledged."""
-        self._check_open()
+    def redeliver(self) -> ReturnResult:
+        """Return what was received and not acknowledged, counted."""
+        self.check_open()
         with self._turns.held():
             self._put_back()
-            self._store.read(
+            return self.store.read(
                 lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)
             )
 
-    def _give_back(self, view: View, asked: Ours, delay_ms: int) -> None:
-        due_ms = self._store.clock.now().boot_ms + delay_ms
+    def _give_back(self, view: View, asked: Ours, delay_ms: int) -> ReturnResult:
+        returned = 0
+        due_ms = self.store.clock.now().boot_ms + delay_ms
         ahead, back = self._ahead(), IdSet()
         for number, run in asked:
             for one in ahead.common(run):  # postponed, and not counted: nobody received it
@@ -469,10 +450,12 @@ class NonDurableConsumer(Watermarked):
                 self._hand.discard(one)
                 self._returned.append((due_ms, number, one))
                 for key in each(one):
+                    returned += 1
                     self._counts[key] = self._counts.get(key, 0) + 1
         if back:
             left = (one for one in self._buffered if not _is_in(one, back))
             self._buffered = deque(left)
+        return ReturnResult(returned)
 
     def _ahead(self) -> IdSet:
         """What was read ahead and not received."""
@@ -512,7 +495,7 @@ class NonDurableConsumer(Watermarked):
 
         raises: AlreadyClosed, MessageNotFound, InvalidArgument
         """
-        self._check_open()
+        self.check_open()
         with self._turns.held():
             self._reader.seek(to)
             self._acked, self._hand = IdSet(), IdSet()
@@ -522,24 +505,13 @@ class NonDurableConsumer(Watermarked):
 
     def unsubscribe(self) -> None:
         """Close it: there is nothing else of this subscription."""
-        self._check_open()
+        self.check_open()
         self.close()
 
     def close(self) -> None:
         """Forget everything. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
         self._reader.close()
-
-    def __enter__(self) -> NonDurableConsumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _id(one: MessageId) -> tuple[int, int, int]:

@@ -9,12 +9,13 @@ Acknowledging is the listener's own business, as in Pulsar; so is it to pause it
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from txlog.client.reading.pause import Quiet, Waiting, least
-from txlog.engine.store.store import Store
+from txlog.engine.door.consuming import Session
+from txlog.engine.door.reading import Quiet, Waiting, least
+from txlog.engine.door.store import Store
 from txlog.errors import (
     AlreadyClosed,
     NotAllowed,
@@ -24,7 +25,7 @@ from txlog.errors import (
 )
 
 if TYPE_CHECKING:
-    from txlog.client.reading.message import Message
+    from txlog.engine.door.reading import Message
 
 LISTENER_NACK_DELAY_MS: Final = 1000
 """Unless the consumer has its own: a listener that always fails must not fail all the time."""
@@ -33,15 +34,16 @@ _OVER = (AlreadyClosed, SubscriptionNotFound, TopicNotFound)
 
 
 class Listens(Protocol):
-    """What a listener needs of a consumer of any kind."""
+    """The handle of a consumer, as far as a listener needs it."""
 
-    _listening: Listening | None
+    listening: Listening | None
 
-    def _next(self, is_thorough: bool) -> Sequence[Message | None] | None: ...
+    @property
+    def session(self) -> Session:
+        """Where the next message comes from."""
 
-    def _rest(self, pause: float) -> Quiet: ...
-
-    def negative_acknowledge(self, what: Message, delay_ms: int, /) -> object: ...
+    def negative_acknowledge(self, what: Message, delay_ms: int, /) -> object:
+        """Return a message."""
 
 
 class Listening:
@@ -67,7 +69,7 @@ class Listening:
     def turn(self, is_thorough: bool) -> bool:
         """Call the listener with the next message, if there is one; whether there was anything."""
         with self._lock:
-            found = None if self.is_paused else self.consumer._next(is_thorough)
+            found = None if self.is_paused else self.consumer.session.next(is_thorough)
             if found is not None and found[0] is not None:
                 _call(self.consumer, self.listener, found[0])
             return found is not None
@@ -94,7 +96,7 @@ class Listeners:
     def add(self, consumer: Listens, listener: Listener) -> None:
         """Call a listener for each message of a consumer, until that is closed."""
         made = Listening(consumer, listener, self._store.wakeups.ring)
-        consumer._listening = made
+        consumer.listening = made
         self._known = [*self._known, made]  # the thread may be going through it
         if self._thread is None:
             self._thread = Thread(target=self._run, name="txlog-listeners", daemon=True)
@@ -123,7 +125,7 @@ class Listeners:
                 _log("the listeners of a client have ended: %s", error)
 
     def _rest(self, pause: float) -> Quiet:
-        return least(one.consumer._rest(pause) for one in self._known if not one.is_paused)
+        return least(one.consumer.session.rest(pause) for one in self._known if not one.is_paused)
 
     def _turn(self, one: Listening, is_thorough: bool) -> bool:
         if self._is_closed or one.is_paused:

@@ -9,19 +9,17 @@ from txlog.base.ids import TopicName, check_name
 from txlog.base.settings import QUEUE_SIZE
 from txlog.client.consuming.batches import BatchReceivePolicy
 from txlog.client.consuming.consumer import Consumer
-from txlog.client.consuming.in_memory import NonDurableConsumer
-from txlog.client.consuming.many_topics import MultiTopicsConsumer, Topics
+from txlog.client.consuming.in_memory import MemorySession
 from txlog.client.reading.reader import Reader, range_from
-from txlog.client.reading.watermark_session import WatermarkListener, check_listener
-from txlog.client.sending.first_use import topic_in_use
-from txlog.engine.decide.topics import create as admin
-from txlog.engine.decide.topics.policies import Policies
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.positions import Where, bound_of
-from txlog.engine.store.store import Store
+from txlog.engine.door import topics as admin
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import ConsumerSession, Topics, TopicsSession
+from txlog.engine.door.reading import Where, bound_of
+from txlog.engine.door.sending import topic_in_use
+from txlog.engine.door.store import Store
+from txlog.engine.door.topics import Policies
+from txlog.engine.door.watermarks import WatermarkListener, check_listener
 from txlog.errors import InvalidArgument, NotAllowed
-
-Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -51,7 +49,7 @@ def open_consumer(
     *,
     durable: bool,
     start: Where | None,
-) -> Opened:
+) -> Consumer:
     """Open what `Client.consumer` was asked for.
 
     listener: of watermarks, for the handle that this returns
@@ -68,9 +66,8 @@ def open_consumer(
     bound_of(position)
     watermarks = options.get("enable_watermarking", False)
     check_listener(listener, watermarks)
-    is_one = isinstance(topics, str)
 
-    def open_one(name: str, is_later: bool) -> Consumer:
+    def open_topic(name: str, is_later: bool) -> ConsumerSession:
         if create:
             topic_in_use(store, TopicName.parse(name, allow_partition=True))
             create_subscription(
@@ -83,7 +80,7 @@ def open_consumer(
                 if_not_exists=True,
                 of_partition=True,
             )
-        return Consumer(
+        return ConsumerSession(
             store,
             name,
             subscription,
@@ -95,24 +92,16 @@ def open_consumer(
             options.get("ack_timeout_ms"),
             options.get("nack_delay_ms"),
             options.get("partitions"),
-            enable_watermarking=watermarks and is_one,
-            listener=listener if is_one else None,
-            policy=options.get("batch_receive_policy"),
+            enable_watermarking=watermarks and isinstance(topics, str),
         )
 
+    policy = options.get("batch_receive_policy")
     if isinstance(topics, str):
-        return open_one(topics, False)
+        return Consumer(open_topic(topics, False), listener, policy)
     if options.get("partitions") is not None:
         raise InvalidArgument("partitions are of one topic; write topic/partition in a list")
-    return MultiTopicsConsumer(
-        store,
-        topics,
-        check_name("subscription", subscription),
-        open_one,
-        watermarks,
-        listener,
-        options.get("batch_receive_policy"),
-    )
+    name = check_name("subscription", subscription)
+    return Consumer(TopicsSession(store, topics, name, open_topic, watermarks), listener, policy)
 
 
 def _non_durable(
@@ -122,7 +111,7 @@ def _non_durable(
     start: Where | None,
     options: ConsumerOptions,
     listener: WatermarkListener[Any] | None,
-) -> NonDurableConsumer:
+) -> Consumer:
     if not isinstance(topics, str):
         raise InvalidArgument("a consumer that is not durable has one topic")
     if options.get("create") or options.get("type") not in (None, "exclusive"):
@@ -146,8 +135,8 @@ def _non_durable(
         raise InvalidArgument("compacted messages have no watermarks", code=203)
     wanted = range_from(start, read_compacted=options.get("read_compacted", False))
     reader = Reader(store, topics, wanted, chosen, isolation or "committed")
-    policy = options.get("batch_receive_policy")
-    return NonDurableConsumer(store, reader, name, watermarks, listener, policy)
+    session = MemorySession(store, reader, name, watermarks)
+    return Consumer(session, listener, options.get("batch_receive_policy"))
 
 
 def create_subscription(

@@ -19,56 +19,64 @@ from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.settings import RECEIVE_BYTES_MAX
-from txlog.client.reading.message import Decoder, Message
-from txlog.client.reading.pause import Concern, Quiet, least, until, until_appended, until_told
-from txlog.client.reading.unread import Part, Received, Unread
-from txlog.client.reading.watermark_ground import HandedOut
-from txlog.client.reading.watermark_session import (
+from txlog.engine.door import integrity as quarantine
+from txlog.engine.door.catalog import Topic, check_partition, live_topic, number_of, numbers
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import Cursor, covers
+from txlog.engine.door.facts import CATALOG, IdSet, Mark, Run
+from txlog.engine.door.integrity import damage_error, find_damage, quarantine_wall
+from txlog.engine.door.integrity import wall as damage_wall
+from txlog.engine.door.reading import (
+    NO_MESSAGES,
+    RECEIVED,
+    START,
+    Concern,
+    Decoder,
+    Left,
+    Message,
+    Part,
+    Plan,
+    PreviewPlace,
+    Quiet,
+    ReadRange,
+    Received,
+    Unread,
+    Where,
+    bound_of,
+    check_isolation,
+    check_retained,
+    compacted_range,
+    end_of,
+    is_settled,
+    last_ids,
+    least,
+    only_one,
+    partition_of,
+    plan,
+    preview,
+    received,
+    requests_of,
+    resolve_bound,
+    resolve_range,
+    rows_of,
+    start_of,
+    stop_after,
+    take_again,
+    until,
+    until_appended,
+    until_told,
+)
+from txlog.engine.door.reading import take as take_compacted
+from txlog.engine.door.segments import FileRef
+from txlog.engine.door.store import Mutex, Store, View
+from txlog.engine.door.transactions import unavailable_error
+from txlog.engine.door.watermarks import (
+    HandedOut,
     Watermarked,
     WatermarkListener,
     WatermarkSession,
     check_listener,
 )
-from txlog.engine.folds.catalog import Topic, number_of, numbers
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.model.idset import IdSet
-from txlog.engine.model.ops import Mark, Run
-from txlog.engine.model.routes import CATALOG
-from txlog.engine.plan.damage import damage_error, find_damage, quarantine_wall
-from txlog.engine.plan.damage import wall as damage_wall
-from txlog.engine.plan.lookup import check_partition, live_topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import unavailable_error
-from txlog.engine.plan.reading.compacted import Left, take_again
-from txlog.engine.plan.reading.compacted import take as take_compacted
-from txlog.engine.plan.reading.dispatch import (
-    NO_MESSAGES,
-    RECEIVED,
-    Plan,
-    plan,
-    received,
-    requests_of,
-    rows_of,
-)
-from txlog.engine.plan.reading.ranges import (
-    ReadRange,
-    check_retained,
-    compacted_range,
-    end_of,
-    is_settled,
-    partition_of,
-    resolve_bound,
-    resolve_range,
-    start_of,
-    stop_after,
-)
-from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
-from txlog.engine.relation.positions import Where, bound_of, last_ids, only_one
-from txlog.engine.storage.segment import FileRef
-from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint import quarantine
-from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
     Corruption,
@@ -197,7 +205,7 @@ class Reader(Watermarked):
             store.read(self.start, up_to_damage=True)
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            self._ground = HandedOut(self._standing)
+            self._ground = HandedOut(self.standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
     @property
@@ -271,13 +279,13 @@ class Reader(Watermarked):
         """The topic it was opened on; raises TopicNotFound, also if its name was reused."""
         return live_topic(view, self._topic_number, self.short)
 
-    def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
+    def standing(self, view: View) -> dict[tuple[int, int], Mark]:
         """Its place in each partition: (index, number in the store) -> mark."""
         self._notice(view)
         found = self._found(view)
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
 
-    def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+    def stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
         """Read these partitions only, from after marks that `standing` gave, up to `stops`.
 
         The next call that reads raises MessageNotFound if what follows a mark was trimmed.

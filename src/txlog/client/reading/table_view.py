@@ -19,15 +19,11 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
-from txlog.client.reading.pause import until
-from txlog.engine.folds.catalog import number_of
-from txlog.engine.folds.cursor import covers
-from txlog.engine.model.ops import Mark
-from txlog.engine.plan.lookup import check_partition, live_topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.reading.dispatch import visible_end
-from txlog.engine.plan.reading.newest import (
+from txlog.engine.door.catalog import check_partition, live_topic, number_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import covers
+from txlog.engine.door.facts import Mark
+from txlog.engine.door.reading import (
     PLACED,
     Stretch,
     fetched,
@@ -35,10 +31,12 @@ from txlog.engine.plan.reading.newest import (
     in_log,
     last_of_each,
     newest,
+    start_of,
+    until,
+    visible_end,
 )
-from txlog.engine.plan.reading.ranges import start_of
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.transactions import check_available
 from txlog.errors import AlreadyClosed
 
 # Called with a key and its new value; None: the key is gone.

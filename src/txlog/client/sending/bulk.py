@@ -18,23 +18,25 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName, TxnId, check_name
-from txlog.engine.decide.sending.adopt import Recorded, check_token, recorded
-from txlog.engine.folds.catalog import has_partition, index_of, topic_of
-from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.policies import delay_policy
-from txlog.engine.plan.records import typing_of
-from txlog.engine.plan.staging import Staged, StagePlan, Stager, job_name
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.space.adopt import (
+from txlog.engine.door.catalog import has_partition, index_of, live_topic, topic_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.disk import PosixDisk
+from txlog.engine.door.staging import (
+    Recorded,
+    Staged,
+    StagePlan,
+    Stager,
     adopt_files,
     append_rows,
+    check_token,
+    job_name,
+    recorded,
     remove_job,
     remove_tagged,
     stage_dir,
 )
-from txlog.engine.view.view import View
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.topics import delay_policy, typing_of
 from txlog.errors import InvalidArgument, NotAllowed, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Protocol
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
-from txlog.client.sending.large import Value
-from txlog.client.sending.receipt import SendReceipt
-from txlog.client.transactions.transaction import Transaction
+from txlog.engine.door.sending import SendReceipt, Value
+from txlog.engine.door.transactions import Transaction
 
 
 class Send(Protocol):

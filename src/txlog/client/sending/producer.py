@@ -19,42 +19,52 @@ from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.schemas import classes
 from txlog.base.schemas.values import encode_one
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
-from txlog.client.sending import large, message_builder, outbox
-from txlog.client.sending.access import Access
-from txlog.client.sending.first_use import topic_in_use
-from txlog.client.sending.receipt import BatchReceipt, Stretch
+from txlog.client.sending import message_builder
 from txlog.client.sending.router import ROUND_ROBIN, Router
 from txlog.client.sending.watermark_builder import Asserting, WatermarkBuilder
-from txlog.client.transactions import transaction
-from txlog.client.transactions.transaction import Together
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending import producers
-from txlog.engine.decide.sending import send as produce
-from txlog.engine.decide.sending.deliver_at import AFTER, AT
-from txlog.engine.decide.sending.exclusive import SHARED
-from txlog.engine.decide.sending.send import SliceReceipt
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
-from txlog.engine.model.one_row import OneRow
-from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.records import Typing, schema_in, stamped, typing_of
-from txlog.engine.plan.route import COLUMNS, Routed, check_numbers, route, with_ordering_key
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.engine.view.view import View
+from txlog.engine.door import sending as large
+from txlog.engine.door import sending as outbox
+from txlog.engine.door import sending as produce
+from txlog.engine.door import sending as producers
+from txlog.engine.door import transactions as transaction
+from txlog.engine.door.catalog import SchemaVersion, Topic, live_topic, numbers, schema_of
+from txlog.engine.door.delayed import tend_due
+from txlog.engine.door.facts import OneRow
+from txlog.engine.door.sending import (
+    AFTER,
+    AT,
+    COLUMNS,
+    SHARED,
+    Access,
+    BatchReceipt,
+    Routed,
+    SliceReceipt,
+    Stretch,
+    check_numbers,
+    route,
+    topic_in_use,
+    with_ordering_key,
+)
+from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.topics import Typing, schema_in, stamped, typing_of
+from txlog.engine.door.transactions import Together
 from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, TxlogError
 
 if TYPE_CHECKING:
     from txlog.base.schemas.classes import Record
-    from txlog.client.sending.future import SendFuture
-    from txlog.client.sending.large import Value
     from txlog.client.sending.message_builder import MessageBuilder
-    from txlog.client.sending.outbox import Batching, Lane, Outbox
-    from txlog.client.sending.receipt import LargeReceipt, SendReceipt
-    from txlog.client.transactions.transaction import DecideIn, Later, Transaction
-    from txlog.engine.decide.sending.producers import Named
-    from txlog.engine.decide.transactions.enter import Use
+    from txlog.engine.door.sending import (
+        Batching,
+        Lane,
+        LargeReceipt,
+        Named,
+        Outbox,
+        SendFuture,
+        SendReceipt,
+        Value,
+    )
+    from txlog.engine.door.transactions import DecideIn, Later, Transaction, Use
 
 T = TypeVar("T")
 _INT64: Final = pa.int64()
@@ -381,7 +391,7 @@ class Producer:
                     )
                 turn = self._router.next()
                 to = large.address(partitions, turn, key, partition, self._named, sequence_id)
-                receipt = large.send(self._store, self._access.target, to, head, body, txn)
+                receipt = large.send_large(self._store, self._access.target, to, head, body, txn)
                 if txn is not None:
                     self._asserting.note(txn, event_time)
                 return receipt
@@ -502,7 +512,7 @@ class Producer:
             self._check_open()
             self._asserting.note(txn, event_time)
             item = (None, value, key, None, event_time, None, None, sequence_id, None)
-            return txn._leave_row(self._together, item, _receipt)
+            return txn.leave_row(self._together, item, _receipt)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         batch = one_row(cast(Any, value), head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0], version)

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from txlog.base.arguments import fits
-from txlog.client.reading import message as reading
-from txlog.engine.plan.route import partition_of_key, user_batch
+from txlog.engine.door import reading
+from txlog.engine.door.sending import partition_of_key, user_batch
 from txlog.errors import InvalidArgument
 
 Choose: TypeAlias = "Callable[[reading.Message, int], int]"

@@ -14,27 +14,21 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import Position, TopicName, TxnId
 from txlog.base.startup import compute as pc
-from txlog.client.sending.access import Target
-from txlog.client.transactions import transaction
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending import watermark
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds import coordinator
-from txlog.engine.folds.catalog import Topic
-from txlog.engine.model.one_row import OneRow
-from txlog.engine.model.ops import UNNAMED
-from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.policies import policy
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import transactions as coordinator
+from txlog.engine.door import transactions as transaction
+from txlog.engine.door import watermarks as watermark
+from txlog.engine.door.catalog import Topic, live_topic
+from txlog.engine.door.facts import UNNAMED, OneRow
+from txlog.engine.door.sending import Target
+from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.topics import policy
 from txlog.errors import InvalidArgument, NotAllowed
 
 if TYPE_CHECKING:
-    from txlog.client.transactions.transaction import Transaction
-    from txlog.engine.decide.sending.producers import Named
-    from txlog.engine.decide.sending.watermark import WatermarkPlaced
-    from txlog.engine.decide.transactions.enter import Use
+    from txlog.engine.door.sending import Named
+    from txlog.engine.door.transactions import Transaction, Use
+    from txlog.engine.door.watermarks import WatermarkPlaced
 
 COUNT, REFUSE, OFF = 0, 1, 2  # the policy watermark_open_transaction_check
 NOTED_MIN = 64  # how many transactions are noted before ended ones are looked for

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 from txlog.base.ids import TopicName
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import deletion
-from txlog.engine.decide.topics.create import create_topic
-from txlog.engine.decide.topics.deletion import DeletedTopic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import topics as deletion
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.store import Decision, Store, View
+from txlog.engine.door.topics import DeletedTopic, create_topic
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:

@@ -15,18 +15,23 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.topics.buckets import cutoff_of, doomed
-from txlog.engine.folds.catalog import topic_of
-from txlog.engine.folds.delayed import Ranges
-from txlog.engine.model.idset import before
-from txlog.engine.model.ops import Bucket, Id
-from txlog.engine.plan.ack_sets import messages_in, through
-from txlog.engine.plan.delayed.upcoming import TIMES, later_in, scan
-from txlog.engine.plan.participants import check_available
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import merge_now, rebuild_now
-from txlog.engine.upkeep.delayed.sources import Search, logged
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import topic_of
+from txlog.engine.door.consuming import messages_in, through
+from txlog.engine.door.delayed import (
+    TIMES,
+    Ranges,
+    Search,
+    cutoff_of,
+    doomed,
+    later_in,
+    logged,
+    merge_now,
+    rebuild_now,
+    scan,
+)
+from txlog.engine.door.facts import Bucket, Id, before
+from txlog.engine.door.store import Store, View
+from txlog.engine.door.transactions import check_available
 from txlog.errors import IntegrityError
 
 if TYPE_CHECKING:

@@ -11,14 +11,11 @@ from txlog.base.ids import TopicName
 from txlog.base.rows.topics import SchemaRow
 from txlog.base.schemas import classes
 from txlog.base.schemas.schema import Schema
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import schemas as deciding
-from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.records import schema_in
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import topics as deciding
+from txlog.engine.door.catalog import SchemaVersion, live_topic
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.store import Decision, Store, View
+from txlog.engine.door.topics import schema_in
 from txlog.errors import NotFound
 
 

@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING, TypeVar
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.client.answers import consumers
-from txlog.client.consuming.acknowledge import acknowledge_runs
-from txlog.client.transactions.transaction import Transaction
 from txlog.clock import Instant
-from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge, redeliver
-from txlog.engine.decide.consuming.seek import SeekAnswer, seek
-from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.deletion import DeletedSubscription, delete_subscription
-from txlog.engine.decide.topics.policies import set_policies
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
-from txlog.engine.model.leases import Seen
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.runs import runs_of_ids
-from txlog.engine.relation.positions import Where, bound_of
-from txlog.engine.store.liveness import consumer_lock, dead_consumers, read_all_seen
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import (
+    ALL,
+    Amount,
+    ReturnResult,
+    SeekAnswer,
+    Seen,
+    acknowledge_runs,
+    negative_acknowledge,
+    past_ttl,
+    redeliver,
+    runs_of_ids,
+    seek,
+    skip,
+)
+from txlog.engine.door.liveness import consumer_lock, dead_consumers, read_all_seen
+from txlog.engine.door.reading import Where, bound_of
+from txlog.engine.door.store import Decision, Store, Uses, View
+from txlog.engine.door.topics import DeletedSubscription, delete_subscription, set_policies
+from txlog.engine.door.transactions import Transaction
 from txlog.errors import ConsumerBusy, InvalidArgument
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from txlog.base.ranges import END, Bound, Range
 from txlog.base.startup import compute as pc
 from txlog.client.reading.reader import Reader
-from txlog.engine.store.store import Store
+from txlog.engine.door.store import Store
 from txlog.errors import InvalidArgument, LimitExceeded
 
 if TYPE_CHECKING:

@@ -23,17 +23,13 @@ from txlog.client.topics.schemas import TopicSchemas
 from txlog.client.topics.throughput import throughput
 from txlog.client.topics.watermarks import TopicWatermarks
 from txlog.clock import Instant
-from txlog.engine.decide.consuming.promotion import Changed, Find, Which, cancel, promote
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import partition_of
-from txlog.engine.plan.runs import runs_of_ids
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.sources import Search
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Subscription, Topic, number_of
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import runs_of_ids
+from txlog.engine.door.delayed import Changed, Find, Search, Which, cancel, promote
+from txlog.engine.door.reading import partition_of
+from txlog.engine.door.store import Decision, Store, Uses, View
 from txlog.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, Position, TopicName, TxnId, check_name
 from txlog.client.answers import watermarks
-from txlog.client.transactions.transaction import Transaction, in_transaction
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending import watermark
-from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced, check_event_time
-from txlog.engine.decide.transactions.enter import Use
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import UNNAMED
-from txlog.engine.plan.lookup import check_partition
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.watermarks.rows import Lateness
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import watermarks as watermark
+from txlog.engine.door.catalog import Subscription, Topic, check_partition
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.facts import UNNAMED
+from txlog.engine.door.store import Decision, Store, View
+from txlog.engine.door.transactions import Transaction, Use, in_transaction
+from txlog.engine.door.watermarks import Assertion, Lateness, WatermarkPlaced, check_event_time
 from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable
 
 if TYPE_CHECKING:

@@ -116,10 +116,10 @@ def open_relations(
 class RelationReader:
     """The part of a client that finds the files and rows holding the messages of topics."""
 
-    __slots__ = ("_disk", "_store")
+    __slots__ = ("_disk", "store")
 
     def __init__(self, store: Store, disk: Disk) -> None:
-        self._store = store
+        self.store = store
         self._disk = disk
 
     @property
@@ -130,21 +130,21 @@ class RelationReader:
     @property
     def lock_timeout_ms(self) -> int:
         """How long calls wait for a lock: as requested, or by the store's setting."""
-        return self._store.lock_timeout_ms
+        return self.store.lock_timeout_ms
 
-    def _wait_for_locks(self, timeout_ms: int) -> None:
+    def wait_for_locks(self, timeout_ms: int) -> None:
         """Wait this long from now on, whatever the store's setting."""
-        self._store.lock_timeout_asked_ms = timeout_ms
+        self.store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
         """Close the store; harmless when repeated."""
         with suppress(AlreadyClosed):  # a forked child has nothing to close
-            self._store.close()
+            self.store.close()
         self._disk.close()
 
     def reports(self) -> list[str]:
         """What recovery and maintenance found since the last call, one line each."""
-        found, self._store.reports = self._store.reports, []
+        found, self.store.reports = self.store.reports, []
         return found
 
     def _relation(
@@ -180,7 +180,7 @@ class RelationReader:
         isolation: str = "committed",
     ) -> Content:
         """The relation of a topic with the rows of its parts; raises as relation."""
-        [found] = self._content_of_each(
+        [found] = self.content_of_each(
             [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
         )
         return found
@@ -204,7 +204,7 @@ class RelationReader:
             )
         )
 
-    def _moment(
+    def moment(
         self,
         words: Collection[str] | None,
         isolation: str,
@@ -230,7 +230,7 @@ class RelationReader:
                 in_pieces=True,
             )
             try:
-                return found, {name: made(view, self._store) for name, made in lists.items()}
+                return found, {name: made(view, self.store) for name, made in lists.items()}
             except BaseException:  # nobody else can close them
                 for content in found:
                     if content.relation.frames is not None:
@@ -238,10 +238,10 @@ class RelationReader:
                 raise
 
         if "transaction_keys" in lists:
-            self._store.sweep_if_due()
+            self.store.sweep_if_due()
         return self._ask(together)
 
-    def _content_of_each(
+    def content_of_each(
         self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
     ) -> list[Content]:
         """What content returns for each topic, all of one view."""
@@ -258,9 +258,9 @@ class RelationReader:
     @property
     def uuid(self) -> str:
         """The identity of the store."""
-        return self._store.identity.uuid
+        return self.store.identity.uuid
 
-    def _scanned(
+    def scanned(
         self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
     ) -> Iterator[pa.Table]:
         """The messages of one scan of a relation; see scans.read_scan."""
@@ -268,7 +268,7 @@ class RelationReader:
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
         """True when a batch is stored; as Bulk.stored, for callers that must not write."""
-        caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
+        caller, settings, name = self._disk.owner(), self.store.settings, TopicName.parse(topic)
         return self._ask(
             lambda view: (
                 adopt.recorded(view, settings, caller, find_topic(view, name).number, key, batch)
@@ -292,22 +292,22 @@ class RelationReader:
         own = PosixDisk(self._disk.description)  # it may outlive this client
         try:
             paths = [source.ref.path for source in sources]
-            return pins.pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+            return pins.pin(own, self.store.identity.salt, paths, self.store.lock_timeout_ms)
         except StoreFull:
             own.close()
             line = "the disk is full: a checkpoint may remove files before they are read"
-            if line not in self._store.reports:
-                self._store.note(line)
+            if line not in self.store.reports:
+                self.store.note(line)
             return None
         except BaseException:  # nobody else can close it yet
             own.close()
             raise
 
-    def _has_files(self, sources: Iterable[Source]) -> bool:
+    def has_files(self, sources: Iterable[Source]) -> bool:
         """Whether all files of a relation still exist, including those outside the store."""
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
-    def _check_files(self, sources: Iterable[Source]) -> int:
+    def check_files(self, sources: Iterable[Source]) -> int:
         """Check every byte of files of a relation; returns how many were new to this process.
 
         raises: Corruption; MissingFile: removed
@@ -339,4 +339,4 @@ class RelationReader:
 
     def _ask(self, question: Callable[[View], T]) -> T:
         """The result of a function of the newest view."""
-        return self._store.ask(question)
+        return self.store.ask(question)

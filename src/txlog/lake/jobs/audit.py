@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.relation.relation import Source
-from txlog.engine.relation.stored import StoredRows, stored
+from txlog.engine.door.relation import Source, StoredRows, stored
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 
@@ -89,7 +88,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
 
 def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
     """What is stored of the topics with these full names; None: of all. Frames stay open."""
-    return client._ask(lambda view: stored(view, words))
+    return client.store.ask(lambda view: stored(view, words))
 
 
 def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
@@ -113,7 +112,7 @@ def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditC
 def _damage(client: Client, files: Sequence[Source]) -> str | None:
     """What is wrong with the bytes of files; None when nothing is."""
     try:
-        client._check_files(files)
+        client.check_files(files)
     except Corruption as error:
         return str(error)
     return None

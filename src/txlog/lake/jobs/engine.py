@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from txlog.client.client import Client
-from txlog.engine.relation.relation import Content
-from txlog.engine.relation.stored import StoredRows
-from txlog.engine.upkeep.delayed.sources import Search
-from txlog.engine.upkeep.space.compact import Arrange
+from txlog.engine.door.delayed import Search
+from txlog.engine.door.relation import Content, StoredRows
+from txlog.engine.door.space import Arrange
 from txlog.lake.jobs.sources.loads import Files, Transform
 
 if TYPE_CHECKING:

@@ -42,16 +42,13 @@ from txlog.base.text.columns import pieces as text_pieces
 from txlog.base.text.messages import Messages
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
-from txlog.engine.folds.cursor import covers
-from txlog.engine.model.ops import Mark
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import ReadRange, is_settled, resolve_range
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.row_groups import gathered
-from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
-from txlog.engine.store.store import check_whole
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import covers
+from txlog.engine.door.disk import PosixDisk, make_directory, remove_files, replace_file, replacing
+from txlog.engine.door.facts import INSTANT, PROPERTY_MAP, Mark
+from txlog.engine.door.reading import ReadRange, is_settled, resolve_range
+from txlog.engine.door.segments import gathered
+from txlog.engine.door.store import View, check_whole
 from txlog.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -480,16 +477,16 @@ class _Directory:
         stop = self.state.stops.get(partition)
         if stop is None:
             return
-        number, store = int(partition), self._client._store
+        number, store = int(partition), self._client.store
         reader = self._client.reader(self._topic, partitions=[number])
-        reader._stand({number: self.state.places[partition]}, {number: stop})
+        reader.stand({number: self.state.places[partition]}, {number: stop})
         while True:
             try:
                 written = self._piece(reader, number, piece_messages)
             except MessageNotFound as error:
                 error.hint = "start over: in another directory, or here with --force"
                 raise
-            ((_, mark),) = store.ask(reader._standing, up_to_damage=True).items()
+            ((_, mark),) = store.ask(reader.standing, up_to_damage=True).items()
             if written:
                 self.state.places[partition] = mark
                 self._save()
@@ -546,7 +543,7 @@ class _Directory:
                 check_whole(view)
             return places
 
-        found = self._client._store.ask(resolved, up_to_damage=True)
+        found = self._client.store.ask(resolved, up_to_damage=True)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
             {str(index): place.after for index, place in found.items()},

@@ -162,7 +162,7 @@ def import_files(
 
 @contextmanager
 def _made(client: Client, source: Files, topic: TopicName) -> Iterator[Files]:
-    with created(client._store, [topic.full]):
+    with created(client.store, [topic.full]):
         yield source
 
 
@@ -246,7 +246,7 @@ def _typed(
     except TopicNotFound:
         if not create:
             raise
-        with nullcontext() if dry_run else created(client._store, [topic.full], schema):
+        with nullcontext() if dry_run else created(client.store, [topic.full], schema):
             yield rows
         return
     if found and found[-1]["fingerprint"] != schema.fingerprint:

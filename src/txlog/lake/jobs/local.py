@@ -16,13 +16,19 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.client.client import Client
 from txlog.client.sending.bulk import Bulk, Rows
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.relation.relation import Content, Source
-from txlog.engine.relation.stored import ROW_COLUMNS, ROWS, StoredRows, paths_below, place
-from txlog.engine.storage.disk.protocol import is_of_handler
-from txlog.engine.storage.user_files import replacing
-from txlog.engine.upkeep.delayed.sources import Search
-from txlog.engine.upkeep.space.compact import Arrange
+from txlog.engine.door.delayed import Search
+from txlog.engine.door.disk import is_of_handler, replacing
+from txlog.engine.door.relation import (
+    ROW_COLUMNS,
+    ROWS,
+    Content,
+    Source,
+    StoredRows,
+    paths_below,
+    place,
+)
+from txlog.engine.door.sending import COLUMNS
+from txlog.engine.door.space import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
 from txlog.lake.jobs.replay import Replayed

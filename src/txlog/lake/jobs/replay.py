@@ -16,10 +16,8 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.model.schema import PROPERTY_MAP
-from txlog.engine.relation.relation import Content
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.relation.spans import Wanted
+from txlog.engine.door.facts import PROPERTY_MAP
+from txlog.engine.door.relation import Content, Wanted, scans_of
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Transform
@@ -76,7 +74,7 @@ def replay(
         answer["read"] = sum(
             table.num_rows
             for scan in scans_of(content.relation)
-            for table in client._scanned(scan, ["lsn"])
+            for table in client.scanned(scan, ["lsn"])
         )
         return answer
     relation = content.relation
@@ -110,7 +108,7 @@ class Replayed:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for scan in scans_of(self._relation):
-            for table in self._client._scanned(scan, _READ):
+            for table in self._client.scanned(scan, _READ):
                 if not table.num_rows:
                     continue
                 self.read += table.num_rows

@@ -16,18 +16,23 @@ from pyspark.sql import functions as F
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.folds.catalog import number_of
-from txlog.engine.model.ops import Id
-from txlog.engine.model.schema import MESSAGE, PROPERTY_MAP
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.build import content
-from txlog.engine.relation.relation import Content, Source
-from txlog.engine.relation.stored import ROW_COLUMNS, ROWS, StoredRows, part_rows, paths_below
-from txlog.engine.storage.bucket.file import IDS
-from txlog.engine.storage.segment import FileRef
-from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
-from txlog.engine.upkeep.space.compact import Arrange
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import number_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.delayed import INDEX_MAX, Search, looked_up
+from txlog.engine.door.facts import IDS, MESSAGE, PROPERTY_MAP, Id
+from txlog.engine.door.relation import (
+    ROW_COLUMNS,
+    ROWS,
+    Content,
+    Source,
+    StoredRows,
+    content,
+    part_rows,
+    paths_below,
+)
+from txlog.engine.door.segments import FileRef
+from txlog.engine.door.space import Arrange
+from txlog.engine.door.store import View
 from txlog.errors import CommandFailed
 from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Files, Transform
 from txlog.lake.jobs.sources.refused import no_objects
@@ -169,7 +174,7 @@ class Spark:
     def searches(self, client: Client, topic: str) -> Mapping[int, Search]:
         """What finds the delayed ids of a topic, by partition: all there are now."""
         name = TopicName.parse(topic)
-        numbers, ends, content = client._ask(lambda view: _delayed_places(view, name))
+        numbers, ends, content = client.store.ask(lambda view: _delayed_places(view, name))
         frame = frame_of(self.session, client.path, content)
         ids = self._run(lambda: delayed_ids(frame))
         by_partition = {

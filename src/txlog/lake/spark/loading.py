@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import stage
-from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.lake.spark import sink
 from txlog.lake.spark.records import fields_of, with_record
@@ -89,7 +89,7 @@ def bulk_load(
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
         made = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
-        bulk = client._bulk_of(made.plan.named(txn_key, batch_id, _query(frame)))
+        bulk = client.bulk_of(made.plan.named(txn_key, batch_id, _query(frame)))
         known = bulk.stored
         if known is not None:
             return known
@@ -98,10 +98,10 @@ def bulk_load(
     try:
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
-            answer = client._bulk_of(plan).commit(staged)
+            answer = client.bulk_of(plan).commit(staged)
     except BaseException:  # whatever ended it, what was staged is removed
         with suppress(TxlogError), open_store(store) as client:  # the rest is removed by age
-            client._bulk_of(plan).abort()
+            client.bulk_of(plan).abort()
         raise
     said = sink.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
     if said is not None:

@@ -34,8 +34,8 @@ from txlog.base.ids import check_name
 from txlog.base.ranges import START, Bound, Range, parse_bound, parse_size
 from txlog.base.suggest import suggestion
 from txlog.clock import SystemClock
-from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.relation.spans import Wanted
+from txlog.engine.door.reading import check_isolation
+from txlog.engine.door.relation import Wanted
 from txlog.errors import InvalidArgument
 
 T = TypeVar("T")

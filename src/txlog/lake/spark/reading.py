@@ -34,13 +34,20 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from txlog.base.ranges import START, Bound, Range, parse_bound
 from txlog.base.startup import compute as pc
 from txlog.clock import SystemClock
-from txlog.engine.plan.records import records_as
-from txlog.engine.relation.positions import Where, bound_of
-from txlog.engine.relation.relation import ALL, Content, Relation, Source, adopted_lsns
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.relation.spans import Span, Wanted
-from txlog.engine.storage.remote import is_remote, local_path
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.disk import is_remote, local_path
+from txlog.engine.door.reading import Where, bound_of
+from txlog.engine.door.relation import (
+    ALL,
+    Content,
+    Relation,
+    Source,
+    Span,
+    Wanted,
+    adopted_lsns,
+    scans_of,
+)
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.topics import records_as
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.lake.spark.records import as_type, is_scanned, record_of, spark_type
 from txlog.lake.spark.remote import remote_frame
@@ -145,7 +152,7 @@ def frames(
     """The messages of each topic as of one LSN; otherwise as `read`."""
     with opened(store) as client:
         for _ in range(_TRIES):
-            contents = client._content_of_each(
+            contents = client.content_of_each(
                 topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
             )
             pin = client._pin(files_of(contents))

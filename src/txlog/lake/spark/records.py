@@ -24,12 +24,12 @@ from txlog.base.schemas.resolution import Cast, Change, Items, Record, Step, Sym
 from txlog.base.schemas.schema import Schema
 from txlog.client.client import Client
 from txlog.client.open import open_store
-from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.folds.catalog import schema_of as newest_of
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.records import Typing, schema_in
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.catalog import SchemaVersion
+from txlog.engine.door.catalog import schema_of as newest_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import COLUMNS
+from txlog.engine.door.topics import Typing, schema_in
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.datasource import SCHEMA
 
@@ -55,7 +55,7 @@ def columns_of(options: Mapping[str, str]) -> str:
 def record_type(client: Client, topic: str) -> StructType | None:
     """The type of the records of a topic; None: its values are bytes."""
     name = TopicName.parse(topic, allow_partition=True)
-    newest = client._ask(lambda view: newest_of(find_topic(view, name)))
+    newest = client.store.ask(lambda view: newest_of(find_topic(view, name)))
     return None if newest is None else spark_type(newest)
 
 

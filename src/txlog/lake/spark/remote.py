@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from txlog.engine.relation.scans import Scan
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.relation import Scan
+from txlog.engine.door.segments import RECORD
 from txlog.lake.spark.datasource import SCHEMA
 from txlog.lake.spark.source import Share, read_share, shares_of
 

@@ -47,10 +47,9 @@ from txlog.base.ids import TopicName
 from txlog.base.suggest import suggestion
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import Bulk, stage
-from txlog.engine.decide.sending.adopt import check_token
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.plan.staging import Staged, StagePlan
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import COLUMNS
+from txlog.engine.door.staging import Staged, StagePlan, check_token
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.lake.spark.datasource import NAMES, kept_by, plain
 from txlog.lake.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
@@ -111,7 +110,7 @@ class BatchSink(DataSourceArrowWriter):
         """Store what the tasks staged, by one frame."""
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            client._bulk_of(self._plan).commit(staged)
+            client.bulk_of(self._plan).commit(staged)
             if not self._is_named:
                 with suppress(TxlogError):  # nobody can repeat it: there is nothing to remember
                     client.admin.delete_transaction_key(self._plan.key)
@@ -120,7 +119,7 @@ class BatchSink(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, also by failed attempts; what is stored stays."""
         with open_store(self._plan.store) as client:
-            client._bulk_of(self._plan).abort()
+            client.bulk_of(self._plan).abort()
 
 
 @plain
@@ -149,7 +148,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            bulk = self._bulk(client._bulk_of, written[0], batchId)
+            bulk = self._bulk(client.bulk_of, written[0], batchId)
             answer = bulk.commit(staged, rows_if_small=True)
         if answer.get("files") and not batchId & (
             batchId - 1
@@ -161,9 +160,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         written = [one for one in messages if isinstance(one, Written)]
         with open_store(self._plan.store) as client:
             if written:
-                self._bulk(client._bulk_of, written[0], batchId).abort()
+                self._bulk(client.bulk_of, written[0], batchId).abort()
             elif self._plan.tag:
-                client._bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
+                client.bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
 
     def _bulk(self, bulk_of: Callable[[StagePlan], Bulk], written: Written, batch: int) -> Bulk:
         assert written.plan is not None
@@ -177,7 +176,7 @@ def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) 
     path, topic = _need(options, "path"), _need(options, "topic")
     of_store = _of_store(schema)
     with open_store(path) as client:
-        plan = client._plan_stage(topic)
+        plan = client.plan_stage(topic)
         check_columns(schema, of_store, fields_of(plan.typing, schema.fieldNames()))
         if kept_by(schema) and "txnKey" not in options and "batchId" not in options:
             job = plan.directory.rpartition("/")[2]
@@ -203,7 +202,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
         digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
         tag = digest.hexdigest()[:TAG_CHARS]
     with open_store(_need(options, "path")) as client:
-        plan = client._plan_stage(_need(options, "topic"), tag)
+        plan = client.plan_stage(_need(options, "topic"), tag)
         check_columns(schema, (), fields_of(plan.typing, schema.fieldNames()))
         return StreamSink(options, plan)
 

@@ -29,11 +29,17 @@ from pyspark.sql.types import StructType
 
 from txlog.base.suggest import suggestion
 from txlog.client.open import open_store
-from txlog.engine.relation.relation import Relation
-from txlog.engine.relation.scans import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.remote import is_far
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.disk import PosixDisk, is_far
+from txlog.engine.door.relation import (
+    UNCOMMITTED,
+    Ends,
+    Relation,
+    Scan,
+    grouped,
+    read_scan,
+    scans_of,
+)
+from txlog.engine.door.segments import RECORD
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.datasource import SCHEMA, first_line, plain
 from txlog.lake.spark.options import BatchOptions, batch_options

@@ -29,11 +29,14 @@ from pyspark.sql.types import StructType
 
 from txlog.base.ids import TopicName
 from txlog.client.client import Client
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.ops import Mark
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.progress import (
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.facts import Mark
+from txlog.engine.door.relation import (
     Places,
+    Relation,
+    Span,
+    Wanted,
     are_rows_between,
     check_there,
     first_place,
@@ -42,13 +45,11 @@ from txlog.engine.relation.progress import (
     last_before,
     last_places,
     next_places,
+    scans_of,
     watermark_at,
 )
-from txlog.engine.relation.relation import Relation
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.relation.spans import Span, Wanted
-from txlog.engine.store.pins import Pin
-from txlog.engine.view.view import View
+from txlog.engine.door.space import Pin
+from txlog.engine.door.store import View
 from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired, StoreNotFound
 from txlog.lake.spark.datasource import plain
 from txlog.lake.spark.options import StreamOptions, stream_options
@@ -217,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._unpin()
             if files:
                 self._pin = self._client._pin(files)
-            if self._client._has_files(files):
+            if self._client.has_files(files):
                 return relation
             # R21: a checkpoint has removed files since
         raise SnapshotExpired("the store moved on faster than it could be read")

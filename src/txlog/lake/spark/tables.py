@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from txlog.base.ids import TopicName
 from txlog.client.open import open_store
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.datasource import KEPT
 from txlog.lake.spark.options import OF_TABLES, check_known, kinds_in, some_columns

@@ -21,9 +21,9 @@ from typing import Any, Final, TypeVar
 import duckdb
 import pyarrow as pa
 
-from txlog.engine.relation.instants import bounded
-from txlog.engine.storage.disk.posix import descriptor_limit
-from txlog.engine.storage.segment import arrow_module
+from txlog.engine.door.disk import descriptor_limit
+from txlog.engine.door.relation import bounded
+from txlog.engine.door.segments import arrow_module
 from txlog.errors import SqlError, TxlogError
 
 # The nodes of a statement that only reads; a WITH may hold a DELETE or the like.

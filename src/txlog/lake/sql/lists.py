@@ -15,12 +15,11 @@ from txlog.client.answers import delayed, keys, topics_and_txns, watermarks
 from txlog.client.answers.changes import catalog_log, cursor_log, transaction_key_log
 from txlog.client.answers.delayed import buckets
 from txlog.client.answers.lists import ACKS, FRAMES, PENDING_ACKS, acks, frames, pending_acks
-from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.schema import INSTANT
-from txlog.engine.relation import build
-from txlog.engine.store.store import Store
-from txlog.engine.upkeep.changes.rows import CATALOG_CHANGES, CURSOR_CHANGES, KEY_CHANGES
-from txlog.engine.view.view import View
+from txlog.engine.door import relation as build
+from txlog.engine.door.catalog import Subscription, Topic
+from txlog.engine.door.facts import INSTANT
+from txlog.engine.door.history import CATALOG_CHANGES, CURSOR_CHANGES, KEY_CHANGES
+from txlog.engine.door.store import Store, View
 from txlog.lake.sql.query import LISTS
 
 Row = Mapping[str, Any]

@@ -18,21 +18,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.model.schema import (
-    KIND_DATA,
-    TXN_ABORT,
-    TXN_COMMIT,
-    W_IDLE,
-    W_SET,
-    W_SNAPSHOT,
+from txlog.engine.door.catalog import SchemaVersion
+from txlog.engine.door.disk import is_remote, local_path, without_options
+from txlog.engine.door.facts import KIND_DATA, TXN_ABORT, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
+from txlog.engine.door.relation import (
+    COMMITTED,
+    HIDDEN,
+    Content,
+    Source,
+    adopted_lsns,
+    dataset_of,
+    numbered_rows,
 )
-from txlog.engine.plan.records import records_as, schema_in
-from txlog.engine.relation.hidden import HIDDEN
-from txlog.engine.relation.relation import COMMITTED, Content, Source, adopted_lsns
-from txlog.engine.relation.remote_rows import dataset_of, numbered_rows
-from txlog.engine.storage.remote import is_remote, local_path, without_options
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.topics import records_as, schema_in
 from txlog.lake.sql.records import is_by_name, record_of, type_of
 
 if TYPE_CHECKING:

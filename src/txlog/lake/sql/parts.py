@@ -17,15 +17,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from txlog.engine.model.schema import MESSAGE
-from txlog.engine.plan.records import records_as
-from txlog.engine.relation.frames import Frames
-from txlog.engine.relation.instants import bounded
-from txlog.engine.relation.relation import Content, Relation, Source
-from txlog.engine.relation.stored import ROWS, StoredFrames
-from txlog.engine.storage.disk.protocol import File
-from txlog.engine.storage.segment import RECORD, piece_rows
-from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.door.disk import File
+from txlog.engine.door.facts import MESSAGE
+from txlog.engine.door.relation import (
+    ROWS,
+    Content,
+    Frames,
+    Relation,
+    Source,
+    StoredFrames,
+    bounded,
+)
+from txlog.engine.door.segments import RECORD, SegmentReader, piece_rows
+from txlog.engine.door.topics import records_as
 from txlog.errors import TxlogError
 from txlog.lake.sql.duck import BATCH_ROWS, Session
 

@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
-from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.relation.reader import RelationReader
-from txlog.engine.relation.relation import Content
-from txlog.engine.storage.remote import is_remote
-from txlog.engine.storage.segment import RECORD
-from txlog.engine.store.pins import Pin
+from txlog.engine.door.disk import is_remote
+from txlog.engine.door.reading import check_isolation
+from txlog.engine.door.relation import Content, RelationReader
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.space import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.lake.sql.duck import Rows, Session
 from txlog.lake.sql.messages import Messages, files_of, name, path_below, text, unglobbed
 from txlog.lake.sql.parts import parts_for
 
 if TYPE_CHECKING:
-    from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.door.store import Store, View
 
 _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"
@@ -107,7 +105,7 @@ class SqlQuery:
         wanted = None if words & {_MESSAGES, _EVERYTHING, _COMPACTED} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents, self._tables = self._client._moment(
+            self._contents, self._tables = self._client.moment(
                 wanted,
                 self._isolation,
                 everything=_EVERYTHING in words,
@@ -195,7 +193,7 @@ class SqlQuery:
         parts = [source for content in self._contents for source in content.relation.open]
         if sources or parts:
             self._pin = self._client._pin([*sources, *parts])
-        self._client._check_files(sources)
+        self._client.check_files(sources)
         for source in parts:  # their bytes are checked as they are read
             self._client.open(source.ref.path).close()
         self._contents = [self._client.without_far(content) for content in self._contents]
@@ -262,7 +260,7 @@ class SqlQuery:
     def _is_overtaken(self) -> bool:
         """A file of the snapshot no longer exists."""
         try:
-            self._client._check_files(list(files_of(self._contents)))
+            self._client.check_files(list(files_of(self._contents)))
         except MissingFile:
             return True
         return False

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from txlog.base.schemas import resolution
 from txlog.base.schemas.resolution import Cast, Change, Items, Record, Step, Symbols
-from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.plan.records import schema_in
+from txlog.engine.door.catalog import SchemaVersion
+from txlog.engine.door.topics import schema_in
 
 _TYPES: Final = {
     pa.bool_(): "BOOLEAN",

@@ -23,21 +23,32 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.client.answers.inspect import columns_of, groups_of, is_parquet
-from txlog.engine.folds.buffer import live_rows
-from txlog.engine.folds.catalog import has_partition, index_of, number_of, numbers, topic_of
-from txlog.engine.model.schema import MESSAGE
-from txlog.engine.plan.lookup import check_partition
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.relation.reader import RelationReader
-from txlog.engine.storage.checked import said_by_arrow
-from txlog.engine.storage.manifest import ChangeRef, changes_of, generations, read_manifest
-from txlog.engine.storage.remote import is_far
-from txlog.engine.storage.segment import FileRef, arrow_module
-from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.upkeep.changes.log import RELATIONS, read
-from txlog.engine.upkeep.changes.rows import name_of
-from txlog.engine.upkeep.checkpoint.dump import inspect_file
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import (
+    check_partition,
+    has_partition,
+    index_of,
+    number_of,
+    numbers,
+    topic_of,
+)
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.disk import is_far
+from txlog.engine.door.facts import MESSAGE
+from txlog.engine.door.history import RELATIONS, name_of, read
+from txlog.engine.door.journal import inspect_file
+from txlog.engine.door.reading import live_rows
+from txlog.engine.door.relation import RelationReader
+from txlog.engine.door.segments import (
+    ChangeRef,
+    FileRef,
+    SegmentReader,
+    arrow_module,
+    changes_of,
+    generations,
+    read_manifest,
+    said_by_arrow,
+)
+from txlog.engine.door.store import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile, NotFound, TxlogError
 
 if TYPE_CHECKING:
@@ -87,7 +98,7 @@ def listed(
             rows += [row for rest in own.values() for row in rest] + shared
         return rows
 
-    rows = client._ask(question)
+    rows = client.store.ask(question)
     if small_bytes is not None:
         rows = [
             row
@@ -348,7 +359,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow
             return [refs[at]], rows[at]
         return [], None
 
-    refs, row = client._ask(question)
+    refs, row = client.store.ask(question)
     if row is None and what.isdecimal() and len(what) < 20:
         raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
     return refs, row
@@ -363,7 +374,7 @@ def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Tab
                 return _of_changes(view, ref), ref.path, read(view.disk, ref)
         return None
 
-    return client._ask(question)
+    return client.store.ask(question)
 
 
 def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
@@ -584,7 +595,7 @@ def _in_frames(
         low, high = max(done, span[0]), min(done + rows, span[1])
         return view.ledger_table(ledger, low, high) if low < high else MESSAGE.empty_table()
 
-    yield from client._ask(question).to_batches()
+    yield from client.store.ask(question).to_batches()
 
 
 def _entries(wanted: Range | None, ledger: int, rows: int) -> tuple[int, int]:

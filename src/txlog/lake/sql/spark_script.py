@@ -15,8 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.engine.relation.relation import Content, Relation, Source, adopted_lsns
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.relation import Content, Relation, Source, adopted_lsns
+from txlog.engine.door.segments import RECORD
 from txlog.lake.sql.messages import USER
 from txlog.lake.sql.records import is_by_name
 from txlog.lake.sql.views_script import RELATIONS, check_near

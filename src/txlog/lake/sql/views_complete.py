@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from txlog.client.client import Client
-from txlog.engine.relation.relation import Content
+from txlog.engine.door.relation import Content
 from txlog.lake.sql.duck import Session
 from txlog.lake.sql.messages import Messages, files_of, path_below, unglobbed
 from txlog.lake.sql.parts import parts_for
@@ -24,7 +24,7 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
     """
     for part in not_covered(content):
         sources = list(files_of([part]))
-        client._check_files(sources)
+        client.check_files(sources)
         path = path_below(client.path)
         paths = [path(source) for source in sources]
         with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:

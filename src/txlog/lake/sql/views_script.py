@@ -20,11 +20,11 @@ from txlog.base.ids import TopicName, encode_component
 from txlog.base.ranges import format_time
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.model.schema import KIND_DATA
-from txlog.engine.relation.relation import Content, Source
-from txlog.engine.storage.remote import is_remote, without_options
-from txlog.engine.storage.segment import piece_rows
-from txlog.engine.view.view import View
+from txlog.engine.door.disk import is_remote, without_options
+from txlog.engine.door.facts import KIND_DATA
+from txlog.engine.door.relation import Content, Source
+from txlog.engine.door.segments import piece_rows
+from txlog.engine.door.store import View
 from txlog.errors import NotAllowed
 from txlog.lake.sql.messages import Messages, files_of, name, text
 from txlog.lake.sql.messages import path_below as path_below
@@ -95,7 +95,7 @@ def count_not_covered(client: Client, content: Content) -> int:
             count += sum(_joined(rows, late) for rows in _keys(view, source))
         return count
 
-    return int(relation.tail.num_rows + relation.large.num_rows) + client._ask(look)
+    return int(relation.tail.num_rows + relation.large.num_rows) + client.store.ask(look)
 
 
 def _keys(view: View, source: Source) -> Iterator[pa.Table]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.engine.door.disk import descriptor_limit
 from txlog.serve.core.descriptors import is_for_clients
 from txlog.serve.core.limits import Seat, host_of
 from txlog.serve.core.service import Service

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from txlog.base.ids import TopicName
-from txlog.engine.storage.disk.protocol import ACTING
+from txlog.engine.door.disk import ACTING
 from txlog.errors import NotAuthenticated
 from txlog.serve.auth import ADMIN, ANYONE, CONSUME, LOOK, PRODUCE, STORE, Caller, Guard, Place
 from txlog.serve.auth.guard import Certificate

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from txlog.client.reading.pause import until_told
-from txlog.engine.view.view import View
+from txlog.engine.door.reading import until_told
+from txlog.engine.door.store import View
 from txlog.errors import TxlogError
 from txlog.serve.core.service import Service
 
@@ -56,7 +56,7 @@ def _stamp(view: View) -> tuple[int, ...]:
 
 async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) -> None:
     """Tell of each change, until it is cancelled, or the store cannot be read any more."""
-    store, waits = service.store._store, service.client._waits
+    store, waits = service.store.store, service.client.waits
     seen: tuple[int, ...] = ()
     while True:
         looks = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.engine.door.disk import descriptor_limit
 from txlog.serve.core.limits import Limits, too_many
 
 WANTED_MAX: Final = 1 << 20

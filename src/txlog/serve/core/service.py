@@ -144,7 +144,7 @@ class Service:
         """
         tls, certificate = self.options.tls, None
         if tls is not None:
-            now_ms = self.store._store.clock.now().wall_ms
+            now_ms = self.store.store.clock.now().wall_ms
             certificate = tls.certificate_of(login.ssl_object, now_ms)
             if certificate is None and tls.needs_certificate:
                 raise NotAuthenticated("no authority that is known here vouches for this client")
@@ -173,8 +173,8 @@ class Service:
         return await self._figures.run(act)
 
     def _opened(self) -> Synchronous:
-        clock = self.store._store.clock
-        return open_store(self.store.path, read_only=self.store._store.disk.read_only, clock=clock)
+        clock = self.store.store.clock
+        return open_store(self.store.path, read_only=self.store.store.disk.read_only, clock=clock)
 
     def in_loop(self, act: Callable[[], object]) -> None:
         """Call something in the event loop, from any thread; nothing, once it has ended."""

@@ -13,16 +13,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from txlog.base.settings import TOPICS_MAX
-from txlog.engine.decide.transactions.keys import home
-from txlog.engine.folds import transaction_key as keys
+from txlog.engine.door import keys
+from txlog.engine.door.keys import home
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import is_number_of_role
 from txlog.serve.core.limits import has_share, too_many
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.door.store import Store, View
 
 KEYS_MAX: Final = 100_000  # of all roles; one that was deleted leaves a tombstone, and counts
 # Topics that only superusers, commands and programs can make.
@@ -62,7 +61,7 @@ def check_key(client: Client, key: str) -> int:
 
     raises: TryAgain (509) for a new one of a role that has its share
     """
-    uid, role = client._disk.owner()
+    uid, role = client.store.disk.owner()
 
     def look(view: View) -> tuple[int, bool, int, int]:
         number = home(view, client.settings, uid, key)
@@ -70,7 +69,7 @@ def check_key(client: Client, key: str) -> int:
         counts = _keys_by_role(view) if is_new else Counter[int]()
         return number, is_new, counts[uid], counts.total()
 
-    number, is_new, own, used = client._store.read(look)
+    number, is_new, own, used = client.store.read(look)
     if is_new and is_number_of_role(uid) and not has_share(own, used, KEYS_MAX):
         raise too_many(f"transaction keys of role {role}", own)
     return number
@@ -89,7 +88,7 @@ def _keys_by_role(view: View) -> Counter[int]:
 
 def check_topic(client: Client) -> None:
     """Raises TryAgain (509) if roles may make no more topics: the last ones are not for them."""
-    uid, _ = client._disk.owner()
-    count = client._store.read(lambda view: len(view.catalog.topics), fresh=False)
+    uid, _ = client.store.disk.owner()
+    count = client.store.read(lambda view: len(view.catalog.topics), fresh=False)
     if is_number_of_role(uid) and count >= TOPICS_MAX - TOPICS_KEPT:
         raise TryAgain(f"the store has {count} topics, and roles may make no more", code=509)

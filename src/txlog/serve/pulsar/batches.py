@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from txlog.engine.plan.route import COLUMNS, ORDERING_KEY, ordering_key_in
+from txlog.engine.door.sending import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.encrypted import ENCRYPTED, kept_in, property_of

@@ -178,7 +178,7 @@ class Connection:
     def uid(self) -> int:
         """Who it is to the store at this moment."""
         owner = None if self.caller is None else self.caller.owner
-        return (owner or self.service.store._store.disk.owner())[0]
+        return (owner or self.service.store.store.disk.owner())[0]
 
     @property
     def holder(self) -> str:

@@ -16,19 +16,18 @@ from weakref import WeakValueDictionary
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
-from txlog.client.consuming.consumer import Consumer
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.ops import Mark
-from txlog.engine.plan.lookup import subscription as find_subscription
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import (
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.consuming import Session
+from txlog.engine.door.facts import Mark
+from txlog.engine.door.reading import (
     compacted_range,
     last_compacted,
     last_message,
     resolve_bound,
 )
-from txlog.engine.relation.positions import seek_to
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -191,12 +190,12 @@ def subscribers(connection: Connection) -> list[Subscriber]:
 
 
 def _subscriber(wire: Wire, member: Member) -> Subscriber:
-    sync = member.handle._sync
+    durable = member.durable
     return Subscriber(
         member.topic.name,
         wire.partition,
         member.subscription,
-        sync.id if isinstance(sync, Consumer) else None,
+        None if durable is None else durable.member.number,
         wire.name,
         wire.connection.peer,
         wire.connection.version,
@@ -241,7 +240,7 @@ async def _opened(
     wire = Wire(connection, body.consumer_id, partition, shown, room.dismiss)
     wire.name = body.consumer_name or f"c{body.consumer_id}"
     wire.metadata = {pair.key: pair.value for pair in body.metadata}
-    wire.since_ms = connection.service.store._store.clock.now().wall_ms
+    wire.since_ms = connection.service.store.store.clock.now().wall_ms
     wire.split = room.splits.get(wire.number)
     pool, caller = connection.service.consumers, connection.caller
     key = _key(connection, topic, body)
@@ -297,7 +296,7 @@ async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str)
         )
     position: Bound = START if body.initialPosition == 1 else END
     if body.start_message_rollback_duration_sec:
-        now_ms = connection.service.store._store.clock.now().wall_ms
+        now_ms = connection.service.store.store.clock.now().wall_ms
         position = Bound("time", now_ms - 1000 * body.start_message_rollback_duration_sec)
     handle = await connection.client.consumer(
         topic.name,
@@ -335,7 +334,7 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
                 mark = resolve_bound(view, found, wire.partition, bound)
             return bound, mark_id(view, found, wire, mark)
 
-        return client._store.read(look)
+        return client.store.read(look)
 
     bound, wire.mark = await connection.client.run(start)
     full = f"{topic.name}/{wire.partition}"
@@ -520,11 +519,10 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
             return Bound("time", time_ms) if time_ms <= INT64_MAX else START  # before 1970
         return start_of(view, member.topic, wire, body.message_id)
 
-    def _act(sync: Any) -> Bound:
-        bound: Bound = sync._store.read(where)
-        if isinstance(sync, Consumer):
-            seek_to(sync._store, sync._receiving.target, bound, [wire.partition])
-            sync._receiving.begin_again()
+    def _act(session: Session) -> Bound:
+        bound = session.store.read(where)
+        if member.durable is not None:
+            member.durable.seek_partition(bound, wire.partition)
         return bound
 
     permits, wire.permits = wire.permits, 0  # it gets nothing, though others of it go on
@@ -536,7 +534,7 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
         wire.permits = permits
         member.begin(wire)
         raise
-    if not isinstance(member.handle._sync, Consumer):
+    if member.durable is None:
         while len(room.sought) >= room.connection.service.limits.consumers:
             del room.sought[next(iter(room.sought))]
         place = (member.topic.name, member.subscription, wire.partition)
@@ -569,7 +567,7 @@ def _is_deleted(wanted: Any, client: Client) -> bool:
     name, subscription, *_ = wanted
     try:
         topic = topics.found(client, topics.name_of(name))
-        client._store.read(lambda view: find_subscription(view, topic, subscription))
+        client.store.read(lambda view: find_subscription(view, topic, subscription))
     except NotFound:
         return True
     return False
@@ -581,7 +579,7 @@ async def _unsubscribed(room: Room, consumer: tuple[Wire, Member]) -> None:
     await member.acknowledged()
     await member.stop()
     try:
-        await run(member, lambda sync: sync.unsubscribe())
+        await run(member, lambda session: session.unsubscribe())
     except SubscriptionNotFound:
         pass
     except TxlogError as error:
@@ -615,16 +613,16 @@ async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> N
     """
     wire, member = Room.of(connection).consumers.find(body.consumer_id)
 
-    def _look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
+    def _look(view: View) -> tuple[Proto, Proto | None]:
         topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
         number = number_of(topic, wire.partition)
-        if isinstance(sync, Consumer):
-            held = sync._receiving.subscription.number
-            mark = mark_id(view, topic, wire, view.cursor(held, number).mark_delete)
+        if member.durable is not None:
+            cursor = view.cursor(member.durable.subscription_number, number)
+            mark = mark_id(view, topic, wire, cursor.mark_delete)
         last = (last_compacted if member.reads_compacted else last_message)(view, number)
         return last_id(view, topic, wire, last), mark
 
-    last, mark = await run(member, lambda sync: sync._store.read(partial(_look, sync)))
+    last, mark = await run(member, lambda session: session.store.read(_look))
     connection.send(
         "getLastMessageIdResponse",
         request_id=body.request_id,

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.folds.buffer import find_marker
-from txlog.engine.folds.catalog import Topic, declared_of, number_of
-from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, declared_of, number_of
+from txlog.engine.door.reading import find_marker
+from txlog.engine.door.sending import ORDERING_KEY, ordering_key_in
+from txlog.engine.door.store import View
 from txlog.serve.pulsar.batches import Rows
 from txlog.serve.pulsar.ids import Span, in_txn, spans
 from txlog.serve.pulsar.messages import Proto

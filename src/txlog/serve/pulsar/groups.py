@@ -23,20 +23,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.ids import TxnId
-from txlog.client.transactions.end import unknown_end
-from txlog.engine.decide.transactions import end as end_txn
-from txlog.engine.decide.transactions.register import Place, register
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.store.appender import Call
-from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.engine.door import transactions as end_txn
+from txlog.engine.door.delayed import tend_due
+from txlog.engine.door.store import Call, Uses
+from txlog.engine.door.transactions import Place, register, unknown_end
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
 from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.decide.transactions.enter import NewTxn
-    from txlog.engine.store.store import Store
+    from txlog.engine.door.store import Store
+    from txlog.engine.door.transactions import NewTxn
     from txlog.serve.core.service import Service
 
 TOGETHER_MAX: Final = 1000  # of each kind
@@ -227,7 +225,7 @@ def _taken(waiting: list[T]) -> list[T]:
 
 def _done(group: _Group, client: Client) -> _Outcome:
     """Do a group; what is not in an open transaction is durable when it returns."""
-    store = client._store
+    store = client.store
     begins = _allowed(store, [one for one, _ in group.begins])
     registrations = [(one, one.call(store)) for one, _ in group.registrations]
     ends = [(one, one.call(store)) for one, _ in group.ends]

@@ -37,9 +37,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from txlog.base.ids import MessageId
-from txlog.engine.folds.buffer import find_marker
-from txlog.engine.model.ops import Run
-from txlog.engine.view.view import View
+from txlog.engine.door.facts import Run
+from txlog.engine.door.reading import find_marker
+from txlog.engine.door.store import View
 from txlog.serve.pulsar.encrypted import message_count
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 

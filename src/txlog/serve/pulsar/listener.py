@@ -45,7 +45,7 @@ class PulsarListener:
         self.sends = self.wanted.sends
         self.halls: dict[str, Any] = {}
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
-        self._stem = service.store._store.disk.random_bytes(6).hex()
+        self._stem = service.store.store.disk.random_bytes(6).hex()
         self._named = count()
         self._handlers = handlers()
         self._acceptor: Acceptor | None = None

@@ -25,17 +25,13 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
 from txlog.client.aio.handles import Consumer as Handle
-from txlog.client.consuming.acknowledge import acknowledge_runs
-from txlog.client.consuming.consumer import Consumer
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.policies import SPLIT_BATCHES, set_policies
-from txlog.engine.folds.catalog import Topic, index_of, number_of
-from txlog.engine.model.idset import IdSet, each
-from txlog.engine.model.ops import Mark, Run
-from txlog.engine.plan.consuming.choice import active_consumer
-from txlog.engine.plan.reading.compacted import is_newest
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, index_of, number_of
+from txlog.engine.door.consuming import ConsumerSession, Session, active_consumer
+from txlog.engine.door.facts import IdSet, Mark, Run, each
+from txlog.engine.door.reading import is_newest
+from txlog.engine.door.store import Decision, View
+from txlog.engine.door.topics import SPLIT_BATCHES, set_policies
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, SubscriptionNotFound, TxlogError
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
@@ -258,7 +254,9 @@ class Member:
         self.wires: dict[int, Wire] = {}
         self.is_over = False
         self.is_shared = kind in ("shared", "key-shared")
-        self._sync: Any = handle._sync
+        session = handle.sync.session
+        self.session: Session = session
+        self.durable = session if isinstance(session, ConsumerSession) else None
         self._changed = asyncio.Event()
         self._ready: list[int] = []
         self._acks: deque[Ack] = deque()
@@ -270,9 +268,8 @@ class Member:
         """True if its topic or subscription is not there any more."""
         if census.lacks_topic(self.topic.number):
             return True
-        if not isinstance(self._sync, Consumer):
-            return False
-        return census.lacks_subscription(self._sync._receiving.subscription.number)
+        durable = self.durable
+        return durable is not None and census.lacks_subscription(durable.subscription_number)
 
     def serves(self, connection: Connection) -> bool:
         """Whether it has consumers of a connection."""
@@ -363,7 +360,7 @@ class Member:
             (parts if batch in split else now).append(delivery)
         if parts:
             await self.acknowledged()
-            await self.handle._worker.run(partial(self._put_back, parts))
+            await self.handle.worker.run(partial(self._put_back, parts))
             await self.give_back(rests)
         return now
 
@@ -373,15 +370,15 @@ class Member:
         for one in deliveries:
             run = one.span.run(one.at, one.at + one.size - 1)
             by_partition.setdefault(number_of(self.topic, one.partition), []).append(run)
-        self._sync._unread_runs(list(by_partition.items()))
+        if self.durable is not None:
+            self.durable.give_back_runs(list(by_partition.items()))
 
     async def _taken(self, full: set[Connection]) -> list[Delivery] | None:
         """The next deliveries; None: who may take has changed."""
         permits = {at: self.wires[at].permits for at in self._ready}
         connections = {self.wires[at].connection for at in self._ready}
         look = partial(self._look, permits, connections)
-        sync = self._sync
-        waiting = self.handle._waits.until(look, None, sync._rest, lambda found: found[0]())
+        waiting = self.handle.waits.until(look, None, self.session.rest, lambda found: found[0]())
         take = asyncio.ensure_future(waiting)
         change = asyncio.ensure_future(self._news(full))
         try:
@@ -408,7 +405,7 @@ class Member:
         """
         if any(one.is_full for one in connections):  # by what others of its client got meanwhile
             return _nothing, []
-        sync = self._sync
+        session = self.session
         connection = next(iter(connections))
         backlog = connection.service.backlog
         most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
@@ -417,18 +414,18 @@ class Member:
         if table is None or not table.num_rows:
             return None
         if table.nbytes > 2 * most and (kept := _rows_within(table, most)) < table.num_rows:
-            sync._unread(table.slice(kept))
+            session.give_back(table.slice(kept))
             table = table.slice(0, kept)
         if (mask := _within_permits(table, permits)) is not None:
-            sync._unread(table.filter(pc.invert(mask)))
+            session.give_back(table.filter(pc.invert(mask)))
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
-        store, topic = sync._store, self.topic
+        store, topic = session.store, self.topic
         is_split = self._is_split(connection.version)
         splits = {wire.split for wire in tuple(self.wires.values())} - {None}
         if not (is_split or splits):  # else it would get more messages than it has permits
             table = self._completed(table)
-        if self.reads_compacted and isinstance(sync, Consumer):
+        if self.reads_compacted and self.durable is not None:
             table = self._kept(table, store.read(partial(newest, topic, table), fresh=False))
         if self.ranges:
             table = self._kept(table, is_within(table, self.ranges))
@@ -445,7 +442,7 @@ class Member:
             splits=splits,
         )
         found = store.read(plan, fresh=False)
-        return partial(sync._unread, table), found
+        return partial(session.give_back, table), found
 
     def _is_split(self, version: str) -> bool:
         """In the thread of the store: whether each message of a batch goes out alone.
@@ -455,9 +452,9 @@ class Member:
         subscription gets a policy. After a restart of the server the consumer may come back before
         its client asks again, and the policy is there. Raises TxlogError.
         """
-        if names_in_batch(version) or not isinstance(self._sync, Consumer):
+        if names_in_batch(version) or self.durable is None:
             return False
-        store, number = self._sync._store, self._sync._receiving.subscription.number
+        store, number = self.session.store, self.durable.subscription_number
         if store.read(lambda view: _splits(view, number), fresh=False):
             return True
         connections = [wire.connection for wire in tuple(self.wires.values())]
@@ -477,21 +474,19 @@ class Member:
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
         """The rows that the client gets; the others are acknowledged for it."""
         if not pc.all(mask).as_py():
-            self._sync.acknowledge(table.filter(pc.invert(mask)))
+            self.session.acknowledge(table.filter(pc.invert(mask)), None)
         return table.filter(mask)
 
     def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
         """Rows that are leased now: of each partition, and of all, at most so many."""
-        sync = self._sync
-        if isinstance(sync, Consumer):
-            sync._receiving.partitions, sync._receiving.limits = list(limits), limits
+        if self.durable is not None:
+            self.durable.limit_to(limits)
         limit = max(1, min(sum(limits.values()), most))
-        table: pa.Table | None = sync._some(limit, is_thorough)
-        return table
+        return self.session.take(limit, is_thorough)
 
     def _completed(self, table: pa.Table) -> pa.Table:
         """Leased rows with what the last batch of each partition lacks, if that can be had."""
-        store, topic, by_key = self._sync._store, self.topic, self.kind == "key-shared"
+        store, topic, by_key = self.session.store, self.topic, self.kind == "key-shared"
         found = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
         if not found:
             return table
@@ -504,7 +499,7 @@ class Member:
             mask = pc.or_(mask, gap.mask(more))
         others = more.filter(pc.invert(mask))
         if others.num_rows:  # nobody asked for these
-            self._sync._unread(others)
+            self.session.give_back(others)
         return pa.concat_tables([table, more.filter(mask)])
 
     def _is_laden(self, wire: Wire) -> bool:
@@ -531,14 +526,14 @@ class Member:
         """Tell each consumer whether it is its turn, if that has changed."""
         wires = dict(self.wires)
         active = dict.fromkeys(wires, True)
-        if self.kind == "failover":
-            sync = self._sync
-            number = sync._receiving.subscription.number
+        if self.kind == "failover" and self.durable is not None:
+            store, me = self.session.store, self.durable.member.number
+            number = self.durable.subscription_number
 
             def look(view: View) -> dict[int, bool]:
-                return {at: active_consumer(view, number, at) == sync.id for at in wires}
+                return {at: active_consumer(view, number, at) == me for at in wires}
 
-            active = await self.handle._worker.run(lambda: sync._store.read(look))
+            active = await self.handle.worker.run(lambda: store.read(look))
         for at, wire in wires.items():
             if wire.active is not active[at]:
                 wire.active = active[at]
@@ -552,8 +547,8 @@ class Member:
         """Return leased messages, to come again at once, each counted as a redelivery."""
         ids_left = (MessageId(*one) for run in merged(runs) for one in each(run))
         while again := list(islice(ids_left, RETURNED_MAX)):
-            await self.handle._worker.run(partial(self._sync.negative_acknowledge, again, 0))
-        if not isinstance(self._sync, Consumer):  # the store has no news of it that wakes the pump
+            await self.handle.worker.run(partial(self.session.negative_acknowledge, again, 0))
+        if self.durable is None:  # the store has no news of it that wakes the pump
             self._changed.set()
 
     async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
@@ -607,7 +602,7 @@ class Member:
                 try:
                     if len(acks[0].unknown) > LOOKUPS_MAX:
                         acks = [await self._looked_up(acks[0])]
-                    await self.handle._worker.run(partial(self._make, acks))
+                    await self.handle.worker.run(partial(self._make, acks))
                 except Exception as error:  # refused, or a bug: those behind are made all the same
                     call = acks[0].wire.connection.service.tasks.call
                     for ack in acks:
@@ -626,10 +621,10 @@ class Member:
 
     async def _looked_up(self, ack: Ack) -> Ack:
         """An acknowledgement of which the store was asked for all ids, some at a time."""
-        lookup, store = Lookup(ack, self.topic), self._sync._store
+        lookup, store = Lookup(ack, self.topic), self.session.store
         while not lookup.is_done:
             act = partial(resolved, lookup=lookup)
-            await self.handle._worker.run(partial(store.read, act))
+            await self.handle.worker.run(partial(store.read, act))
         return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
 
     def _make(self, acks: list[Ack]) -> None:
@@ -667,7 +662,7 @@ class Member:
             more, error = list[Run](), ack.error
             if ack.unknown:
                 lookup = Lookup(ack, self.topic)
-                self._sync._store.read(partial(resolved, lookup=lookup))
+                self.session.store.read(partial(resolved, lookup=lookup))
                 more, error = lookup.runs, lookup.error
             if error is not None and ack.txn is not None:
                 raise error  # in a transaction it is all or nothing
@@ -678,23 +673,14 @@ class Member:
         return errors
 
     def _acknowledge(self, runs: list[Run], ack: Ack) -> None:
-        sync = self._sync
-        if isinstance(sync, Consumer):
-            receiving = sync._receiving
-            acknowledge_runs(
-                sync._store,
-                receiving.target,
-                runs,
-                ack.txn,
-                cumulative=ack.is_cumulative,
-                standing=receiving.standing,
-            )
+        if self.durable is not None:
+            self.durable.acknowledge_runs(runs, ack.txn, cumulative=ack.is_cumulative)
             return
         named = [MessageId(*one) for run in runs for one in each(run)]
         if ack.is_cumulative:
-            sync.acknowledge_cumulative(named[-1], txn=ack.txn)
+            self.session.acknowledge_cumulative(named[-1], ack.txn)
         else:
-            sync.acknowledge(named, txn=ack.txn)
+            self.session.acknowledge(named, ack.txn)
 
 
 def newest(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
@@ -968,6 +954,6 @@ def mark_id(view: View, topic: Topic, wire: Wire, mark: Mark) -> Proto:
     return found
 
 
-async def run(member: Member, act: Callable[[Any], T]) -> T:
+async def run(member: Member, act: Callable[[Session], T]) -> T:
     """Run a call on its consumer of the store, in the thread of that."""
-    return await member.handle._worker.run(partial(act, member._sync))
+    return await member.handle.worker.run(partial(act, member.session))

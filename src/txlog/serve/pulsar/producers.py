@@ -28,9 +28,9 @@ from weakref import WeakValueDictionary
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.schemas.schema import Schema
-from txlog.engine.decide.sending.exclusive import epoch_of
-from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.sending import epoch_of
+from txlog.engine.door.store import View
 from txlog.errors import (
     AlreadyClosed,
     InvalidMessage,
@@ -103,7 +103,7 @@ class Shared:
         """version: of its schema; None: it has none"""
         self.handle, self.topic, self.name, self.holder = handle, topic, holder.name, holder
         self.schema, self.version = schema, version
-        self.lane = Lane(handle._sync)
+        self.lane = Lane(handle.sync)
         self.users: dict[int, tuple[Room, int]] = {}
         self.is_over = False  # it is being closed here: what still comes is not stored
 
@@ -305,7 +305,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         producer_name=producer.given,
         last_sequence_id=last,
         schema_version=schemas.version_bytes(shared.version),
-        topic_epoch=shared.handle._sync.access.epoch,
+        topic_epoch=shared.handle.sync.access.epoch,
         producer_ready=True,
     )
 
@@ -338,7 +338,7 @@ async def _producer(
         await room.vacate(shared, partition, body.producer_id)
         raise
     shown = -1 if name.partition is None else partition
-    now_ms = service.store._store.clock.now().wall_ms
+    now_ms = service.store.store.clock.now().wall_ms
     mode = body.producer_access_mode
     producer = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
     producer.metadata = {pair.key: pair.value for pair in body.metadata}
@@ -456,7 +456,7 @@ async def _opened(connection: Connection, body: Proto, topic: Topic, name: str) 
         if mode == SHARED:
             raise
         raise (_fenced(topic, had) if had else ProducerFenced(error.message)) from error
-    if had and handle._sync.access.epoch != had + 2:  # somebody was faster, and has left
+    if had and handle.sync.access.epoch != had + 2:  # somebody was faster, and has left
         await handle.close()
         raise _fenced(topic, had)
     return handle
@@ -475,7 +475,7 @@ async def _typed(
     def act(client: Client) -> int:
         version = schemas.add(client, topic.name, schema)
         if schema.is_record:
-            handle._sync._write(version)
+            handle.sync._write(version)
         return version
 
     try:
@@ -487,7 +487,7 @@ async def _typed(
 
 def _epoch(topic: Topic, client: Client) -> int:
     """The newest epoch of exclusive producers of a topic."""
-    return client._store.read(lambda view: epoch_of(view, topic))
+    return client.store.read(lambda view: epoch_of(view, topic))
 
 
 def _fenced(topic: Topic, had: int) -> ProducerFenced:
@@ -503,7 +503,7 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
         known = view.topic(number_of(topic, partition)).producers.get(name)
         return -1 if known is None else int(known.sequence)
 
-    return client._store.read(look)
+    return client.store.read(look)
 
 
 async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:

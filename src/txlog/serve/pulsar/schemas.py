@@ -24,8 +24,8 @@ from txlog.base.ids import TopicName
 from txlog.base.schemas.forms import is_avro
 from txlog.base.schemas.schema import DEFINITION_BYTES_MAX, TYPES, Schema
 from txlog.base.suggest import suggestion
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.records import schema_in
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.topics import schema_in
 from txlog.errors import InvalidArgument, NotFound, TopicNotFound, TxlogError
 from txlog.serve.core.authority import PRODUCE
 from txlog.serve.pulsar.batches import VERSION
@@ -171,7 +171,7 @@ async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
 
     def act(client: Client) -> tuple[Schema, int]:
         version = version_of(body.schema_version)
-        known = client._store.ask(lambda view: find_topic(view, name.topic).schemas)
+        known = client.store.ask(lambda view: find_topic(view, name.topic).schemas)
         for one in reversed(known):
             if one.version == version or (version is None and not one.deleted):
                 return schema_in(one), one.version

@@ -25,18 +25,15 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TxnId
 from txlog.client.sending.producer import Producer
 from txlog.clock import Instant
-from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending import send as produce
-from txlog.engine.decide.sending.send import SliceReceipt
-from txlog.engine.storage.disk.protocol import ACTING
-from txlog.engine.store.appender import Call
-from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.door import sending as produce
+from txlog.engine.door.disk import ACTING
+from txlog.engine.door.sending import SliceReceipt
+from txlog.engine.door.store import Call, Decision, Store, View
 from txlog.errors import ProducerBusy, TxlogError
 from txlog.serve.pulsar.batches import Columns, rows_of_all
 
 if TYPE_CHECKING:
-    from txlog.engine.decide.sending.send import Outgoing
+    from txlog.engine.door.sending import Outgoing
 
 QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it none is read from
 TURNS_MAX: Final = 256

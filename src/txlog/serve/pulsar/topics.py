@@ -21,9 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from txlog.base.ids import TopicName
-from txlog.engine.folds.catalog import Topic
-from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.view.view import View
+from txlog.engine.door.catalog import Topic
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.store import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
 from txlog.serve.core.shares import check_topic
@@ -72,7 +72,7 @@ def urls_of(full: str, count: int) -> list[str]:
 
 def found(client: Client, name: TopicName) -> Topic:
     """A topic of the store. Raises TopicNotFound."""
-    return client._store.read(lambda view: find_topic(view, name.topic))
+    return client.store.read(lambda view: find_topic(view, name.topic))
 
 
 def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
@@ -213,7 +213,7 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
         return {topic.name: topic.partitions for topic in every if topic.name.startswith(start)}
 
     def act(client: Client) -> tuple[list[str], bool]:
-        partitions = client._store.read(look)
+        partitions = client.store.read(look)
         names = sorted(partitions)
         is_filtered = False
         if pattern is not None:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.base.ids import TxnId
-from txlog.engine.decide.transactions.register import Place
+from txlog.engine.door.transactions import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTxns, check_key
@@ -118,7 +118,7 @@ def new(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any,
     def want(told: Told) -> None:
         _check(body.tc_id)
         connection.may_any()
-        made = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
+        made = connection.service.store.unopened(body.txn_ttl_seconds or None, COORDINATOR)
         connection.listener.wanted.begin(Begin(made), told)
 
     _wanted(connection, "newTxnResponse", body, want)
@@ -133,7 +133,7 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
         timeout_ms = body.txn_ttl_seconds or None
 
         def begin(client: Client) -> TransactionBegun:
-            OpenTxns(client._store, check_key(client, key), 1).take(client._disk.owner())
+            OpenTxns(client.store, check_key(client, key), 1).take(client.store.disk.owner())
             return client.begin(timeout_ms, key=key, epoch=epoch)
 
         begun = await connection.client.run(begin)

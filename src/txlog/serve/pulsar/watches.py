@@ -77,7 +77,7 @@ async def watch(connection: Connection, body: Proto, rest: memoryview) -> None:
     watch = watches[body.watcher_id] = Watch(body.namespace, body.topics_pattern)
 
     def look(client: Client) -> set[str] | None:
-        return watch.look(connection, client._store.read(Census.of))
+        return watch.look(connection, client.store.read(Census.of))
 
     topics = await connection.client.run(look)
     if topics is None:

@@ -321,7 +321,7 @@ def place_of(piece: Piece) -> Place:
 
 
 class Rows(NamedTuple):
-    """The messages of a plan in order, not yet a `table` or messages of `client/reading/message`.
+    """The messages of a plan in order, before they become a table or Message objects.
 
     times: how often each of them came again, None for a reader
     """

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.engine.storage.user_files import rename_file, replace_file
+from txlog.engine.door.disk import rename_file, replace_file
 from txlog.errors import NotAllowed
 from txlog.lake.jobs.mirrors.table import Added, Label, check_ours
 

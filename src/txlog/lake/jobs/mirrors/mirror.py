@@ -32,14 +32,9 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
-from txlog.engine.plan.records import schema_in
-from txlog.engine.relation.build import content
-from txlog.engine.relation.instants import bounded
-from txlog.engine.relation.relation import Content, Source
-from txlog.engine.relation.scans import scans_of
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.disk.protocol import is_of_handler
-from txlog.engine.storage.user_files import make_directory, remove_files, replacing
+from txlog.engine.door.disk import PosixDisk, is_of_handler, make_directory, remove_files, replacing
+from txlog.engine.door.relation import Content, Source, bounded, content, scans_of
+from txlog.engine.door.topics import schema_in
 from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.lake.jobs.engine import Tell, silent
 from txlog.lake.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of
@@ -83,7 +78,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
             raise TryAgain(f"another export is writing to {path}", path=path)
         with _telling(path), closing(make(place, Label(client.uuid, name))) as target:
             since = target.lsn()
-            found = client._ask(lambda view: content(view, name))
+            found = client.store.ask(lambda view: content(view, name))
             lsn = found.relation.lsn
             if since > lsn:
                 raise NotAllowed(
@@ -121,7 +116,7 @@ def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> 
     """Committed messages that became visible after an LSN, a batch at a time."""
     wanted = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, wanted):
-        for table in client._scanned(scan, names, wanted):
+        for table in client.scanned(scan, names, wanted):
             rows = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
             if rows.num_rows:
                 yield rows

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from txlog.base.ids import TopicName
-from txlog.engine.relation.scans import MESSAGES
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.relation import MESSAGES
+from txlog.engine.door.segments import RECORD
 from txlog.errors import NotAllowed
 
 LOCK: Final = "_txlog-mirror.lock"

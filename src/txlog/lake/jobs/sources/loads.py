@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from txlog.engine.storage.disk.protocol import is_of_handler
+from txlog.engine.door.disk import is_of_handler
 from txlog.errors import BadRecord, InvalidArgument, NotFound
 
 Form = Literal["parquet", "csv", "ndjson", "arrow", "envelope"]

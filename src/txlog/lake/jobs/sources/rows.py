@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.storage.segment import RECORD
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import COLUMNS
 from txlog.errors import InvalidArgument
 from txlog.lake.jobs.sources.loads import (
     BASE64,

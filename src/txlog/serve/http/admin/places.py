@@ -9,7 +9,7 @@ from typing import Any
 
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import MessageNotFound
 from txlog.serve.http.core.declared import integer
 from txlog.serve.pulsar import ids
@@ -20,13 +20,13 @@ def as_pulsar(client: Client, place: MessageId | None, partition: int) -> dict[s
     """An id by Pulsar's names; -1 for none."""
     if place is None:
         return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
-    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    ledger, entry = client.store.ask(lambda view: _on_wire(view, place))
     return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}
 
 
 def wire_text(client: Client, place: MessageId) -> str:
     """An id as `LEDGER:ENTRY`."""
-    ledger, entry = client._ask(lambda view: _on_wire(view, place))
+    ledger, entry = client.store.ask(lambda view: _on_wire(view, place))
     return f"{ledger}:{entry}"
 
 
@@ -54,7 +54,7 @@ def message_of(client: Client, given: dict[str, Any], *, is_last: bool) -> Messa
     wire = MessageIdData(ledgerId=ledger, entryId=entry)
     if integer(given.get("batchIndex", -1)) >= 0:
         wire.batch_index = given["batchIndex"]
-    found = client._ask(lambda view: _named(view, wire, is_last))
+    found = client.store.ask(lambda view: _named(view, wire, is_last))
     if found is None:
         raise MessageNotFound(
             f"there is no message {ledger}:{entry}",

@@ -14,7 +14,7 @@ from typing import Final
 import txlog
 from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
 from txlog.client.client import Client
-from txlog.engine.view.view import View
+from txlog.engine.door.store import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
 
@@ -40,7 +40,7 @@ def _partitions(client: Client) -> dict[TopicName, int]:
         return sorted((one.name, one.partitions) for one in view.catalog.topics.values())
 
     out = {}
-    for full_name, count in client._store.read(look):
+    for full_name, count in client.store.read(look):
         tenant, namespace, name = full_name.split("/")
         out[TopicName(tenant, namespace, name)] = count
     return out

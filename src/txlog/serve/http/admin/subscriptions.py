@@ -7,8 +7,7 @@ from typing import Final
 from txlog.base.ids import TopicName
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
-from txlog.client.reading.message import messages
-from txlog.engine.relation.positions import Where
+from txlog.engine.door.reading import Where, messages
 from txlog.errors import InvalidArgument, MessageNotFound
 from txlog.serve.http.admin.places import message_of, wire_text
 from txlog.serve.http.admin.topics import TOPIC

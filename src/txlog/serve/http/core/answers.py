@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from txlog.base.ids import MessageId, Position, TxnId
-from txlog.client.reading.message import Message
+from txlog.engine.door.reading import Message
 from txlog.errors import (
     AlreadyExists,
     ConsumerBusy,

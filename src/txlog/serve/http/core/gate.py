@@ -136,7 +136,7 @@ class Serving:
         """Run a call that may take long; kind: the operation. Raises TryAgain: too many."""
         seat: Seat | None = getattr(connection.state, "seat", None)
         holder = "" if seat is None else seat.holder or seat.network
-        return await self.works.run(kind, holder, act, self.client._sync)
+        return await self.works.run(kind, holder, act, self.client.sync)
 
     async def look(self, act: Callable[[Store], T]) -> T:
         """Run a call that looks at the whole store."""

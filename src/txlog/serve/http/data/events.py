@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from txlog.base.ids import MessageId
 from txlog.base.ranges import Bound
-from txlog.client.reading.message import Message
+from txlog.engine.door.reading import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import dumped, error_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txlog.base.ids import MessageId
 from txlog.client.aio import Reader
-from txlog.client.reading.message import Message, messages
+from txlog.engine.door.reading import Message, messages
 from txlog.errors import InvalidArgument
 from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import check_size
@@ -55,8 +55,8 @@ async def followed(serving: Serving, hold: Hold, reader: Reader) -> AsyncGenerat
 
     raises: LimitExceeded: a message is too large; ConnectionResetError: the client has gone
     """
-    count, waits = 1, reader._waits
-    has_more = reader._sync.has_message_available
+    count, waits = 1, reader.waits
+    has_more = reader.sync.has_message_available
     while True:
         table = await serving.read(
             hold, partial(reader.receive_batch, count), lambda table: int(table.nbytes)
@@ -64,7 +64,7 @@ async def followed(serving: Serving, hold: Hold, reader: Reader) -> AsyncGenerat
         if not table.num_rows:
             hold.release(int(table.nbytes))
             count = 1
-            await waits.until(lambda _: has_more() or None, None, reader._sync._rest)
+            await waits.until(lambda _: has_more() or None, None, reader.sync._rest)
             continue
         check_size(table)
         for message in messages(table):

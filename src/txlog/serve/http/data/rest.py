@@ -13,8 +13,8 @@ from typing import Any, Final
 from txlog.base.ids import TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.client.client import Client
-from txlog.client.reading.message import Message, messages
-from txlog.client.sending.receipt import SendReceipt
+from txlog.engine.door.reading import Message, messages
+from txlog.engine.door.sending import SendReceipt
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.serve.http.core.answers import Sliced, check_size, dumped
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from txlog import aio
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
-from txlog.client.reading.message import Message
+from txlog.engine.door.reading import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.descriptors import check_room

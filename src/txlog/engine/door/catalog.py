@@ -1,0 +1,28 @@
+"""Topics, partitions and subscriptions as the catalog has them, and finding them by name."""
+
+from txlog.engine.folds.catalog import (
+    Loss,
+    SchemaVersion,
+    Subscription,
+    Topic,
+    consumers_of,
+    declared_of,
+    has_partition,
+    index_of,
+    number_of,
+    numbers,
+    schema_of,
+    topic_of,
+)
+from txlog.engine.folds.topic import Topic as TopicState
+from txlog.engine.plan.lookup import (
+    check_coordinator,
+    check_open,
+    check_partition,
+    is_overdue,
+    left_ms,
+    live_topic,
+    subscription,
+    topic,
+    transaction,
+)

@@ -1,0 +1,34 @@
+"""Consuming: sessions of consumers, cursors, and the decisions that lease and acknowledge."""
+
+from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find, by_partition
+from txlog.engine.decide.consuming.dead_letters import MoveResult
+from txlog.engine.decide.consuming.lease import (
+    UNACKED_MAX,
+    ReturnResult,
+    negative_acknowledge,
+    redeliver,
+)
+from txlog.engine.decide.consuming.seek import SeekAnswer, seek
+from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
+from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
+from txlog.engine.model.leases import Seen
+from txlog.engine.plan.ack_sets import (
+    backlog,
+    checked_run,
+    first_entry,
+    is_trimmed,
+    ledger_entries,
+    messages_in,
+    through,
+)
+from txlog.engine.plan.consuming.choice import active_consumer
+from txlog.engine.plan.runs import runs_of_ids, runs_of_table
+from txlog.engine.session.consuming.acknowledge import (
+    Acknowledgeable,
+    acknowledge_later,
+    acknowledge_runs,
+    runs_of,
+)
+from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.engine.session.consuming.many_topics import Topics, TopicsSession
+from txlog.engine.session.consuming.session import LastIds, Session

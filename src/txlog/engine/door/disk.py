@@ -1,0 +1,31 @@
+"""Files: those of the store, those of the user, and those that lie elsewhere."""
+
+from txlog.engine.storage.disk.libc import share_heap
+from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.engine.storage.disk.posix import (
+    PosixDisk,
+    absolute,
+    create_root,
+    descriptor_limit,
+    filesystem,
+    is_there,
+)
+from txlog.engine.storage.disk.protocol import ACTING, Disk, File, Stream, is_of_handler
+from txlog.engine.storage.remote import (
+    check_place,
+    is_far,
+    is_remote,
+    local_path,
+    place_of,
+    size_of,
+    trust,
+    without_options,
+)
+from txlog.engine.storage.user_files import (
+    make_directory,
+    remove_files,
+    rename_file,
+    replace_file,
+    replacing,
+)
+from txlog.engine.store.confirmed import confirm

@@ -1,0 +1,29 @@
+"""Facts as the journal stores them: ops, sets of message ids, the columns of rows."""
+
+from txlog.engine.model.idset import IdSet, before, each
+from txlog.engine.model.one_row import OneRow
+from txlog.engine.model.ops import (
+    NEW_HOLDER,
+    UNNAMED,
+    Appended,
+    Bucket,
+    BufferAppended,
+    Id,
+    Mark,
+    Run,
+    decode_ops,
+)
+from txlog.engine.model.routes import CATALOG, Component, peers
+from txlog.engine.model.schema import (
+    INSTANT,
+    KIND_DATA,
+    MESSAGE,
+    PROPERTY_MAP,
+    TXN_ABORT,
+    TXN_COMMIT,
+    W_IDLE,
+    W_SET,
+    W_SNAPSHOT,
+)
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.storage.bucket.file import IDS

@@ -1,0 +1,17 @@
+"""The store as an open handle: reading from its view, writing decisions, waiting for news."""
+
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.store.appender import Call, Decide
+from txlog.engine.store.counters import FAILED, LATENESS_BOUNDS_MS, SUCCEEDED, BucketOps, DelayTally
+from txlog.engine.store.mutex import Mutex
+from txlog.engine.store.store import MAINTENANCE_PATH, Store, check_whole
+from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
+from txlog.engine.upkeep.service import (
+    Checkpoints,
+    compact_changes,
+    compact_due,
+    due,
+    run_checkpoint,
+)
+from txlog.engine.view.view import View

@@ -1,0 +1,36 @@
+"""Transactions: handles on open ones, their states and participants, and how they end."""
+
+from txlog.engine.decide.transactions.end import EndAnswer, begin, end
+from txlog.engine.decide.transactions.enter import NewTxn, Use, check_timeout
+from txlog.engine.decide.transactions.register import Place, register
+from txlog.engine.decide.transactions.resolve import unrecorded_markers
+from txlog.engine.folds.coordinator import (
+    ABORTED,
+    ABORTING,
+    COMMITTED,
+    COMMITTING,
+    DURATION_BOUNDS_MS,
+    OPEN,
+    Coordinator,
+    Txn,
+)
+from txlog.engine.plan.participants import (
+    Finding,
+    check_available,
+    hanging,
+    participant_name,
+    participants,
+    skipped_by,
+    unavailable_error,
+)
+from txlog.engine.session.transactions.end import await_end, connect, has_ended, unknown_end
+from txlog.engine.session.transactions.end import begin as begin_with_key
+from txlog.engine.session.transactions.end import end as end_by_id
+from txlog.engine.session.transactions.transaction import (
+    DecideIn,
+    Later,
+    Together,
+    Transaction,
+    TransactionBuilder,
+    in_transaction,
+)

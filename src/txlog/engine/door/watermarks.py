@@ -1,0 +1,23 @@
+"""Watermarks: the assertions of producers, and what a reader or consumer may conclude."""
+
+from txlog.engine.decide.consuming.watermark_offer import clamp_of
+from txlog.engine.decide.sending.watermark import (
+    Assertion,
+    WatermarkPlaced,
+    assert_in_txn,
+    assert_watermark,
+    check_event_time,
+    is_active,
+    regresses,
+    take_snapshots,
+)
+from txlog.engine.folds.watermark import START, Active, Position, State, Watermark
+from txlog.engine.plan.watermarks.rows import Lateness, Row, read_rows
+from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
+from txlog.engine.session.reading.watermark_ground import HandedOut
+from txlog.engine.session.reading.watermark_session import (
+    Watermarked,
+    WatermarkListener,
+    WatermarkSession,
+    check_listener,
+)

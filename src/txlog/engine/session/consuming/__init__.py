@@ -1,0 +1,13 @@
+"""The consuming side: what one consumer holds, and the calls it makes on its subscription.
+
+Contents:
+
+    acknowledge    messages, ids and rows as runs, and the calls that acknowledge runs
+    ahead          messages leased before the application asks for them
+    consumer       ConsumerSession: one consumer of one topic, from joining to leaving
+    dead_letters   moving messages off a subscription: to its dead-letter or its retry topic
+    many_topics    TopicsSession: one subscription name on several topics, or on a pattern of them
+    membership     joining a subscription, noticing dead peers, leaving
+    receive        what one consumer is handed, and its place in each partition
+    session        Session: what the handle of a consumer needs of its session
+"""

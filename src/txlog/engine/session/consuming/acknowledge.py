@@ -1,0 +1,188 @@
+"""What can be acknowledged, as runs of messages, and the calls that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from txlog.base.ids import MessageId, TxnId
+from txlog.clock import Instant
+from txlog.engine.decide.consuming import acknowledge
+from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.model.ops import Op, Run
+from txlog.engine.plan import runs as message_runs
+from txlog.engine.plan.standing import OUTSIDE, Standing
+from txlog.engine.session.reading.message import Message
+from txlog.engine.session.transactions.transaction import (
+    DecideIn,
+    Later,
+    Transaction,
+    in_transaction,
+)
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument
+
+Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+
+
+class Through(NamedTuple):
+    """Where an acknowledgement goes, and the consumer it comes through."""
+
+    find: acknowledge.Find
+    standing: Standing
+
+
+def runs_of(what: Acknowledgeable) -> list[Run]:
+    """The ids of what a caller acknowledges, as runs."""
+    if isinstance(what, pa.Table):
+        check_received(what, "ledger", "entry", "index")
+        return message_runs.runs_of_table(what)
+    if isinstance(what, Message | MessageId):
+        what = [what]
+    return message_runs.runs_of_ids(ids_of(what))
+
+
+def check_received(table: pa.Table, *names: str) -> None:
+    """Raises InvalidArgument unless a table has these columns, as received rows have them."""
+    for name in names:
+        place = table.schema.get_field_index(name)
+        wanted = pa.types.is_string if name == "topic" else pa.types.is_integer
+        kind = None if place < 0 else table.schema.field(place).type
+        if kind is not None and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind is None or not wanted(kind):
+            raise InvalidArgument(
+                f"the table has no column {name} as received rows have it",
+                hint="pass rows of receive_batch, or message ids",
+            )
+
+
+def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
+    """The ids of messages. Raises InvalidArgument for one that has none yet."""
+    ids = [item.message_id if isinstance(item, Message) else item for item in what]
+    if any(one is None for one in ids):
+        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
+    return [one for one in ids if one is not None]
+
+
+def acknowledge_runs(
+    store: Store,
+    find: Find,
+    runs: list[Run],
+    txn: Transaction | TxnId | None,
+    *,
+    cumulative: bool,
+    standing: Standing = OUTSIDE,
+) -> AckAnswer:
+    """Acknowledge runs on a subscription, if need be without a consumer."""
+    if not runs:
+        return AckAnswer(0, 0, 0)
+    if txn is not None:
+        decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
+        return in_transaction(store, txn, decide_in, uses)
+
+    def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
+        return acknowledge.acknowledge(
+            view, store.settings, now, find, runs, cumulative=cumulative, standing=standing
+        )
+
+    answer = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(decide, uses=_uses(find, runs))
+    return answer
+
+
+def acknowledge_later(
+    store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
+) -> Later[AckAnswer]:
+    """Acknowledge runs in a transaction with its next call that waits for an answer."""
+    decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
+    return txn._leave(decide, uses, lambda answer: answer)
+
+
+def _in_txn(
+    store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
+) -> tuple[DecideIn[AckAnswer], Uses]:
+    """The decision that acknowledges in a transaction, and what it uses."""
+    uid = store.disk.owner()[0]
+
+    def decide(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, AckAnswer] | None]:
+        return acknowledge.acknowledge_in_txn(
+            view,
+            store.settings,
+            now,
+            uid,
+            find,
+            runs,
+            use,
+            cumulative=cumulative,
+            standing=standing,
+        )
+
+    return decide, _uses(find, runs)
+
+
+def _uses(find: Find, runs: list[Run]) -> Uses:
+    return Uses(acks=(find, tuple({run[0] for run in runs})))
+
+
+def acknowledge_together(
+    store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
+) -> AckAnswer:
+    """Acknowledge on several subscriptions: all, or nothing if one of them refuses.
+
+    Plain, it is one frame; in a transaction a frame each, which its end makes one.
+    """
+    if txn is not None or len(parts) == 1:
+        return _summed(
+            [
+                acknowledge_runs(
+                    store, one.find, runs, txn, cumulative=False, standing=one.standing
+                )
+                for one, runs in parts
+            ]
+        )
+
+    def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
+        ops: list[Op] = []
+        answers: list[AckAnswer] = []
+        sync = False
+        for one, runs in parts:
+            made = acknowledge.acknowledge(
+                view, store.settings, now, one.find, runs, cumulative=False, standing=one.standing
+            )
+            if made.answer is None:  # a holder is overdue: the sweep before the next try ends it
+                return Decision([], answer=None)
+            answers.append(made.answer)
+            ops += made.ops
+            sync = sync or made.sync
+        return Decision(ops, None, sync, _summed(answers))
+
+    answer = None
+    while answer is None:
+        answer = store.write(decide)
+    return answer
+
+
+def acknowledge_together_later(
+    store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction
+) -> Later[AckAnswer]:
+    """acknowledge_later on several subscriptions; the answer is that of all of them."""
+    *first, (last, runs) = parts
+    earlier = [acknowledge_later(store, one.find, some, txn, one.standing) for one, some in first]
+
+    def finish(answer: AckAnswer) -> AckAnswer:
+        return _summed([*(one.result() for one in earlier), answer])
+
+    return txn._leave(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
+
+
+def _summed(answers: list[AckAnswer]) -> AckAnswer:
+    fields = AckAnswer.__struct_fields__
+    return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))

@@ -1,0 +1,119 @@
+"""Owns Session: what the handle of a consumer needs of its session, of whatever kind that is.
+
+Kinds: one topic (`consumer`), several topics or a pattern (`many_topics`), and a subscription that
+lives in memory (`client/consuming/in_memory`, over a reader).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from txlog.base.ids import MessageId, TxnId
+from txlog.engine.decide.consuming.acknowledge import AckAnswer
+from txlog.engine.decide.consuming.dead_letters import MoveResult
+from txlog.engine.decide.consuming.lease import ReturnResult
+from txlog.engine.relation.positions import Where
+from txlog.engine.session.consuming.acknowledge import Acknowledgeable
+from txlog.engine.session.reading.message import Message
+from txlog.engine.session.reading.pause import Quiet
+from txlog.engine.session.reading.watermark_session import WatermarkSession
+from txlog.engine.session.transactions.transaction import Later, Transaction
+from txlog.engine.store.store import Store
+
+# dict[int, MessageId | None] by partition; of several topics a dictionary of these by topic. The
+# handle is one class for both, so a type checker cannot know which of them a caller gets.
+LastIds: TypeAlias = dict[Any, Any]
+
+
+class Session(Protocol):
+    """One consumer between calls. Each call is safe from many threads.
+
+    is_thorough, of `next` and `take`: False after a turn that found nothing, while no news came:
+    the session may then trust that turn and skip the look.
+    """
+
+    @property
+    def store(self) -> Store:
+        """The store that it reads."""
+
+    @property
+    def watermarks(self) -> WatermarkSession | None:
+        """Its watermark; None if the consumer did not ask for watermarks."""
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+
+    @property
+    def topics(self) -> list[str]:
+        """Short names of the topics it currently receives from."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the last turn returned nothing although there may be messages: unacked_max."""
+
+    def next(self, is_thorough: bool) -> tuple[Message | None] | None:
+        """The next message; None: none; (None,): there is a new watermark."""
+
+    def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
+        """At most `limit` messages; None: none; without rows: there is a new watermark."""
+
+    def empty(self) -> pa.Table:
+        """The table that a call returns when there is no message."""
+
+    def rest(self, pause: float) -> Quiet:
+        """How long a waiting call may sleep, and which news wake it."""
+
+    def give_back(self, table: pa.Table) -> None:
+        """Return rows of the last turn, uncounted: no application got them."""
+
+    def give_back_message(self, message: Message) -> None:
+        """Return a message that `next` returned, uncounted."""
+
+    def give_back_ahead(self) -> None:
+        """Return the messages that were taken ahead of the application, uncounted."""
+
+    def has_message_available(self) -> bool:
+        """True when a message can be received now."""
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed."""
+
+    def last_message_ids(self) -> LastIds:
+        """The last visible message of each partition, None for an empty one."""
+
+    def last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when there are several partitions."""
+
+    def acknowledge(self, what: Acknowledgeable, txn: Transaction | TxnId | None) -> AckAnswer:
+        """Acknowledge messages, ids or received rows."""
+
+    def acknowledge_later(self, what: Acknowledgeable, txn: Transaction) -> Later[AckAnswer]:
+        """Acknowledge in a transaction, together with its next call that waits for an answer."""
+
+    def acknowledge_cumulative(
+        self, what: Message | MessageId, txn: Transaction | TxnId | None
+    ) -> AckAnswer:
+        """Acknowledge everything up to and including a message of its partition."""
+
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
+        """Return received messages, counted; they come again after the delay."""
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
+    ) -> MoveResult:
+        """Move a message to the retry topic and acknowledge it."""
+
+    def redeliver(self) -> ReturnResult:
+        """Return everything that was received and not acknowledged, counted."""
+
+    def seek(self, to: Where) -> None:
+        """Continue from a message, an instant or a bound."""
+
+    def unsubscribe(self) -> None:
+        """Delete the subscription and leave it."""
+
+    def close(self) -> None:
+        """Leave the subscription; a second call does nothing."""

@@ -1,0 +1,318 @@
+"""Sending large messages: a value of any length becomes a file of chunks, then a frame.
+
+    reserve an id · publish the file chunk by chunk · one frame names it
+
+Only a few chunks are in memory, whatever the value is read from. Until the frame is written the
+sender holds the lock of the file, so that no sweep removes it. A sender that dies before that
+leaves a file that will be swept (R19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import BinaryIO, TypeAlias
+
+import pyarrow as pa
+
+from txlog.base.ids import SEQUENCE_STOP, TxnId
+from txlog.base.settings import KEY_BYTES_MAX, MIB, TXN_MESSAGES_MAX, Settings
+from txlog.engine.decide.sending import large
+from txlog.engine.decide.sending.deliver_at import AFTER, AT
+from txlog.engine.decide.sending.large import Address, LargeOutcome, PublishedChunks
+from txlog.engine.decide.sending.producers import Named
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds.catalog import numbers
+from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.route import (
+    COLUMNS,
+    PartitionSlice,
+    check_delays,
+    check_number,
+    partition_of_key,
+)
+from txlog.engine.session.sending.access import Target
+from txlog.engine.session.sending.receipt import LargeReceipt
+from txlog.engine.session.transactions.transaction import Transaction, in_transaction
+from txlog.engine.storage.chunks import ChunkFile, cut
+from txlog.engine.storage.disk.protocol import Stream, is_of_handler
+from txlog.engine.store.space import Space
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.space import sweep
+from txlog.engine.view.paths import ledger_dir, sealed_path
+from txlog.engine.view.view import View
+from txlog.errors import (
+    DiskFailed,
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    TxlogError,
+)
+
+Piece: TypeAlias = bytes | bytearray | memoryview
+Value: TypeAlias = Piece | BinaryIO | Iterable[bytes]
+# A chunk is in memory a few times over while it is written, however large a message may be.
+CHUNK_BYTES_MAX = 8 * MIB
+CHUNKS_MAX = TXN_MESSAGES_MAX
+DELIVERY = (AT, AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A large message: its chunks, still to come, and what goes with them.
+
+    beside_bytes: of key and properties
+    """
+
+    chunks: Iterator[memoryview]
+    beside_bytes: int
+
+
+def body_of(
+    value: Value, key: bytes | None, properties: Mapping[str, str] | None, settings: Settings
+) -> Body | Piece:
+    """The value itself if it fits a plain message, else what `send` takes.
+
+    raises: InvalidMessage, InvalidArgument, LimitExceeded, DiskFailed (it cannot be read)
+    """
+    beside = _beside(key, properties, settings)
+    room = settings.max_message_bytes - beside
+    most = settings.max_chunked_message_bytes
+    chunk_bytes = min(settings.max_message_bytes, CHUNK_BYTES_MAX)
+    if isinstance(value, bytes | bytearray | memoryview):
+        size = memoryview(value).nbytes
+        if size <= room:
+            return value
+        if size + beside > most:
+            raise _too_large(size + beside, most)
+        pieces: Iterator[Piece] = iter([value])
+    else:
+        pieces = _pieces(value, chunk_bytes)
+        first = bytearray()
+        while len(first) <= room:
+            piece = next(pieces, None)
+            if piece is None:
+                return bytes(first)
+            first += piece
+        pieces = chain([first], pieces)
+    if room < 1:
+        raise InvalidMessage(
+            f"key and properties have {beside} bytes, max_message_bytes is "
+            f"{settings.max_message_bytes}",
+            hint="only the value is cut into chunks",
+            setting="max_message_bytes",
+            limit=settings.max_message_bytes,
+            value=beside,
+        )
+    chunks = cut(pieces, min(room, chunk_bytes), chunk_bytes)
+    return Body(_bounded(chunks, beside, most), beside)
+
+
+def send(
+    store: Store,
+    topic: Target,
+    to: Address,
+    head: Mapping[str, object],
+    body: Body,
+    txn: Transaction | TxnId | None,
+) -> LargeReceipt:
+    """Send a large message; durable when it returns, in a transaction with the commit.
+
+    topic: where it goes
+    head:  key, properties, event_time, deliver_at, deliver_after, those that it has
+    raises: as Producer.send; StoreFull, LimitExceeded: nothing of it stays
+    """
+    if store.dry_run:
+        raise ReadOnlyStore("a dry run stores no messages", path=store.disk.description)
+    columns, delivery = _head(head)
+    to = Address(to.partition, to.named, to.sequence, delivery.get(AT), delivery.get(AFTER))
+    placed = _reserve(store, topic, to, txn)
+    if not placed.ledger:
+        return LargeReceipt(to.partition, placed, 0)
+    path = store.read(lambda view: _path(view, topic, to, placed.ledger))
+    content = ChunkFile(columns, _with_room(store, body.chunks))
+    try:
+        with store.disk.publishing(path, Stream(content)):
+            made = PublishedChunks(
+                content.ref(path, placed.ledger),
+                content.value_bytes,
+                content.value_bytes + len(bytes(head.get("key") or b"")),  # type: ignore[call-overload]
+                content.crc,
+            )
+            done = _append(store, topic, to, made, txn)
+    except OutcomeUnknown:
+        raise
+    except TxlogError:
+        with suppress(TxlogError):  # what stays is swept
+            sweep.unlink_unnamed(store, path)
+        raise
+    if done.duplicate:
+        with suppress(TxlogError):
+            sweep.unlink_unnamed(store, path)
+        return LargeReceipt(to.partition, done, 0)
+    return LargeReceipt(to.partition, done, made.payload_bytes)
+
+
+def _path(view: View, topic: Target, to: Address, ledger: int) -> str:
+    number = numbers(live_topic(view, topic.number, "of this producer"))[to.partition]
+    directory = ledger_dir(view.catalog, number, "s")
+    return sealed_path(directory, ledger, view.manifest.generation)
+
+
+def _reserve(
+    store: Store, topic: Target, to: Address, txn: Transaction | TxnId | None
+) -> LargeOutcome:
+    if txn is None:
+        answer = store.write(
+            lambda view, now: large.reserve(view, store.settings, now, topic.find(view), to)
+        )
+    else:
+        uid = store.disk.owner()[0]
+        answer = in_transaction(
+            store,
+            txn,
+            lambda view, now, use: large.reserve_in_txn(
+                view, store.settings, now, uid, topic.find(view), to, use
+            ),
+            _uses(topic.number, to),
+        )
+    return answer
+
+
+def _append(
+    store: Store, topic: Target, to: Address, made: PublishedChunks, txn: Transaction | TxnId | None
+) -> LargeOutcome:
+    owner = store.disk.owner()
+    if txn is None:
+        answer = store.write(
+            lambda view, now: large.append(
+                view, store.settings, now, topic.find(view), to, made, owner
+            )
+        )
+    else:
+        answer = in_transaction(
+            store,
+            txn,
+            lambda view, now, use: large.append_in_txn(
+                view, store.settings, now, owner[0], topic.find(view), to, made, use
+            ),
+            _uses(topic.number, to),
+        )
+    return answer
+
+
+def _uses(topic: int, to: Address) -> Uses:
+    return Uses(sends=(topic, [PartitionSlice(to.partition, 0, 1, 0)]))
+
+
+def address(
+    partitions: int,
+    turn: int,
+    key: bytes | None,
+    partition: int | None,
+    named: Named | None,
+    sequence: int | None,
+) -> Address:
+    """Where a message goes: the partition that it names, that of its key, or the next in turn.
+
+    raises: InvalidArgument (no such partition, a sequence above 63 bits), InvalidMessage (a
+            negative sequence)
+    """
+    check_number("sequence_id", sequence)
+    if sequence is not None and sequence >= SEQUENCE_STOP:
+        raise InvalidArgument("sequence_id does not fit into 64 bits", code=203)
+    if partition is None:
+        partition = turn % partitions if key is None else partition_of_key(key, partitions)
+    elif not 0 <= partition < partitions:
+        raise InvalidArgument(
+            f"partition {partition} is not one of 0 to {partitions - 1}", code=203
+        )
+    return Address(partition, named, sequence)
+
+
+def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """The columns besides the value, one row, as the file has them; what they say of delivery."""
+    try:
+        columns = {name: pa.array([item], COLUMNS[name]) for name, item in given.items()}
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
+        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+    delivery = {
+        name: columns[name].cast(pa.int64())[0].as_py() for name in DELIVERY if name in columns
+    }
+    check_number(AT, delivery.get(AT))
+    if AFTER in columns:
+        check_delays(pa.RecordBatch.from_arrays(list(columns.values()), list(columns)))
+        del columns[AFTER]
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), delivery
+
+
+def _beside(key: bytes | None, properties: Mapping[str, str] | None, settings: Settings) -> int:
+    """Bytes of key and properties."""
+    size = 0 if key is None else len(key)
+    if size > KEY_BYTES_MAX:
+        raise InvalidMessage(f"a key has {size} bytes, the largest is {KEY_BYTES_MAX}")
+    try:
+        for name, item in (properties or {}).items():
+            size += len(name.encode()) + len(item.encode())
+    except (AttributeError, UnicodeEncodeError) as exc:
+        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+    return size
+
+
+def _pieces(value: BinaryIO | Iterable[bytes], size: int) -> Iterator[Piece]:
+    """What a file or an iterable yields, piece by piece."""
+    read = getattr(value, "read", None)
+    if read is None and not isinstance(value, Iterable):
+        raise InvalidArgument("the value is neither bytes nor a file nor an iterable of bytes")
+    try:
+        for piece in iter(lambda: read(size), b"") if read is not None else iter(value):
+            if not isinstance(piece, bytes | bytearray | memoryview):
+                raise InvalidArgument(
+                    f"a piece of the value is {type(piece).__name__}, it must be bytes",
+                    hint="open the file with mode rb",
+                )
+            if piece:
+                yield piece
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        raise DiskFailed(f"cannot read the message: {error.strerror}") from error
+
+
+def _bounded(chunks: Iterator[memoryview], beside: int, most: int) -> Iterator[memoryview]:
+    """The chunks as long as the message is not too large."""
+    size = beside
+    for number, chunk in enumerate(chunks, 1):
+        size += chunk.nbytes
+        if size > most:
+            raise _too_large(size, most)
+        if number > CHUNKS_MAX:
+            raise LimitExceeded(
+                f"a message would have more than {CHUNKS_MAX} chunks",
+                hint="raise max_message_bytes",
+                limit=CHUNKS_MAX,
+                value=number,
+            )
+        yield chunk
+
+
+def _too_large(size: int, most: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"a message has {size} bytes or more, max_chunked_message_bytes is {most}",
+        hint="send it in several messages",
+        setting="max_chunked_message_bytes",
+        limit=most,
+        value=size,
+    )
+
+
+def _with_room(store: Store, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+    """The chunks as long as there is room on the disk; raises StoreFull (R30)."""
+    space = Space(store.disk)
+    for chunk in chunks:
+        space.check(chunk.nbytes, store.settings.free_bytes_min)
+        yield chunk

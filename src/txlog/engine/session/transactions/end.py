@@ -1,0 +1,85 @@
+"""Calls that name a transaction by its id or key: end it, wait for it, connect, begin."""
+
+from __future__ import annotations
+
+from txlog.base.ids import TxnId
+from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions import keys
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.keys import Connected, Opened
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.plan.lookup import transaction as find_transaction
+from txlog.engine.session.reading.pause import until
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import OutcomeUnknown
+
+# --- by id -----------------------------------------------------------------------------------
+
+
+def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
+    """Commit or abort; durable when it returns. An unknown outcome carries the id to ask by."""
+    uid = store.disk.owner()[0]
+    try:
+        answer = store.write(
+            lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commit),
+            uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
+        )
+    except OutcomeUnknown as error:
+        raise unknown_end(txn_id, error) from error
+    return answer
+
+
+def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
+    """The error for an end with unknown outcome: it says how to ask. It may be shared."""
+    ours = OutcomeUnknown(error.message, hint=how_to_ask(txn_id))
+    ours.fields = {**error.fields, "txn": txn_id}
+    return ours
+
+
+def how_to_ask(txn_id: TxnId) -> str:
+    """What to do first when an end may have been done."""
+    return f"ask before anything else: txlog txn show {txn_id}"
+
+
+def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
+    """Wait, without a lock, until a transaction has ended or time runs out."""
+    until(store, lambda _: has_ended(store, txn_id), wait_ms)
+
+
+def has_ended(store: Store, txn_id: TxnId) -> bool | None:
+    """True once it has; None before."""
+
+    def look(view: View) -> bool | None:
+        ended_ms = find_transaction(view, txn_id, store.settings.coordinators).ended_ms
+        return ended_ms != 0 or None
+
+    return store.read(look)
+
+
+# --- by key ----------------------------------------------------------------------------------
+
+
+def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Connected:
+    """Take a key. Raises NotAllowed, InvalidArgument."""
+    caller = store.disk.owner()
+    answer = store.write(
+        lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
+    )
+    return answer
+
+
+def begin(
+    store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
+) -> Opened:
+    """Begin under a key at once: what another holder left open must not wait for a first send.
+
+    raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded
+    """
+    caller = store.disk.owner()
+    answer = store.write(
+        lambda view, now: keys.begin(
+            view, store.settings, now, caller, timeout_ms, key, epoch, owner
+        )
+    )
+    return answer

@@ -1,0 +1,584 @@
+"""Owns Transaction: a handle on an open transaction of a client, and its builder.
+
+Operations in a transaction can be left for later (`send_async`, `acknowledge_async`). They wait in
+the handle and go through the write path together with the next call that waits for its answer, at
+the latest the commit. Nothing runs in the background; a batch then takes one lock instead of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from txlog.base.arguments import checked
+from txlog.base.ids import TxnId
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending.send import REFUSALS
+from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.enter import NewTxn, Use
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.session.transactions import end
+from txlog.engine.store.appender import NOTHING, Call, in_doubt
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import (
+    ExpiredTransaction,
+    InvalidTxnStatus,
+    OutcomeUnknown,
+    TransactionConflict,
+    TxlogError,
+    is_noted,
+)
+
+T = TypeVar("T")
+Item: TypeAlias = tuple[Any, ...]  # of a message: as in api/sending/outbox
+ROWS_MAX = 1_000  # messages of a batch: of 64 KiB at most, so 64 MB
+A = TypeVar("A")
+DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
+# Without effect: what a call decides after one that must be repeated.
+AGAIN: Decision[None] = Decision([])
+
+
+class Together(NamedTuple):
+    """Messages of one producer as one batch: its decision, and what makes its answer theirs."""
+
+    decide: DecideIn[Any]
+    uses: Uses
+    answered: Callable[[Any], object]
+
+
+Gather = Callable[[list[Item]], Together]
+
+
+class _Row(Call):
+    """A message left for later; it is sent with those of its producer beside it, or alone.
+
+    Its answer is (TxnId, (that of the batch, its row)).
+    """
+
+    __slots__ = ("gather", "is_alone", "item")
+
+    def __init__(self, gather: Gather, item: Item) -> None:
+        super().__init__(_never)
+        self.gather, self.item = gather, item
+        self.is_alone = False
+
+    def goes_with(self, other: Call) -> bool:
+        """True when both can be in one batch."""
+        if not isinstance(other, _Row) or self.is_alone or other.is_alone:
+            return False
+        return self.gather == other.gather
+
+
+def _never(view: View, now: Instant) -> Decision[None]:
+    raise AssertionError("a row is decided in its batch")
+
+
+class Later(Generic[T]):
+    """The answer of a deferred operation.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             sent = producer.send_async(b"one", txn=txn)
+    ...         sent.result().txn_index
+    1
+    """
+
+    __slots__ = ("_call", "_finish", "_txn")
+
+    def __init__(self, txn: Transaction, call: Call, finish: Callable[[Any], T]) -> None:
+        self._txn = txn
+        self._call = call
+        self._finish = finish
+
+    def done(self) -> bool:
+        """True once it was written or refused."""
+        return self._call.done
+
+    def result(self) -> T:
+        """Its answer; writes what is deferred so far. Raises the error that refused it."""
+        if not self._call.done:
+            self._txn._write_queued()
+        if self._call.answer is None and self._call.error is None:
+            raise _lost()
+        self._txn._tell(self._call)
+        return self._finish(_answered(self._call))
+
+
+@checked
+class Transaction:
+    """A transaction; as a context manager it commits at the end, and aborts when the block raises.
+
+    Everything sent and acknowledged in it takes effect at the commit, in every partition and
+    subscription, or not at all. Source: PIP-31.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             _ = producer.send(b"one", txn=txn)
+    ...             _ = producer.send(b"two", txn=txn)
+    ...         [message.value for message in client.reader("orders")]
+    [b'one', b'two']
+    """
+
+    __slots__ = (
+        "_after_end",
+        "_failed",
+        "_queue",
+        "_status",
+        "_store",
+        "_takers",
+        "outcome",
+        "use",
+    )
+
+    def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
+        self.use = use
+        self._store = store
+        self._after_end = after_end
+        self._status = "OPEN"
+        # Threads may share a handle, and `__del__` may come anywhere: each step is one C step.
+        # What is deferred stays here until its outcome is noted, whoever is interrupted
+        # with it; beside it stands, once, who writes it.
+        self._queue: dict[Call, None] = {}
+        self._takers: dict[Call, object] = {}
+        self._failed: Call | None = None  # the first refusal not yet reported
+        self.outcome: EndAnswer | None = None
+
+    @property
+    def id(self) -> TxnId:
+        """Its id; a transaction without operations yet is opened now."""
+        self._write_queued()
+        if isinstance(self.use, NewTxn):
+            opening = self._opening()
+            self._write([opening])
+            _answered(opening)
+        assert isinstance(self.use, TxnId)
+        return self.use
+
+    @property
+    def state(self) -> str:
+        """The status as this handle knows it: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED."""
+        return self._status
+
+    def commit(self) -> EndAnswer:
+        """Write what was deferred, and commit; durable when it returns.
+
+        raises: InvalidTxnStatus and the like; or the error that refused a deferred operation, and
+                then the transaction is aborted; so it is if an interrupt came while one was written
+        """
+        return self._commit()
+
+    def _commit(self) -> EndAnswer:
+        if self._status == "ABORTED" and isinstance(self.use, NewTxn):
+            raise InvalidTxnStatus("the transaction was aborted before any of it was written")
+        calls = self._take()
+        lost = self._lost_beside(calls)
+        if self._failed is None and lost is None:
+            if not calls and isinstance(self.use, NewTxn):
+                calls = [self._opening()]
+            ended = Call(self._end_of(calls))
+            self._write([*calls, ended])
+            if ended.error is None:
+                return self._ended(ended)
+            if not isinstance(ended.error, _Refused):
+                raise self._not_ended(ended.error, calls)
+        error = _lost() if self._failed is None else self._failed.error or _lost()
+        self._failed = self._failed or lost
+        self._drop(calls)
+        self._settle(calls)
+        try:
+            if isinstance(self.use, TxnId):
+                self._abort(self.use)
+            self._status, self._failed = "ABORTED", None
+        except TxlogError:
+            pass  # it stays refused: a repeated commit aborts again, or the time-out does
+        raise error
+
+    def abort(self) -> EndAnswer:
+        """Abort: none of it is ever visible, what it acknowledged comes again.
+
+        From `__del__` or a signal handler, inside a call on the store, it is postponed until that
+        has ended, and the answer has status ABORTING.
+        """
+        use = self.use
+        if isinstance(use, TxnId) and self._store.put_off(self.abort):
+            return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
+        dropped = self._take()
+        self._drop(dropped)
+        self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
+        answer = self._abort(self.id)
+        self._settle(dropped)
+        self._failed = None
+        return answer
+
+    def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
+        """The error of a commit that itself failed; if nothing was done, it can be repeated."""
+        if isinstance(error, OutcomeUnknown):
+            self._failed = None
+            return end.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
+        for call in before:
+            if call.error is error:
+                self._queue[call] = None
+                call.renew()
+        self._failed = None
+        return error
+
+    @staticmethod
+    def _drop(calls: list[Call]) -> None:
+        """Record that deferred operations were given up before they were written."""
+        for call in calls:
+            if call.answer is None and call.error is None:
+                call.error = InvalidTxnStatus("the transaction was aborted before this was written")
+            call.done = True
+
+    def _abort(self, txn_id: TxnId) -> EndAnswer:
+        self.outcome = end.end(self._store, txn_id, commit=False)
+        self._status = self.outcome.status
+        self._after_end()
+        return self.outcome
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status != "OPEN":
+            return
+        if kind is None:
+            self._commit()
+            return
+        if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
+            dropped = self._take()
+            self._drop(dropped)
+            self._status = "ABORTED"
+            self._settle(dropped)
+            return
+        try:
+            self.abort()
+        except (InvalidTxnStatus, ExpiredTransaction):
+            return  # conflict, time-out or fence ended it before; the first error is the cause
+
+    # --- operations in it --------------------------------------------------------------------
+
+    def run(self, decide: DecideIn[T], uses: Uses) -> T:
+        """Run a decision in it, after what was deferred; returns its answer."""
+        call = self._call(decide, uses)
+        self._write([*self._take(), call])
+        self._tell(call)
+        answer: T = _answered(call)
+        return answer
+
+    def _leave(self, decide: DecideIn[A], uses: Uses, finish: Callable[[A], T]) -> Later[T]:
+        """Defer a decision; finish makes its answer of the decision's."""
+        call = self._call(decide, uses)
+        self._queue[call] = None
+        return Later(self, call, finish)
+
+    def leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
+        """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
+        call = _Row(gather, item)
+        self._queue[call] = None
+        return Later(self, call, finish)
+
+    def _write_queued(self) -> None:
+        """Write what was deferred; the first refusal is kept for the commit."""
+        calls = self._take()
+        if calls:
+            self._write(calls)
+
+    def _take(self) -> list[Call]:
+        """What is deferred and nobody else writes; it stays there until `_settle`."""
+        if not self._queue:
+            return []
+        mine = object()
+        calls: list[Call] = []
+        for call in list(self._queue):
+            if self._takers.setdefault(call, mine) is mine:
+                if call in self._queue:
+                    calls.append(call)
+                else:  # another thread has settled it since it was listed
+                    self._takers.pop(call, None)
+        return calls
+
+    def _settle(self, calls: Iterable[Call]) -> None:
+        """Calls have a noted outcome, or the next taker will write them."""
+        for call in calls:
+            if call in self._queue:
+                self._queue.pop(call, None)
+                self._takers.pop(call, None)
+
+    def _lost_beside(self, calls: list[Call]) -> Call | None:
+        """One that another caller took and that never ended well.
+
+        Its taker was interrupted, or is another thread that is not done.
+        """
+        if len(self._queue) == len(calls):
+            return None
+        ours = set(calls)
+        for call in list(self._queue):
+            if call not in ours and (not call.done or call.error or call.answer is None):
+                return call
+        return None
+
+    def _tell(self, call: Call) -> None:
+        """Its caller hears of the refusal, so the commit does not fail for it."""
+        if self._failed is call:
+            self._failed = None
+
+    def _call(self, decide: DecideIn[Any], uses: Uses) -> Call:
+        return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
+
+    def _opening(self) -> Call:
+        def decide(view: View, now: Instant) -> Decision[TxnId]:
+            assert isinstance(self.use, NewTxn)
+            return end_txn.begin(view, self._store.settings, now, self.use)
+
+        return Call(decide, then=self._opened)
+
+    def _opened(self, decision: Decision[Any]) -> None:
+        """Learn the id from the answer of the operation that opened it."""
+        if isinstance(self.use, TxnId):
+            return
+        answer, error = decision.answer, decision.error
+        if isinstance(error, TransactionConflict):  # opened and aborted in one frame
+            answer = error.fields["txn"]
+        if type(answer) is tuple:
+            answer = answer[0]
+        if isinstance(answer, TxnId):
+            self.use = answer
+
+    def _unopen(self, before: Use, calls: list[Call]) -> None:
+        """Forget an id when the frame that gave it out could not be written."""
+        if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
+            self.use = before
+
+    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision[Any]]:
+        """The decision that commits, unless something before it was refused or is made again."""
+        store = self._store
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant) -> Decision[EndAnswer | None]:
+            is_again = False
+            for call in before:
+                if call.error is not None:
+                    raise _Refused("an operation before it was refused")
+                is_again = is_again or call.answer is None
+            if is_again:
+                return AGAIN
+            assert isinstance(self.use, TxnId)
+            return end_txn.end(view, store.settings, now, uid, self.use, commit=True)
+
+        return decide
+
+    def _write(self, calls: list[Call]) -> None:
+        """Run calls in order; those that ask for it are repeated."""
+        while calls:
+            use = self.use
+            if isinstance(use, TxnId):
+                for call in calls:
+                    call.uses = call.uses.in_txn(use.coordinator, use.sequence)
+            self._submit(calls)
+            again: list[Call] = []
+            ended: list[Call] = []
+            is_refused = use is not self.use and calls[-1].error is not None
+            if is_refused and all(call.error is not None for call in calls):
+                self._unopen(use, calls)
+            for call in calls:
+                if call.error is not None:
+                    self._failed = self._failed or call
+                elif call.answer is None:
+                    again.append(call)
+                    continue
+                ended.append(call)
+            self._settle(ended)
+            calls = again
+            for call in calls:
+                call.renew()
+
+    def _submit(self, calls: list[Call]) -> None:
+        use = self.use
+        batches: list[tuple[Call, list[Call]]] = []
+        try:
+            if _Row not in map(type, calls):
+                self._store.submit(calls)
+                return
+            for group in _grouped(calls):
+                batches.append((self._gathered(group), group))
+            self._store.submit([batch for batch, _ in batches])
+            for batch, group in batches:
+                _pass_on(batch, group)
+        except BaseException as error:  # who waits for a call has to hear of it
+            for batch, group in batches:
+                _pass_on(batch, group, broken=True)
+            for call in calls:
+                call.end(error)
+            self._failed = self._failed or calls[0]
+            self._settle(calls)
+            if not in_doubt(calls):
+                self.use = use  # an id that it learned is of a frame that was never written
+            elif is_noted(error) and isinstance(self.use, TxnId):
+                error.add_note(end.how_to_ask(self.use))
+            raise
+
+    def _gathered(self, group: list[Call]) -> Call:
+        """The call that writes a group: the one it has, or the batch of its messages."""
+        first = group[0]
+        if not isinstance(first, _Row):
+            return first
+        together = first.gather([call.item for call in group if isinstance(call, _Row)])
+        uses, use = together.uses, self.use
+        if isinstance(use, TxnId):
+            uses = uses.in_txn(use.coordinator, use.sequence)
+
+        def then(decision: Decision[Any]) -> None:
+            self._opened(decision)
+            answer = decision.answer
+            if type(answer) is tuple:
+                made = together.answered(answer[1])
+                for row, call in enumerate(group):
+                    call.answer = (answer[0], (made, row))
+
+        return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
+
+    def _ended(self, call: Call) -> EndAnswer:
+        answer: EndAnswer = _answered(call)
+        self.outcome = answer
+        self._status = answer.status
+        self._after_end()
+        return answer
+
+
+def _grouped(calls: list[Call]) -> list[list[Call]]:
+    """Messages of one producer that stand side by side go together."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        last = groups[-1] if groups else None
+        if (
+            last is not None
+            and len(last) < ROWS_MAX
+            and isinstance(call, _Row)
+            and call.goes_with(last[0])
+        ):
+            last.append(call)
+        else:
+            groups.append([call])
+    return groups
+
+
+def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
+    """Tell the messages of a batch what became of it.
+
+    A batch that was refused is repeated message by message, to refuse no others with one.
+    """
+    for call in group:
+        if call is batch:
+            continue
+        call.stage, call.done = batch.stage, batch.done
+        if batch.error is None:
+            continue
+        if not broken and len(group) > 1 and isinstance(batch.error, REFUSALS):
+            assert isinstance(call, _Row)
+            call.is_alone = True
+            call.answer, call.done = None, False
+        else:
+            call.error = batch.error
+
+
+class _Refused(TxlogError):
+    """The commit was not tried; its caller gets the error of the refused operation."""
+
+
+def _answered(call: Call) -> Any:
+    """The answer of a call in a transaction, without the id that comes with it."""
+    if call.error is not None:
+        raise call.error
+    answer = call.answer
+    return answer[1] if type(answer) is tuple else answer
+
+
+def _lost() -> InvalidTxnStatus:
+    return InvalidTxnStatus(
+        "writing a deferred operation was interrupted or is still under way in another thread",
+        hint="repeat the transaction",
+    )
+
+
+@checked
+class TransactionBuilder:
+    """Builds a transaction as PIP-31 writes it.
+
+    >>> import tempfile, txlog
+    >>> from datetime import timedelta
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         txn = client.new_transaction().with_timeout(timedelta(minutes=5)).build()
+    ...         before = txn.state
+    ...         _ = txn.abort()
+    ...         before, txn.state
+    ('OPEN', 'ABORTED')
+    """
+
+    __slots__ = ("_begin", "_coordinator", "_timeout_ms")
+
+    def __init__(self, begin: Callable[[int | None, int | None], Transaction]) -> None:
+        self._begin = begin
+        self._timeout_ms: int | None = None
+        self._coordinator: int | None = None
+
+    def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
+        """Abort it if it stays open longer than this: milliseconds, or a timedelta."""
+        if isinstance(timeout, timedelta):
+            timeout = timeout // timedelta(milliseconds=1)
+        self._timeout_ms = timeout
+        return self
+
+    def with_coordinator(self, number: int) -> TransactionBuilder:
+        """Use this coordinator; by default they take turns."""
+        self._coordinator = number
+        return self
+
+    def build(self) -> Transaction:
+        """Begin it, as `Client.transaction` does.
+
+        raises: InvalidArgument, LimitExceeded, ProducerFenced; CoordinatorNotFound when the id is
+                given out
+        """
+        return self._begin(self._timeout_ms, self._coordinator)
+
+
+def in_transaction(
+    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: Uses = NOTHING
+) -> T:
+    """Run a decision in a transaction, which it may open; returns what it answers.
+
+    uses: what else it works with, for the sweep before it
+    The decision's answer is (TxnId, answer), or None for a call to be repeated.
+    """
+    if isinstance(txn, Transaction):
+        return txn.run(decide, uses)
+    answer = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(
+            lambda view, now: decide(view, now, txn),
+            uses=uses.in_txn(txn.coordinator, txn.sequence),
+        )
+    return answer[1]
