@@ -1,7 +1,7 @@
-"""Owns the error tree: one class for each thing a caller would do differently.
+"""Owns the error tree: one class for each case that a caller would handle differently.
 
 The exit code of an error is its TXL code without the last two digits. README, the man pages and
-`txlog help exit-codes` are generated from the table that this module provides (`error_table`).
+`txlog help exit-codes` are generated from the table of this module (`error_table`).
 
     TxlogError               exit  the caller should
     ├─ Usage                   2   fix the call
@@ -37,7 +37,7 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  ├─ NoResources              504 no descriptors or memory
     │  ├─ ConsumerBusy             505
     │  ├─ PartitionUnavailable     506
-    │  ├─ ProducerQueueIsFull      507 wait for an answer of what was sent before
+    │  ├─ ProducerQueueIsFull      507 wait for the answer to an earlier message
     │  └─ ProducerBusy             508
     ├─ IntegrityError          6   verify, restore
     │  ├─ Corruption               601 file; 602 journal; 604 components disagree
@@ -46,7 +46,7 @@ The exit code of an error is its TXL code without the last two digits. README, t
     ├─ PartlyDone              7   read the list: done and failed_list
     ├─ ConditionNotMet         8   decide (801 condition, 802 --fail-empty, 803 --expect)
     ├─ Refused                 9   add --yes (901) or the named --force (902)
-    ├─ OutcomeUnknown         10   ask by the id it carries; never assume
+    ├─ OutcomeUnknown         10   look up the id it carries; never assume
     └─ Failure                 1   see the message; nothing was changed
        ├─ InternalError            101 a bug
        │  └─ NameTaken             101 a name to publish exists; never leaves the engine
@@ -73,13 +73,13 @@ Hint = str | Callable[[], str] | None
 
 
 class TxlogError(Exception):
-    """The root. `codes` lists what a class may carry; the first is its own.
+    """The root. `codes` lists the codes a class may carry; the first is the default.
 
     message: one line without a full stop, control characters escaped
-    hint:    what to do about it, or None; a function is called when somebody asks for it, as most
-             callers never do: a name that was probably meant takes milliseconds to find
+    hint:    a remedy, or None; a function runs only when a caller reads the hint, as most callers
+             never do: finding a similar name takes milliseconds
     fields:  the facts, by the names of spec/cli 5 (path, txn, setting, pid, ...)
-    code:    one of `codes`; left out, the first
+    code:    one of `codes`; by default the first
     """
 
     codes: Codes = (101,)
@@ -111,7 +111,7 @@ class TxlogError(Exception):
 
     @property
     def hint(self) -> str | None:
-        """What to do about it."""
+        """A remedy, or None."""
         if callable(self._hint):
             self._hint = self._hint()
         return self._hint
@@ -121,7 +121,7 @@ class TxlogError(Exception):
         self._hint = hint
 
     def as_dict(self) -> dict[str, object]:
-        """Return the members of the JSON error object; ids as their text, bytes never."""
+        """Return the members of the JSON error object; ids as text, bytes never."""
         out: dict[str, object] = {
             "code": f"TXL-{self.code}",
             "class": type(self).__name__,
@@ -137,7 +137,7 @@ class TxlogError(Exception):
 
 
 class Usage(TxlogError):
-    """The call is wrong."""
+    """The arguments of the call are wrong."""
 
     codes: Codes = (201,)
     kind = "usage"
@@ -163,14 +163,14 @@ class InvalidMessage(Usage):
 
 
 class NotFound(TxlogError):
-    """The named thing does not exist or is not visible to the caller."""
+    """The object does not exist or is not visible to the caller."""
 
     codes: Codes = (308,)
     kind = "not-found"
 
 
 class StoreNotFound(NotFound):
-    """No store where one was named or looked for."""
+    """No store at the given or searched path."""
 
     codes: Codes = (301,)
 
@@ -206,20 +206,20 @@ class MessageNotFound(NotFound):
 
 
 class CoordinatorNotFound(NotFound):
-    """A coordinator number the store does not have."""
+    """The store has no coordinator of this number."""
 
     codes: Codes = (308,)
 
 
 class WrongState(TxlogError):
-    """The thing is not in the state for this."""
+    """The object's state does not allow the call."""
 
     codes: Codes = (402,)
     kind = "state"
 
 
 class AlreadyExists(WrongState):
-    """A thing of that name (also: equal after case folding) exists."""
+    """An object of that name exists; names equal after case folding count as the same."""
 
     codes: Codes = (401,)
 
@@ -229,25 +229,25 @@ class AlreadyClosed(WrongState):
 
 
 class InvalidTxnStatus(WrongState):
-    """The operation is not allowed in the recorded status, the opposite end included."""
+    """The transaction's status does not allow the call; it may have ended the other way."""
 
 
 class TransactionTimedOut(InvalidTxnStatus):
-    """The transaction was ended by its time-out: begin again."""
+    """The time-out ended the transaction: begin again."""
 
     codes: Codes = (403,)
     kind = "timed-out"
 
 
 class ExpiredTransaction(WrongState):
-    """Use of a fenced transaction: a newer holder of the key is at work."""
+    """The transaction is fenced: a newer holder of the key is at work."""
 
     codes: Codes = (404,)
     kind = "fenced"
 
 
 class NotAllowed(WrongState):
-    """Not this caller, type, epoch or name: do not retry."""
+    """The caller, type, epoch or name does not fit: do not retry."""
 
     codes: Codes = (406,)
     kind = "not-allowed"
@@ -261,20 +261,20 @@ class ProducerFenced(NotAllowed):
 
 
 class NotAuthenticated(NotAllowed):
-    """A server does not know who this is: no token, a bad one, or one that has expired."""
+    """The server cannot authenticate the client: no token, a bad one, or an expired one."""
 
     codes: Codes = (411,)
 
 
 class TransactionConflict(WrongState):
-    """Two transactions claimed one message; this one was aborted."""
+    """Two transactions acknowledged one message; the second was aborted."""
 
     codes: Codes = (407,)
     kind = "conflict"
 
 
 class StillInUse(WrongState):
-    """In use; the named --force flag does it all the same."""
+    """In use; the named --force flag overrides that."""
 
     codes: Codes = (408,)
 
@@ -287,7 +287,7 @@ class ReadOnlyStore(WrongState):
 
 
 class IncompatibleSchema(WrongState):
-    """A schema that may not follow those that the topic has."""
+    """The topic's policy does not allow this schema after the older ones."""
 
     codes: Codes = (410,)
 
@@ -301,7 +301,7 @@ class TryAgain(TxlogError):
 
 
 class StoreLocked(TryAgain):
-    """The lock was not had in time; fields pid and command name the holder."""
+    """The lock time-out passed; fields pid and command name the holder."""
 
     codes: Codes = (501,)
 
@@ -313,7 +313,7 @@ class StoreFull(TryAgain):
 
 
 class SnapshotExpired(TryAgain):
-    """Files of a snapshot are gone: take a new one."""
+    """Files of a snapshot were removed: take a new snapshot."""
 
     codes: Codes = (504,)
 
@@ -325,55 +325,55 @@ class NoResources(TryAgain):
 
 
 class ConsumerBusy(TryAgain):
-    """An exclusive subscription is taken, or is in use with another type."""
+    """An exclusive subscription has a consumer, or its consumers use another type."""
 
     codes: Codes = (505,)
     kind = "busy"
 
 
 class PartitionUnavailable(TryAgain):
-    """A partition is offline or quarantined; the others go on."""
+    """A partition is offline or quarantined; other partitions still work."""
 
     codes: Codes = (506,)
     kind = "unavailable"
 
 
 class ProducerBusy(TryAgain):
-    """Another process has the topic to itself: it has an exclusive producer."""
+    """Another process has an exclusive producer on the topic."""
 
     codes: Codes = (508,)
     kind = "busy"
 
 
 class ProducerQueueIsFull(TryAgain):
-    """Too much of a producer waits to be stored; fields setting, limit."""
+    """The producer's queue of unanswered messages is full; fields setting, limit."""
 
     codes: Codes = (507,)
 
 
 class IntegrityError(TxlogError):
-    """What is stored is damaged or not understood."""
+    """Stored data is damaged, or its format is unknown."""
 
     codes: Codes = (601,)
     kind = "corruption"
 
 
 class Corruption(IntegrityError):
-    """Bytes are not what was written; fields path, offset, expected, found, lsn."""
+    """Bytes differ from what the store wrote; fields path, offset, expected, found, lsn."""
 
     codes: Codes = (601, 602, 604)
 
     def __init__(
         self, message: str, *, hint: Hint = None, code: int | None = None, **fields: object
     ) -> None:
-        # for a journal file it is 602, whoever finds it
+        # damage in a journal file is always 602
         if code is None and str(fields.get("path", "")).startswith("journal/"):
             code = 602
         super().__init__(message, hint=hint, code=code, **fields)
 
 
 class MissingFile(Corruption):
-    """A file that is named by another one is absent; field path."""
+    """Another file names a file that is missing; field path."""
 
 
 class FormatMismatch(IntegrityError):
@@ -383,7 +383,7 @@ class FormatMismatch(IntegrityError):
 
 
 class PartlyDone(TxlogError):
-    """Some targets were done, the rest is listed; fields done [{name, …}] and failed_list."""
+    """Some targets were done; fields done [{name, …}] and failed_list."""
 
     codes: Codes = (701,)
     kind = "partial"
@@ -419,7 +419,7 @@ class InternalError(Failure):
 
 
 class NameTaken(InternalError):
-    """A name to be published exists already; the engine handles it, callers never see it."""
+    """A name to publish exists already; the engine handles it, callers never see it."""
 
 
 class DiskFailed(Failure):
@@ -454,10 +454,10 @@ class MissingExtra(Failure):
 
 
 IN_DOUBT: Final = (
-    "txlog was writing this call, so it may have been done: ask by id, or repeat the call with the "
-    "same producer and sequence"
+    "txlog was writing this call, so it may have been done: look it up by id, or repeat the call "
+    "with the same producer and sequence"
 )
-"""The note on an exception that is not ours and ended a call while its frame was written."""
+"""The note on a foreign exception that ended a call while its frame was being written."""
 
 
 def is_noted(error: BaseException) -> bool:
@@ -475,7 +475,7 @@ def may_be_of_handler(error: BaseException) -> bool:
 
 
 def error_classes(root: type[TxlogError] = TxlogError) -> Iterator[type[TxlogError]]:
-    """Yield the classes below root, depth first, in the order they are written here."""
+    """Yield the classes below root, depth first, in the order of this file."""
     for child in root.__subclasses__():
         if child.__module__ == __name__:
             yield child
@@ -488,7 +488,7 @@ def error_table() -> list[type[TxlogError]]:
 
 
 def printable(text: str) -> str:
-    """Return text with control, separator and surrogate characters escaped: one line stays one.
+    """Return text with control, separator and surrogate characters escaped, so it stays one line.
 
     Cost: O(n); errors only.
     """
@@ -498,7 +498,7 @@ def printable(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return value as JSON can hold it; ids and anything that is not a JSON value as text."""
+    """Return value in a form for JSON; ids, and other values that JSON lacks, as text."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):

@@ -527,9 +527,9 @@ def test_limit_and_several_inputs(client: txlog.Client) -> None:
         FunctionOptions(txn_size=2),
     )
     assert seen == ["in", "in", "other", "other"] * 2  # none waits until the other is empty
-    with pytest.raises(InvalidArgument, match="each of them once"):
+    with pytest.raises(InvalidArgument, match="each only once"):
         functions.run(client, lambda m: m.value, ["in", "in"], "out", "s")
-    with pytest.raises(InvalidArgument, match="each of them once"):
+    with pytest.raises(InvalidArgument, match="each only once"):
         functions.run(client, lambda m: m.value, [], "out", "s")
 
 

@@ -151,7 +151,7 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
     assert answer["messages"] == len(rows_of(out)) > 20
     assert answer["size_bytes"] == sum(len(row[2] or b"") for row in rows_of(out))
     some = parse_range("+3..-2", 0)
-    export_file(bench.client, "t", str(out), form=form, wanted=some, force=True)
+    export_file(bench.client, "t", str(out), form=form, message_range=some, force=True)
     of = [[row for row in shown(bench.client) if place(bench, row[0])[0] == at] for at in (0, 1)]
     assert rows_of(out) == [row for rows in of for row in rows[3:-2]]
     with pytest.raises(AlreadyExists):
@@ -252,7 +252,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed):
             export_directory(bench.client, **{"topic": "t", **options}, path=str(out), append=True)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):
-        export_directory(bench.client, "t", str(out), append=True, wanted=Range())
+        export_directory(bench.client, "t", str(out), append=True, message_range=Range())
     with pytest.raises(InvalidArgument):
         export_directory(bench.client, "t", str(out), partition_by=["value"])
     (out / "mine.txt").write_text("mine")

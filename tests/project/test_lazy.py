@@ -188,7 +188,7 @@ def test_reentry_by_the_thread_that_runs_it(probe: Path) -> None:
 
     def enters() -> None:
         values.append(module.FIRST)
-        with pytest.raises(NotThereYet, match="LAST is not there: called from within"):
+        with pytest.raises(NotThereYet, match="has no LAST yet: the caller runs in"):
             _ = module.LAST
         values.append(hasattr(module, "LAST"))
 

@@ -205,11 +205,11 @@ def test_an_export_that_ends_before_it_is_made(bench: Bench, tmp_path: Path, to:
 
     def export(given: Range | None) -> int:
         if to == "stream":
-            found = export_stream(client, "t", io.BytesIO(), wanted=given)
+            found = export_stream(client, "t", io.BytesIO(), message_range=given)
         elif to == "file":
-            found = export_file(client, "t", str(path), wanted=given)
+            found = export_file(client, "t", str(path), message_range=given)
         else:
-            found = export_directory(client, "t", str(path), wanted=given)
+            found = export_directory(client, "t", str(path), message_range=given)
         return int(found["messages"])
 
     with pytest.raises(Corruption) as refused:

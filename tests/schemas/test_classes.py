@@ -198,14 +198,14 @@ class Node:
     [
         (Many, "schema: field a is a union of several types"),
         (Loose, "schema: field a is a Decimal without its digits"),
-        (Keys, "schema: field a is a dict whose keys are no str"),
+        (Keys, "schema: field a is a dict whose keys are not str"),
         (Anything, "schema: field a[] is of the type any"),
-        (Wrong, "schema: field a is an enum whose members are no strings"),
+        (Wrong, "schema: field a is an enum whose members are not strings"),
         (Deep, "schema: field a[].b is of the class complex"),
         (Node, "schema: field left contains its own record Node"),
-        (int, "schema: the class int is no record"),
-        (7, "a schema is not made of int"),
-        ("{}", "a schema is not made of str"),
+        (int, "schema: the class int is not a record"),
+        (7, "no schema can be made from int"),
+        ("{}", "no schema can be made from str"),
     ],
 )
 def test_a_class_that_no_column_holds_is_refused(given: object, reason: str) -> None:
@@ -228,7 +228,7 @@ def test_what_is_no_record_is_told_by_field() -> None:
         ({"seats": [Seat(1 << 63)]}, "seats[].row is int 9223372036854775808, it must be"),
         ({"seats": [7]}, "seats[] is int, it must be a dict or an instance of a class"),
         ({"tags": {"x": float("nan")}}, "tags{} is float nan, it must be a number"),
-        ({"tags": {1: 1.0}}, "tags has a key that is no string"),
+        ({"tags": {1: 1.0}}, "tags has a key that is not a string"),
         ({"is_paid": 1}, "is_paid is int 1, it must be true or false"),
         ({"day": None}, "day is null, it must be a date, or days since 1970"),
     ]
@@ -247,7 +247,7 @@ def test_what_is_no_record_is_told_by_field() -> None:
 def test_a_record_that_is_not_of_the_class_is_told() -> None:
     schema = schema_of(pa.schema([("row", pa.string())]))
     for cls in (Seat, SeatModel):
-        with pytest.raises(InvalidArgument, match=f"the record is no {cls.__name__}: .*row"):
+        with pytest.raises(InvalidArgument, match=f"the record does not fit {cls.__name__}: .*row"):
             values.decode_one(schema, b'{"row":"x"}', cls)
 
 

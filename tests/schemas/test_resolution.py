@@ -80,7 +80,7 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     ("long", MILLIS, "a was long, which does not become timestamp-millis"),
     (MILLIS, MICROS, "a was timestamp-millis, which does not become timestamp-micros"),
     (MILLIS, "double", "a was timestamp-millis, which does not become double"),
-    (["null", "int"], "int", "a may be null in what was written"),
+    (["null", "int"], "int", "a may be null in older records"),
     (enum("A", "B"), enum("B"), "a has lost the symbol A"),
     (decimal(9, 2), decimal(9, 3), "a was decimal128(9, 2)"),
     (decimal(9, 2), decimal(8, 2), "a was decimal128(9, 2)"),
@@ -265,7 +265,7 @@ def test_transitive_looks_at_all_versions() -> None:
     other = of(field("string", "a", default=""), field("string", "b", default=""))
     assert check("BACKWARD", other, [V1, LESS]) is None
     assert check("FULL_TRANSITIVE", other, [V1, LESS]) == (
-        "it cannot read what is there (FULL_TRANSITIVE): a was int, which does not become string"
+        "it cannot read existing records (FULL_TRANSITIVE): a was int, which does not become string"
     )
     assert check("FORWARD_TRANSITIVE", LESS, [V1]) == (
         "readers of an older version cannot read it (FORWARD_TRANSITIVE): "

@@ -109,14 +109,14 @@ def test_types_with_names_are_used_again_by_name() -> None:
 WRONG = {
     "{": "the schema is not JSON",
     '"int"': "the schema is int, it must be a record",
-    '["null", "int"]': "the schema is no record at its top",
+    '["null", "int"]': "the schema is not a record at its top",
     of(): "the record is a record without fields",
     of(field(["int", "string"])): "field a is a union of int, string",
     of(field(["null"])): "field a is a union of null",
     of(field("null")): "field a is null alone",
     of(field(["null", "R"])): "field a contains its own record R",
     of(field("strin")): "field a has the unknown type strin",
-    of(field("int"), field("int")): "field a stands there twice",
+    of(field("int"), field("int")): "field a appears twice",
     of(field("int"), field("int", "A")): "field A is a but for case",
     of(field("int", "a-b")): "field a-b has the name 'a-b'",
     of(field({"type": "array"})): "field a is array without items",
@@ -133,7 +133,9 @@ WRONG = {
     of(
         field({"type": "record", "name": "S", "fields": [field(["int", "int"], "b")]})
     ): "field a.b is a union of int, int",
-    of(field({"type": "array", "items": {"type": "map", "values": 7}})): "field a[]{} 7 is no type",
+    of(
+        field({"type": "array", "items": {"type": "map", "values": 7}})
+    ): "field a[]{} 7 is not a type",
 }
 
 

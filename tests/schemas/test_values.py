@@ -159,7 +159,7 @@ def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) ->
             {"type": "string", "logicalType": "uuid"},
             "string",
             "x",
-            "a is no UUID, it must be a UUID",
+            "a is not a UUID, it must be a UUID",
         ),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 2},

@@ -78,7 +78,7 @@ def test_insert_takes_the_columns_that_it_has(spark: SparkSession, client: Clien
     assert [row["transaction_key"] for row in client.admin.transaction_keys()] == ["k"]
     error = first_of_worker(spark, "INSERT INTO shop.bills SELECT * FROM shop.orders")
     assert error.endswith(
-        "the column topic is given by the store; "
+        "the column topic is set by the store; "
         "name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …"
     )
     error = first_of(spark, "INSERT OVERWRITE shop.bills (value) VALUES (X'61')")

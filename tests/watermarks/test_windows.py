@@ -464,7 +464,7 @@ def test_foreign_messages_in_the_state_are_refused(client: txlog.Client) -> None
     say(client, 1)
     run(client)
     client.producer(STATE).send(b"x", properties={"a": "b"})
-    with pytest.raises(NotAllowed, match="messages of others"):
+    with pytest.raises(NotAllowed, match="foreign messages"):
         run(client)
 
 

@@ -1,12 +1,12 @@
-"""Owns the error for an argument of a library call whose type is not what its signature says.
+"""Owns the error for a call whose argument has another type than its signature declares.
 
     @checked
     class Producer: ...          producer.send("text")  ->  InvalidArgument: value is str, it must
                                                              be bytes | None
 
-Arguments are not checked before a call, so a correct call pays nothing: they are compared with the
-signature only when the call has raised something that is not an error of ours. If none of them is
-to blame, the exception has another cause (a bug, or a user's function), and is passed on as it is.
+Arguments are not checked before a call, so a correct call costs nothing. Only when a call raises an
+exception that is not ours, its arguments are compared with the signature. If all of them match, the
+exception has another cause (a bug, or a user's function), and is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from txlog.errors import InvalidArgument, TxlogError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-CO_GENERATOR = 0x20  # of a code object, as in inspect
+CO_GENERATOR = 0x20  # flag of a code object, as in inspect
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked(cls: type[T]) -> type[T]:
-    """Make the public methods of a class say which argument is wrong; raises InvalidArgument."""
+    """Make the public methods of a class name a wrong argument; raises InvalidArgument."""
     for name, item in list(vars(cls).items()):
         if not name.startswith("_") and isinstance(item, FunctionType):
             setattr(cls, name, explained(item))
@@ -37,7 +37,7 @@ def checked(cls: type[T]) -> type[T]:
 
 
 def explained(function: F) -> F:
-    """The same for one function."""
+    """Make one function name a wrong argument."""
 
     if function.__code__.co_flags & CO_GENERATOR:
 
@@ -48,10 +48,10 @@ def explained(function: F) -> F:
             except (TxlogError, OSError):
                 raise
             except Exception as error:  # a wrong argument may raise anything
-                found = blamed(function, args, kwargs)
-                if found is None:
+                error_found = blamed(function, args, kwargs)
+                if error_found is None:
                     raise
-                raise found from error
+                raise error_found from error
 
         return cast(F, _steps)
 
@@ -62,10 +62,10 @@ def explained(function: F) -> F:
         except (TxlogError, OSError):  # OSError: from a signal handler, never from an argument
             raise
         except Exception as error:  # a wrong argument may raise anything
-            found = blamed(function, args, kwargs)
-            if found is None:
+            error_found = blamed(function, args, kwargs)
+            if error_found is None:
                 raise
-            raise found from error
+            raise error_found from error
 
     return cast(F, _call)
 
@@ -88,42 +88,42 @@ def blamed(
             values = list(value)
         elif kind is inspect.Parameter.VAR_KEYWORD:
             values = list(value.values())
-        for one in values:
-            if name in hints and not fits(one, hints[name]):
-                return _error(name, one, str(signature.parameters[name].annotation))
+        for item in values:
+            if name in hints and not fits(item, hints[name]):
+                return _error(name, item, str(signature.parameters[name].annotation))
     return None
 
 
-def _error(name: str, value: object, wanted: str) -> InvalidArgument:
+def _error(name: str, value: object, annotation: str) -> InvalidArgument:
     hint = None
-    if isinstance(value, str) and "bytes" in wanted:
+    if isinstance(value, str) and "bytes" in annotation:
         hint = "encode it: text.encode()"
     elif isinstance(value, str) and not _is_text(value):
         return InvalidArgument(f"{name} cannot be written as UTF-8")
     elif isinstance(value, int) and value not in _INT64:
         return InvalidArgument(f"{name} does not fit into 64 bits", code=203)
-    return InvalidArgument(f"{name} is {type(value).__name__}, it must be {wanted}", hint=hint)
+    return InvalidArgument(f"{name} is {type(value).__name__}, it must be {annotation}", hint=hint)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters by name; types that cannot be resolved are left out."""
-    found: dict[str, Any] = {}
+    """The types of parameters by name, without types that cannot be resolved."""
+    hints: dict[str, Any] = {}
     for name, text in function.__annotations__.items():
         alone = FunctionType(_nothing.__code__, function.__globals__)
         alone.__annotations__ = {name: text}
         with suppress(NameError, TypeError, KeyError, OSError, ImportError):
-            found.update(get_type_hints(alone, localns=_Names(function)))
-    return found
+            hints.update(get_type_hints(alone, localns=_Names(function)))
+    return hints
 
 
 def _nothing() -> None:
-    """A function to carry an annotation."""
+    """A function that carries an annotation."""
 
 
 class _Names(dict[str, Any]):
-    """The names of a function's annotations, including those imported only for a type checker.
+    """The names in a function's annotations, including those imported only for type checkers.
 
-    If two modules use one name for different types, the source decides.
+    If two modules use one name for different types, the function's own source decides.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -144,33 +144,33 @@ class _Names(dict[str, Any]):
         raise KeyError(name)
 
 
-def fits(value: object, wanted: object) -> bool:
-    """True when a value has a type, as far as that can be seen without consuming it."""
-    origin = get_origin(wanted)
+def fits(value: object, expected: object) -> bool:
+    """Whether a value has a type, as far as a check is possible without consuming the value."""
+    origin = get_origin(expected)
     if origin in (Union, UnionType):
-        return any(fits(value, one) for one in get_args(wanted))
+        return any(fits(value, alternative) for alternative in get_args(expected))
     if origin is Literal:
-        return value in get_args(wanted)
-    if wanted is Any:
+        return value in get_args(expected)
+    if expected is Any:
         return True
-    if wanted is None or wanted is NoneType:
+    if expected is None or expected is NoneType:
         return value is None
-    if wanted is float:
+    if expected is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
-    if wanted is int:
+    if expected is int:
         return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
-    if wanted is str:
+    if expected is str:
         return isinstance(value, str) and _is_text(value)
-    kind = origin or wanted
+    kind = origin or expected
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     if not isinstance(value, kind):
         return False
     if isinstance(value, str | bytes) and origin is not None:
-        return False  # a text is a sequence, but is not meant as one
+        return False  # a str is a sequence, but callers do not mean it as one
     if isinstance(value, Mapping) and not issubclass(kind, Mapping):
-        return origin is None  # nor the names of a mapping
-    return _items_fit(value, get_args(wanted))
+        return origin is None  # nor do callers mean the names of a mapping
+    return _items_fit(value, get_args(expected))
 
 
 def _items_fit(value: object, kinds: tuple[Any, ...]) -> bool:
@@ -178,8 +178,8 @@ def _items_fit(value: object, kinds: tuple[Any, ...]) -> bool:
         return all(fits(k, kinds[0]) and fits(v, kinds[1]) for k, v in value.items())
     if isinstance(value, list | tuple | set | frozenset) and kinds:
         if isinstance(value, tuple) and kinds[-1] is not Ellipsis and len(kinds) == len(value):
-            return all(fits(one, kind) for one, kind in zip(value, kinds, strict=True))
-        return all(fits(one, kinds[0]) for one in value)
+            return all(fits(item, kind) for item, kind in zip(value, kinds, strict=True))
+        return all(fits(item, kinds[0]) for item in value)
     return True
 
 

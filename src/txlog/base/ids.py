@@ -1,4 +1,4 @@
-"""Owns the names and ids: what they are, how they are written, which names are refused.
+"""Owns the names and ids: their structure, their text, the rules for names.
 
 1. A TxnId is 128 bits: the coordinator in the top 16, its counter from 0 in the rest. Both 64-bit
    halves fit a signed integer, because counters stay below 2^63 and coordinators below 2^15.
@@ -7,7 +7,7 @@
    Ledgers number over the whole store, so an id names its partition.
 3. decode_component(encode_component(name)) == name, and no encoded name begins with `_` or `.`.
 
-The ids are made by the million, so their constructors check nothing; the parsers do.
+Programs make millions of ids, so the constructors check nothing; the parsers check.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MESSAGE_ID = re.compile(r"([0-9]{1,19}):([0-9]{1,19})(?::([0-9]{1,19}))?")
 _PARTITION_SUFFIX = re.compile(r"(.*)-partition-([0-9]+)", re.DOTALL)
 _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME_MARKS: Final = frozenset("._-=:+@~")
-# What a command would take for an option is no name, but the Go client makes such topics: with a
-# pattern and retries it leaves out the topic of TOPIC-SUBSCRIPTION-RETRY. Apache Pulsar takes them.
+# A command would take a name that begins with - for an option. The Go client makes such topics: it
+# omits the topic in TOPIC-SUBSCRIPTION-RETRY, with patterns and retries. Apache Pulsar takes them.
 _DASH_FIRST: Final = frozenset({"topic"})
 _ASCII_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9-]|%[0-9A-F]{2})(?:[A-Za-z0-9._-]|%[0-9A-F]{2})*")
@@ -56,7 +56,7 @@ def txn_halves(coordinator: int, sequence: int) -> tuple[int, int]:
 
 
 class TxnId(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A transaction: the coordinator that issued it and its number there."""
+    """A transaction: the coordinator that issued it, and its number there."""
 
     coordinator: int
     sequence: int
@@ -73,7 +73,7 @@ class TxnId(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @classmethod
     def from_halves(cls, most: int, least: int) -> TxnId:
-        """Return the id of two 64-bit halves, read as unsigned."""
+        """Return the id for two 64-bit halves, read as unsigned."""
         most &= _HALF_MASK
         return cls(most >> 48, (most & _COUNTER_HIGH_MASK) << 64 | least & _HALF_MASK)
 
@@ -114,7 +114,7 @@ class Position(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A message, or with index 0 a plain message or a marker itself."""
+    """The id of a message; index 0: a plain message, or a marker itself."""
 
     ledger: int
     entry: int
@@ -122,7 +122,7 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def position(self) -> Position:
-        """The entry, without the index."""
+        """The position of the entry, without the index."""
         return Position(self.ledger, self.entry)
 
     @classmethod
@@ -174,19 +174,19 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
     def _parse(cls, text: str, allow_partition: bool) -> TopicName:
         if not isinstance(text, str):
             raise InvalidArgument(f"not a topic: {text!r}", code=202)
-        rest = text.removeprefix("persistent://")
-        if "://" in rest:
+        path = text.removeprefix("persistent://")
+        if "://" in path:
             raise InvalidArgument(
                 f"not a topic: {_short(text)}", code=202, hint="only persistent:// is known"
             )
-        parts = rest.split("/")
-        # a topic of public/default was once let in under this name: those that exist are read
+        parts = path.split("/")
+        # older versions allowed this name in public/default; such topics are still read
         if len(parts) > 1 and parts[-1] == SIDECAR and parts[:-1] != _DEFAULTS:
             raise NotAllowed(f"{_short(text)} is a transaction sidecar, not a topic")
         partition: int | None = None
         if len(parts) in (2, 4) and _PARTITION_NUMBER.fullmatch(parts[-1]):
             partition = int(parts.pop())
-        if len(parts) == 1 and rest is text:
+        if len(parts) == 1 and path is text:
             tenant, namespace, name = TENANT_DEFAULT, NAMESPACE_DEFAULT, parts[0]
         elif len(parts) == 3:
             tenant, namespace, name = parts
@@ -212,7 +212,7 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def topic(self) -> TopicName:
-        """The topic without the partition."""
+        """The topic, without the partition."""
         return TopicName(self.tenant, self.namespace, self.name)
 
     @property
@@ -230,10 +230,11 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
         return self.name if is_default and not self.name.startswith("-") else self.full
 
     def check_new(self) -> TopicName:
-        """Return the name if a topic may be made under it.
+        """Return the name if a topic can be created under it.
 
-        raises: NotAllowed for the name of a sidecar, which only stores from before it was refused
-                may hold; InvalidArgument where the parser would not give the name back
+        raises: NotAllowed for the name of a sidecar, which only stores of older versions may
+        contain;
+                InvalidArgument if the parser would not return the same name
         """
         if self.name == SIDECAR:
             raise NotAllowed(
@@ -250,7 +251,7 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
 def check_name(kind: str, text: str) -> str:
     """Return text if it may name a tenant, namespace, topic, subscription, producer or consumer.
 
-    raises: InvalidArgument (202) that says which rule is broken; nothing is silently changed
+    raises: InvalidArgument (202) that names the broken rule; the name is never changed silently
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"bad {kind} name {text!r}: it is not a str", code=202)
@@ -263,7 +264,7 @@ def check_name(kind: str, text: str) -> str:
 
 
 def fold_name(text: str) -> str:
-    """Return the form in which two names are compared: equal after case folding is one name."""
+    """Return the form for comparing names: names equal after case folding count as one name."""
     return unicodedata.normalize("NFC", text.casefold())
 
 
@@ -281,7 +282,7 @@ def encode_component(name: str) -> str:
 def decode_component(text: str) -> str:
     """Return the name whose encoded form is text.
 
-    raises: InvalidArgument (202) for a text that `encode_component` never returns
+    raises: InvalidArgument (202) for text that `encode_component` never returns
     """
     if _ENCODED.fullmatch(text):
         try:
@@ -326,11 +327,11 @@ _NAME_CATEGORIES: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd"})
 
 
 def _short(text: str) -> str:
-    """Return text quoted, cut to what an error line can hold."""
+    """Return text quoted and shortened for an error line."""
     return f'"{text}"' if len(text) <= 80 else f'"{text[:77]}..."'
 
 
 @lru_cache(maxsize=1024)
 def _parse_topic(text: str, allow_partition: bool) -> TopicName:
-    """Cached, as names come with every call; checking one takes 12 us."""
+    """Cached, because every call parses names, and checking one takes 12 us."""
     return TopicName._parse(text, allow_partition)

@@ -3,9 +3,9 @@
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
     BOUND = start | end | +N | -N | L:E | L:E:I | after=L:E | after=L:E:I | @TIME | sub[=NAME]
 
-A range is half open: its stop is out. `:` may stand for `..` when neither side holds a colon and
-not both are plain numbers; two plain numbers are a message id. Everything here is parsing: which
-message a bound means is decided by those who know the log.
+A range is half open: it excludes its stop. `:` may stand for `..` when neither side contains a
+colon and they are not both plain numbers; two plain numbers are a message id. This module only
+parses: code that knows the log decides which message a bound refers to.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RFC3339 = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _FAR_MS: Final = re.compile(r"-?[0-9]{14,19}")
-STORED_MAX: Final = (1 << 63) - 1  # of instants that a file can hold, in ms
-# Instants in ms that SQL has room for: DuckDB holds microseconds, and the ends mean endless.
+STORED_MAX: Final = (1 << 63) - 1  # last instant that a file can hold, in ms
+# Instants in ms that SQL can represent: DuckDB counts microseconds, and its ends mean infinity.
 SQL_MS_MIN: Final = -9_223_372_022_400_000
 SQL_MS_MAX: Final = 9_223_372_036_854_774
 INSTANT_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -64,7 +64,7 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
     skip   int                      this many messages of each partition from the start
     last   int                      before the last this many messages of each partition
     id     MessageId                at this message
-    after  MessageId                just behind this message
+    after  MessageId                just after this message
     time   int, instant in ms       at the first message visible at or after it
     sub    str, or None             at a subscription's mark-delete position; None = the only one
     """
@@ -74,7 +74,7 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str, now_ms: int | None = None) -> Bound:
-        """The bound that text writes.
+        """Parse a bound.
 
         now_ms: the instant that times are relative to; None: the wall clock
         raises: InvalidArgument (203; 202 for the name of a subscription)
@@ -103,14 +103,14 @@ END: Final = Bound("end")
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """What to read.
+    """A range of messages to read.
 
     kind range:   from start to stop, half open; stop None = the end when the reading began
-    kind unacked: what subscription (None = the only one) has not acknowledged; of it, in each
-                  partition, from start to stop: `skip` and `last` count the messages it has left
+    kind unacked: messages that a subscription (None = the only one) has not acknowledged, from
+                  start to stop in each partition; `skip` and `last` count only these messages
     kind txn:     the messages of transaction txn
-    kind compacted: as range, and in place of what a compaction by key has read, the newest message
-                  of each key; bounds are positions or times, not counts
+    kind compacted: like range, but messages that a compaction by key has read are replaced by the
+                   newest message of each key; bounds are positions or times, not counts
     """
 
     start: Bound = START
@@ -121,7 +121,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str, now_ms: int | None = None) -> Range:
-        """The range that text writes; a bound alone runs to the end.
+        """Parse a range; a bound alone runs to the end.
 
         now_ms: the instant that times are relative to; None: the wall clock
         raises: InvalidArgument (203; 202 for the name of a subscription)
@@ -130,7 +130,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_endless(self) -> bool:
-        """True when reading continues with what comes later."""
+        """True when reading goes on with messages that come later."""
         return self.stop is None and self.kind in ("range", "compacted")
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_bound(text: str, now_ms: int) -> Bound:
-    """Return the bound that text writes; times are relative to now_ms.
+    """Parse a bound; times are relative to now_ms.
 
     raises: InvalidArgument (203; 202 for the name of a subscription)
     """
@@ -165,7 +165,7 @@ def parse_bound(text: str, now_ms: int) -> Bound:
 
 
 def parse_range(text: str, now_ms: int) -> Range:
-    """Return the range that text writes; a bound alone runs to the end.
+    """Parse a range; a bound alone runs to the end.
 
     raises: InvalidArgument (203; 202 for the name of a subscription)
     """
@@ -175,15 +175,15 @@ def parse_range(text: str, now_ms: int) -> Range:
         return Range(kind="unacked", subscription=check_name("subscription", text[8:]))
     if text.startswith("txn:"):
         return Range(kind="txn", txn=TxnId.parse(text[4:]))
-    left, right = _split(text, now_ms)
-    start = START if left == "" else parse_bound(left, now_ms)
+    first_part, right = _split(text, now_ms)
+    start = START if first_part == "" else parse_bound(first_part, now_ms)
     if right is None or right == "":
         return Range(start)
     return Range(start, _parse_stop(start, right, now_ms))
 
 
 def parse_duration(text: str) -> int:
-    """Return the milliseconds of `250ms`, `10s`, `5m`, `1h`, `7d` or a sum such as `1h30m`.
+    """Parse `250ms`, `10s`, `5m`, `1h`, `7d` or a sum such as `1h30m`; returns milliseconds.
 
     raises: InvalidArgument (203)
     """
@@ -195,7 +195,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `4096`, `64KiB` or `1MB`.
+    """Parse `4096`, `64KiB` or `1MB`; returns bytes.
 
     raises: InvalidArgument (203)
     """
@@ -208,7 +208,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return the instant in ms that text writes.
+    """Parse an instant; returns milliseconds.
 
     text:   RFC 3339, also without seconds; `YYYY-MM-DD` (UTC); 9 or 10 digits = epoch seconds,
             any other integer = epoch ms; `now`, `now+5m`, `-1h`, `+5m` (from now)
@@ -221,7 +221,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def parse_instant(text: str, now_ms: int) -> int:
-    """Return the instant of a message in ms, as parse_time, and what format_time says of others.
+    """Parse the instant of a message: any text that parse_time or format_time uses; returns ms.
 
     raises: InvalidArgument (203)
     """
@@ -231,9 +231,9 @@ def parse_instant(text: str, now_ms: int) -> int:
 
 
 def format_time(instant_ms: int) -> str:
-    """Return the instant as RFC 3339 in UTC, always with three decimals.
+    """Return the instant as RFC 3339 in UTC, with exactly three decimals.
 
-    An instant after the year 9999, such as the end of a stream, is shown as its number.
+    An instant after the year 9999, such as the end of a stream, becomes its number.
     """
     if not INSTANT_MS_MIN <= instant_ms <= INSTANT_MS_MAX:
         return str(instant_ms)
@@ -242,22 +242,22 @@ def format_time(instant_ms: int) -> str:
 
 
 def _split(text: str, now_ms: int) -> tuple[str, str | None]:
-    """Return both sides of a range, or the text and None when it is one bound."""
+    """Return both sides of a range; for a single bound, the text and None."""
     if not text:
         raise _bad("range", text, "write BOUND, BOUND..BOUND, unacked or txn:TC:SEQ")
     if ".." in text:
-        left, _, right = text.rpartition("..")
-        # A subscription's name may hold dots: sub=a..b is a range only if b can end one.
-        if left.startswith("sub=") and right and not _is_stop(right, now_ms):
+        first_part, _, right = text.rpartition("..")
+        # A subscription's name may contain dots: sub=a..b is a range only if b can end one.
+        if first_part.startswith("sub=") and right and not _is_stop(right, now_ms):
             return text, None
-        return left, right
+        return first_part, right
     if text.count(":") == 1:
-        left, _, right = text.partition(":")
-        if left.isdecimal() and right.isdecimal():
+        first_part, _, right = text.partition(":")
+        if first_part.isdecimal() and right.isdecimal():
             return text, None  # a message id
-        if not _is_bound(left, now_ms) or not _is_stop(right, now_ms):
+        if not _is_bound(first_part, now_ms) or not _is_stop(right, now_ms):
             return text, None
-        return left, right
+        return first_part, right
     parts = text.split(":")
     if len(parts) == 4 and all(part.isdecimal() for part in parts):
         raise _bad("range", text, f"{parts[0]}:{parts[1]}..{parts[2]}:{parts[3]}")
@@ -265,7 +265,7 @@ def _split(text: str, now_ms: int) -> tuple[str, str | None]:
 
 
 def _parse_stop(start: Bound, text: str, now_ms: int) -> Bound:
-    """Return the stop; in a time range +10m counts from the start's time, -24h from now."""
+    """Parse the stop; in a time range +10m counts from the start's time, -24h from now."""
     if text[:1] in ("+", "-") and _DURATION.fullmatch(text[1:]):
         if start.kind != "time":
             raise _bad("range", text, "a duration ends only a range that begins with @TIME")
@@ -290,12 +290,12 @@ def _is_stop(text: str, now_ms: int) -> bool:
 
 
 def _read_time(text: str, now_ms: int) -> int | None:
-    rest = text.removeprefix("now")
+    distance_text = text.removeprefix("now")
     if text == "now":
         return now_ms
-    if rest[:1] in ("+", "-") and _DURATION.fullmatch(rest[1:]):
-        distance = parse_duration(rest[1:])
-        return now_ms + distance if rest[0] == "+" else now_ms - distance
+    if distance_text[:1] in ("+", "-") and _DURATION.fullmatch(distance_text[1:]):
+        distance = parse_duration(distance_text[1:])
+        return now_ms + distance if distance_text[0] == "+" else now_ms - distance
     if _INTEGER.fullmatch(text):
         return int(text) * SECOND_MS if len(text) in (9, 10) else int(text)
     match = _RFC3339.fullmatch(text)
@@ -316,6 +316,6 @@ def _now_ms() -> int:
     return SystemClock().now().wall_ms
 
 
-def _bad(what: str, text: str, hint: str) -> InvalidArgument:
-    shown = text if len(text) <= 80 else f"{text[:77]}..."
-    return InvalidArgument(f'not a {what}: "{shown}"', code=203, hint=hint)
+def _bad(kind: str, text: str, hint: str) -> InvalidArgument:
+    excerpt = text if len(text) <= 80 else f"{text[:77]}..."
+    return InvalidArgument(f'not a {kind}: "{excerpt}"', code=203, hint=hint)

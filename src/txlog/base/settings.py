@@ -1,8 +1,8 @@
 """Owns the settings of a store and the hard limits: every bound has its name and value here.
 
-A Settings is a value: it is recorded in the catalog at init, and a component takes it as a
-parameter. Unknown names, wrong types and values out of bounds are refused by `from_mapping`, which
-names the setting, its bound and the value asked for.
+A Settings is a value: init records it in the catalog, and a component takes it as a parameter.
+`from_mapping` refuses unknown names, wrong types and values out of bounds; its error has the
+setting, its bound and the requested value.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ DAY_MS: Final = 24 * HOUR_MS
 MESSAGE_BYTES_MAX: Final = 64 * MIB
 # One value of an Arrow binary column; also all chunks of a message together.
 CHUNKED_MESSAGE_BYTES_MAX: Final = 2 * GIB - 1
-# What one call receives: it is in memory, and at least one message is returned, whatever its size.
+# Bytes that one call receives into memory; it returns at least one message of any size.
 RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
 SCHEMAS_MAX: Final = 1_000
-QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, by default
-# What a producer has queued without waiting, by default; and in bytes, which is also what a frame
-# of several producers has at most before one more is added.
+QUEUE_SIZE: Final = 1_000  # messages that a consumer receives ahead, by default
+# Messages that a producer may queue without waiting, by default; the same in bytes, which is also
+# the limit of a frame of several producers before another one is added.
 PENDING_MESSAGES_MAX: Final = 50_000
 PENDING_BYTES_MAX: Final = 64 * MIB
 TOPICS_MAX: Final = 100_000
@@ -43,16 +43,16 @@ PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512
 # An instant must fit the year 9999, so that it can be printed: 9999-12-31T23:59:59.999Z.
 INSTANT_MS_MAX: Final = 253_402_300_799_999
-# What a producer asserts at the end of its stream.
+# The watermark that a producer asserts at the end of its stream.
 EVENT_TIME_MAX: Final = (1 << 63) - 1
-# A transaction that was decided and waits longer for a partition hangs, unless a caller says more.
+# A decided transaction that waits longer for a partition is hanging, unless a caller sets more.
 HANGING_MS: Final = 15 * MINUTE_MS
 
 DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")
-# of a policy of retention: whatever the namespace or the store say, there is no bound
+# for a policy of retention: no bound, regardless of the namespace or the store
 UNLIMITED: Final = -1
-# Pulsar's strategies; what a new schema must be able to do with those before it
+# Pulsar's strategies: the compatibility of a new schema with earlier ones
 SCHEMA_COMPATIBILITIES: Final = (
     "none",
     "backward",
@@ -62,9 +62,9 @@ SCHEMA_COMPATIBILITIES: Final = (
     "full",
     "full_transitive",
 )
-# a value that does not fit the schema is refused, stored and counted, or not looked at
+# a value that does not fit the schema is refused, stored and counted, or not checked
 SCHEMA_VALIDATIONS: Final = ("enforce", "record", "off")
-# settings with a choice of words
+# settings with a fixed set of words
 CHOICES: Final = {
     "durability": DURABILITIES,
     "ttl_from": TTL_FROM,
@@ -82,36 +82,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     txn_timeout_max_ms: int = DAY_MS
     # unfinished transactions per coordinator; 0 lifts the bound
     txn_active_max: int = 10_000
-    # ended transactions remembered; 0 switches it off, negative lifts that one bound
+    # ended transactions that are remembered; 0 switches it off, negative lifts that bound
     txn_ended_retention_ms: int = HOUR_MS
     txn_ended_retention_count: int = 100_000
-    # ids dealt from one reserved block, so that a power cut never reuses one
+    # ids issued from one reserved block, so that a power cut never reuses one
     txn_ids_reserved: int = 1_024
-    # overdue transactions that one call finishes for others before its own work
+    # overdue transactions of other callers that a call finishes before its own work
     sweep_max: int = 1_000
-    # a checkpoint is due after this much journal: it bounds the time to open
+    # a checkpoint is due after this much journal, which bounds the time to open
     checkpoint_bytes: int = 64 * MIB
     checkpoint_frames: int = 8_192
-    # a ledger rolls over at the first of these
+    # a ledger rolls over at the first of the following bounds
     ledger_entries_max: int = 1_000_000
     ledger_bytes_max: int = 256 * MIB
     ledger_age_max_ms: int = 4 * HOUR_MS
     # key, payload and properties of one message
     max_message_bytes: int = 5 * MIB
-    # producer names remembered per partition; the longest idle goes first
+    # producer names remembered per partition; the producer that was idle longest goes first
     dedup_producers_max: int = 10_000
     dedup_idle_ms: int = 7 * DAY_MS
     # unacknowledged messages per consumer
     unacked_max: int = 50_000
     lock_timeout_ms: int = 30 * SECOND_MS
-    # produce stops below this, so that abort, acknowledge and delete still have room
+    # below this, producing stops, so that abort, acknowledge and delete still have room
     free_bytes_min: int = 64 * MIB
-    # how long files that are no longer named stay for readers of older snapshots
+    # files that no manifest names stay this long for readers of older snapshots
     reader_grace_ms: int = 10 * MINUTE_MS
-    # how long staged files of a job that never ended stay
+    # staged files of a job that never ended stay this long
     stage_ttl_ms: int = DAY_MS
-    # a wall clock further ahead than this is not believed by what deletes by age
-    # (plan/clock_trust); -1: any is believed
+    # code that deletes by age does not trust a wall clock that is further ahead than this
+    # (plan/clock_trust); -1: it trusts any
     clock_jump_max_ms: int = DAY_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
     sidecar_garbage_ratio: float = 0.5
@@ -119,24 +119,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_chunked_message_bytes: int = GIB
     # delayed delivery (spec/delayed 10); the next five are policies of topics as well
     delayed_delivery_active: bool = True
-    # least time between wake-ups of a timer; the early window if not strict
+    # shortest time between wake-ups of a timer; the early window if not strict
     tick_time_ms: int = SECOND_MS
     deliver_at_time_strict: bool = True
     # 0 switches each off
     max_delivery_delay_ms: int = 0
     fixed_delivery_delay_ms: int = 0
-    # from when the time to live counts: publish or deliver_at
+    # the start of the time to live: publish or deliver_at
     ttl_from: str = "publish"
     # the mutable bucket is sealed once ids come from this many ledgers (0: by size only) ...
     ledger_step_per_bucket: int = 5
-    # ... and there are at least this many, or at this many wherever they come from
+    # ... and it has at least this many ids, or from this many ids on regardless of ledgers
     min_index_count_per_bucket: int = 0
     mutable_ids_max: int = 500_000
     # a segment of a bucket spans at most this much time, and this many ids (-1: no limit)
     time_step_per_bucket_snapshot_seconds: int = 300
     max_indexes_per_snapshot_segment: int = 5_000
     segments_max: int = 200
-    # more buckets than this are merged; 0 or -1: never
+    # above this number, buckets are merged; 0 or -1: never
     max_num_buckets: int = 20
     # messages that a consumer remembers as not due because the index lacks them
     strays_max: int = 100_000
@@ -144,27 +144,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     watermark_snapshot_bytes_max: int = 4 * MIB
     watermark_snapshot_entries_max: int = 10_000
     watermark_snapshot_markers_max: int = 1_000
-    # producers that a partition may wait for; 0 lifts the bound
+    # producers that may hold a partition's watermark back; 0 lifts the bound
     watermark_producers_max: int = 10_000
     # 0: a silent producer is never declared idle
     watermark_producer_idle_timeout_ms: int = 0
-    # least time between two events of a consumer
+    # shortest time between two events of a consumer
     watermark_emit_interval_ms: int = 0
-    # a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not checked
+    # a watermark ahead of the producer's open transaction is: 0 counted, 1 refused, 2 not checked
     watermark_open_transaction_check: int = 0
-    # what is kept (plan/policies); policies of topics as well; -1: no bound
+    # retention (plan/policies); policies of topics as well; -1: no bound
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     retention_acked: bool = False
     ttl_ms: int = UNLIMITED
-    # a topic is compacted by key once so many bytes have come since; a policy as well; -1: never
+    # a topic is compacted by key after this many new bytes; a policy as well; -1: never
     compaction_threshold_bytes: int = UNLIMITED
-    # whether a producer or subscriber that names a missing topic makes it, and with how many
+    # whether a producer or subscriber that names a missing topic creates it, and with how many
     # partitions
     allow_auto_topic_creation: bool = False
     default_num_partitions: int = 1
     # how long, and in how many bytes of each log, changes of keys, cursors and the catalog stay as
-    # rows; of older ones the newest of each stays. 0: no rows at all, -1: no bound
+    # rows; of older changes only the newest of each object stays. 0: no rows at all, -1: no bound
     change_retention_ms: int = 7 * DAY_MS
     change_retention_bytes: int = 64 * MIB
     # schemas of topics (plan/records); policies of topics as well
@@ -173,15 +173,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
-        """Return the defaults changed by values.
+        """Return the defaults, changed by values.
 
         raises: InvalidArgument for an unknown name, a wrong type or a value below its minimum;
                 LimitExceeded for a value above its maximum
         """
         for name, value in values.items():
             _check_one(name, value)
-        known = {name: bool(value) if name in SWITCHES else value for name, value in values.items()}
-        settings = cls(**known)  # type: ignore[arg-type]  # every name and type was checked above
+        values_checked = {
+            name: bool(value) if name in SWITCHES else value for name, value in values.items()
+        }
+        settings = cls(**values_checked)  # type: ignore[arg-type]  # every name and type was checked above
         settings._check_together()
         return settings
 
@@ -261,14 +263,14 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "change_retention_bytes": (UNLIMITED, _WORD_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
-# settings that are yes or no; 0 and 1 are accepted too
+# settings that are true or false; 0 and 1 are accepted too
 SWITCHES: Final = (
     "delayed_delivery_active",
     "deliver_at_time_strict",
     "retention_acked",
     "allow_auto_topic_creation",
 )
-# settings that are shares, above 0 and at most 1
+# settings that are shares: above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 
 assert set(Settings.__struct_fields__) == {
@@ -310,7 +312,7 @@ def _check_one(name: str, value: object) -> None:
 
 
 def check_setting(name: str, value: int) -> int:
-    """Return value if it lies within the bounds of the setting.
+    """Return value if it is within the bounds of the setting.
 
     raises: InvalidArgument below, LimitExceeded above; both name the setting and the numbers
     """

@@ -1,4 +1,4 @@
-"""Owns the name that was probably meant: the nearest of those there are, for hints of errors."""
+"""Owns the guess of a misspelled name: the nearest existing one, for hints of errors."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from itertools import islice
 from types import ModuleType
 from typing import Final
 
-# No more names than this are searched: an error must not take longer than the call.
+# At most this many names are searched: an error must not take longer than the call.
 NAMES_MAX: Final = 2_000
-_COMPARED_MAX: Final = 40  # names that are compared letter by letter, which takes 30 us each
+_COMPARED_MAX: Final = 40  # names compared letter by letter, which takes 30 us each
 _WORD_MAX: Final = 100
 _LIKENESS_MIN: Final = 0.65  # one letter in three may differ
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The name most like the word, at least two thirds of it; None if there is none.
+    """The existing name most like the word, at least two thirds of it; None if there is none.
 
     Case does not count.
     """
     if len(word) > _WORD_MAX:
         return None
     difflib: ModuleType = importlib.import_module("difflib")  # only needed for mistakes
-    known: dict[str, str] = {}
+    names_by_fold: dict[str, str] = {}
     for name in islice(names, NAMES_MAX):
-        known.setdefault(name.casefold(), name)
-    asked = word.casefold()
-    likely = nlargest(_COMPARED_MAX, known, key=lambda name: _shared(asked, name))
-    found = difflib.get_close_matches(asked, likely, 1, _LIKENESS_MIN)
-    return known[found[0]] if found else None
+        names_by_fold.setdefault(name.casefold(), name)
+    folded = word.casefold()
+    likely = nlargest(_COMPARED_MAX, names_by_fold, key=lambda name: _shared(folded, name))
+    matches = difflib.get_close_matches(folded, likely, 1, _LIKENESS_MIN)
+    return names_by_fold[matches[0]] if matches else None
 
 
 def _shared(word: str, name: str) -> int:
-    """Letters that two words share at their beginnings and ends, where typing leaves most right."""
+    """Letters that two words share at the beginning and the end, where typing errors are rare."""
     return _begin_alike(word, name) + _begin_alike(word[::-1], name[::-1])
 
 
@@ -48,6 +48,6 @@ def _begin_alike(word: str, name: str) -> int:
 
 
 def suggestion(word: str, names: Iterable[str], otherwise: str) -> str:
-    """The hint of an error: what was probably meant, otherwise what helps."""
-    found = nearest(word, names)
-    return otherwise if found is None else f"did you mean {found}?"
+    """The hint of an error: a similar name, or else the given remedy."""
+    name = nearest(word, names)
+    return otherwise if name is None else f"did you mean {name}?"

@@ -1,11 +1,11 @@
-"""Owns `txlog bench`: how fast a store is on a disk, in one process, one call after another.
+"""Owns `txlog bench`: the speed of a store on a disk, in one process, one call after another.
 
-    produce   an operation is one message, durable when it returns
-    consume   a number of messages received and acknowledged
-    txn       a number of messages sent in a transaction, and its commit
-    mixed     a transaction that receives as many, acknowledges them, sends as many, and commits
+produce   an operation is one message, durable when it returns
+    consume   a batch of messages received and acknowledged
+    txn       a batch of messages sent in a transaction, and its commit
+    mixed     a transaction that receives a batch, acknowledges it, sends a batch, and commits
 
-The store is its own, in a temporary directory; only the calls of the API are measured, without the
+It makes its own store in a temporary directory. It measures only the calls of the API, without the
 start of a process.
 """
 
@@ -31,7 +31,7 @@ Operation = Callable[[], int]
 MODES: Final = ("produce", "consume", "txn", "mixed")
 MESSAGE_BYTES_MAX: Final = 1 << 20
 BATCH_MAX: Final = 100_000
-_AHEAD: Final = 50  # operations that a source is filled for at once
+_AHEAD: Final = 50  # the source is filled for this many operations at once
 
 
 def bench(
@@ -44,15 +44,12 @@ def bench(
     durability: str = "sync",
     operations_max: int | None = None,
 ) -> Measured:
-    """Measure one mode below a directory that exists; nothing is left there.
+    """Measure one mode below an existing directory; it removes its files afterwards.
 
     message_bytes:  payload of a message
-    duration_ms:    how long to run
+    duration_ms:    length of the run
     txn_size:       messages in an operation, except for produce
-    operations_max: or until this many were done
-    returns: {mode, operations, per_second, p50_us, p99_us, max_us, size_bytes, messages}; times are
-             per operation; size_bytes is the total payload
-    raises:  InvalidArgument, NotAllowed (a network file system), StoreFull
+    operations_max: end earlier, after this many operations
     """
     if mode not in MODES:
         raise InvalidArgument(f"mode is {', '.join(MODES)}, not {mode}")
@@ -62,24 +59,24 @@ def bench(
     ):
         if not 1 <= value <= most:
             raise InvalidArgument(f"{name} is {value}, it must be from 1 to {most}", code=203)
-    own = tempfile.mkdtemp(prefix=".txlog-bench-", dir=folder)
+    folder_of_run = tempfile.mkdtemp(prefix=".txlog-bench-", dir=folder)
     try:
-        init(f"{own}/store", durability=durability)
-        with open_store(f"{own}/store") as client:
-            made = _Bench(client, mode, message_bytes, 1 if mode == "produce" else txn_size)
-            return _measured(mode, made, duration_ms, operations_max)
+        init(f"{folder_of_run}/store", durability=durability)
+        with open_store(f"{folder_of_run}/store") as client:
+            bench_ = _Bench(client, mode, message_bytes, 1 if mode == "produce" else txn_size)
+            return _measured(mode, bench_, duration_ms, operations_max)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(folder_of_run, ignore_errors=True)
 
 
-def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> Measured:
-    operation: Operation = getattr(made, mode)
-    made.fill()
-    operation()  # do not measure what is loaded and opened once
+def _measured(mode: str, bench_: _Bench, duration_ms: int, most: int | None) -> Measured:
+    operation: Operation = getattr(bench_, mode)
+    bench_.fill()
+    operation()  # the first call loads and opens things; do not measure it
     took: list[int] = []
     messages, spent, limit = 0, 0, duration_ms * 1_000_000
     while spent < limit and (most is None or len(took) < most):
-        made.fill()
+        bench_.fill()
         began = time.perf_counter_ns()
         messages += operation()
         took.append(time.perf_counter_ns() - began)
@@ -92,13 +89,13 @@ def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> Me
         "p50_us": took[len(took) // 2] // 1000,
         "p99_us": took[len(took) * 99 // 100] // 1000,
         "max_us": took[-1] // 1000,
-        "size_bytes": messages * made.message_bytes,
+        "size_bytes": messages * bench_.message_bytes,
         "messages": messages,
     }
 
 
 class _Bench:
-    """The operations; each returns how many messages it moved."""
+    """The operations; each returns the number of messages it moved."""
 
     def __init__(self, client: Client, mode: str, message_bytes: int, count: int) -> None:
         self.message_bytes = message_bytes
@@ -116,31 +113,31 @@ class _Bench:
         self._ready = 0
 
     def fill(self) -> None:
-        """Provide messages to receive; not measured."""
+        """Store messages for the operations to receive; not measured."""
         if self._receives and self._ready < self._count:
             for _ in range(_AHEAD):
                 self._source.send_batch(self._rows)
             self._ready += _AHEAD * self._count
 
     def produce(self) -> int:
-        """One durable message."""
+        """Send one durable message."""
         self._target.send(self._value)
         return 1
 
     def consume(self) -> int:
-        """Messages received and acknowledged."""
+        """Receive messages and acknowledge them."""
         table = self._take()
         self._consumer.acknowledge(table)
         return int(table.num_rows)
 
     def txn(self) -> int:
-        """A transaction that sends."""
+        """Send messages in a transaction."""
         with self._client.transaction() as txn:
             self._target.send_batch(self._rows, txn=txn)
         return self._count
 
     def mixed(self) -> int:
-        """A transaction that receives and sends."""
+        """Receive and send messages in a transaction."""
         table = self._take()
         with self._client.transaction() as txn:
             self._consumer.acknowledge(table, txn=txn)

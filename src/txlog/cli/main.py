@@ -1,11 +1,11 @@
-"""Owns the way in and the way out: `main()`, root help, dispatch, errors, exit codes.
+"""Owns entry and exit of the process: `main()`, root help, dispatch, errors, exit codes.
 
     argv ── --version ──────────────────────────────► one line, nothing imported
          ── global flags, noun, verb ── catalogue ──► load one module, run one command
-         ── whatever is raised ─────────────────────► one error on stderr, an exit code (spec/cli 5)
+         ── any exception ──────────────────────────► one error on stderr, an exit code (spec/cli 5)
 
-No traceback ever, unless TXLOG_DEBUG=1. So the program handles interrupts before it imports much
-else; it cannot while the interpreter starts, or at the imports here, which are few for that reason.
+It never prints a traceback, unless TXLOG_DEBUG=1. So it handles interrupts before it imports much
+else. While the interpreter starts and this module imports, it cannot; hence the few imports here.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-TYPE_CHECKING = False  # importing typing takes longer than all that is imported here
+TYPE_CHECKING = False  # importing typing takes longer than all imports here
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
     from typing import NoReturn
 
-# Commands that may run for long over many rows, and start no other program.
+# Commands that may run long over many rows, and start no other program.
 STREAMS = frozenset(
     ["produce", "import", "query", "report", "serve", "views", "audit", "compact-topic"]
 )
 
-# New objects before a garbage collection: imports make thousands, and none of them is garbage.
+# New objects before a garbage collection: imports create thousands, all of them in use.
 OBJECTS_MAX = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words in (["--version"], ["-V"]):
-        # The fast path: no Typer, no parsing, nothing but the constant.
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args in (["--version"], ["-V"]):
+        # The fast path: no Typer, no parsing, only the constant.
         from txlog import __version__
 
         return _write_plain(f"txlog {__version__}\n")
     if argv is None:
-        _prepare(words)
-    if words[:1] == ["__complete"]:
+        _prepare(args)
+    if args[:1] == ["__complete"]:
         from txlog.cli.help.completion import answer
 
-        return answer(words[1:])
+        return answer(args[1:])
     from txlog.cli.line.dispatch import run
 
-    return run(words)
+    return run(args)
 
 
-def _prepare(words: Sequence[str]) -> None:
-    """Set up the process of a command, before anything imports msgspec or Arrow."""
+def _prepare(args: Sequence[str]) -> None:
+    """Set up the process for a command, before anything imports msgspec or Arrow."""
     import gc
 
-    is_stream = not STREAMS.isdisjoint(words)
-    if (is_stream or "export" in words) and "-m" not in words:
-        from txlog.engine.door.disk import share_heap
+    is_stream = not STREAMS.isdisjoint(args)
+    if (is_stream or "export" in args) and "-m" not in args:
+        from txlog.engine.storage.disk.libc import share_heap
 
-        # Else threads and Arrow each keep what they have freed, and a long stream grows by that.
+        # Otherwise threads and Arrow each keep freed memory, and a long stream grows by that.
         share_heap()
-        if is_stream:  # an export says itself where Arrow's memory is from
+        if is_stream:  # an export chooses Arrow's memory pool itself
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from txlog.base.startup import messagepack
 
@@ -69,15 +69,15 @@ def _prepare(words: Sequence[str]) -> None:
 def script() -> NoReturn:
     """Run the command line of this process, and end it.
 
-    Tearing down an interpreter takes a sixth of `produce`, and what is in it goes with the process
-    anyway. Exit functions are called; where threads are left, which may be those of a user's
+    Tearing down an interpreter takes a sixth of the time of `produce`, and the kernel frees its
+    memory anyway, so this skips it. Exit functions still run. If threads remain, of a user's
     function or of Spark, the interpreter ends as usual.
     """
     try:
         if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
             _signal.signal(_signal.SIGINT, _interrupted)
         code = main()
-    except KeyboardInterrupt:  # the handler was not there yet
+    except KeyboardInterrupt:  # the handler was not installed yet
         os._exit(130)
     import atexit
     from contextlib import suppress
@@ -85,7 +85,7 @@ def script() -> NoReturn:
     threads = sys.modules.get("threading")
     if threads is None or threads.active_count() == 1:
         atexit._run_exitfuncs()
-        with suppress(OSError, AttributeError, ValueError):  # what exit functions wrote
+        with suppress(OSError, AttributeError, ValueError):  # flushes the output of exit functions
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
@@ -93,7 +93,7 @@ def script() -> NoReturn:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """End the process while no command runs: nothing has begun, or only the exit is left."""
+    """End the process while no command runs: it has not begun, or only the exit is left."""
     os._exit(130)
 
 

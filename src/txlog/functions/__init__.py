@@ -3,22 +3,22 @@
     inputs ── receive ── function ── outputs ┐
                   └───── acknowledge ────────┴── one transaction a batch
 
-Inputs are acknowledged and outputs produced in one transaction, so a death at any moment loses
-nothing in the store and repeats nothing. What a function does elsewhere may happen again.
+Inputs are acknowledged and outputs produced in one transaction, so a crash at any moment loses
+and repeats nothing in the store. Other effects of a function may happen again.
 
 Contents:
 
-    attempt        one attempt at one transaction; inputs that fail again and again
-    committing     the transactions of a run, under a key that fences what ran before
-    context        Context: what a function gets besides its input
-    handlers       how a function is called: with a message, or with a table
+    attempt        one attempt at one transaction; inputs that fail repeatedly
+    committing     the transactions of a run, under a key that fences earlier runs
+    context        Context: a function's second argument
+    handlers       ways to call a function: with a message, or with a table
     inputs         the consumers
-    loading        finding a function: MODULE:FUNCTION or FILE.py:FUNCTION
-    options        what a run is asked to do, what it did, and who listens
-    outputs        what functions give back, as one Arrow batch a topic
+    loading        loads a function: MODULE:FUNCTION or FILE.py:FUNCTION
+    options        the options, results and callbacks of a run
+    outputs        results of functions, as one Arrow batch per topic
     runner         the loop
     watermarked    windows of event time that close when the watermark passes them
-    window_state   where the messages of such windows wait: a topic of its own
+    window_state   the messages of such windows while they wait: a topic of its own
     windows        tumbling windows, by count and by event time
 """
 

@@ -1,7 +1,7 @@
-"""Owns one attempt at one transaction: its outputs, and what becomes of inputs that fail for good.
+"""Owns one attempt at one transaction: its outputs, and the inputs that finally fail.
 
-stop         the attempt is over, nothing of it happens, and the run ends
-skip         the input is acknowledged and nothing else
+stop         the attempt is aborted without effects, and the run ends
+skip         the input is acknowledged and has no other effect
 dead-letter  it is acknowledged and copied to a topic, in the transaction of the batch
 """
 
@@ -19,7 +19,7 @@ from txlog.functions.context import Context
 from txlog.functions.options import DEAD_LETTER, STOP, FunctionOptions
 from txlog.functions.outputs import Mark, Outbox
 
-# What a function may end with: an error of its own, or sys.exit.
+# Exceptions that end a function: an error of its own, or sys.exit.
 FAILURES: Final = (Exception, SystemExit)
 _TEXT_MAX: Final = 300
 
@@ -35,7 +35,7 @@ class GivenUp(Exception):
 
 
 class Unsettled(Exception):
-    """A batch has failed, and it is not known which of its inputs is to blame."""
+    """A batch has failed, and the failing input is unknown."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -45,8 +45,8 @@ class Unsettled(Exception):
 class Attempt:
     """The outputs of one transaction, and the inputs given up in it.
 
-    decoder: of the messages that the function gets
-    late:  messages whose window was closed
+    decoder: decodes the messages for the function
+    late:  number of messages whose window was closed
     aside: rows in the outbox that are not outputs of the function: inputs that it did not take
     """
 
@@ -81,9 +81,9 @@ class Attempt:
     def repeat(
         self, rows: pa.Table, call: Callable[[], None], mark: Mark, error: BaseException
     ) -> None:
-        """Retry what failed for these rows; give them up when the attempts are used up.
+        """Retry these failed rows; give them up when no attempts remain.
 
-        mark:   of the outbox before the first attempt
+        mark:   state of the outbox before the first attempt
         raises: GivenUp
         """
         attempts = 1
@@ -101,7 +101,7 @@ class Attempt:
         self.give_up(rows, error, attempts)
 
     def give_up(self, rows: pa.Table, error: BaseException, attempts: int) -> None:
-        """Treat rows that finally failed as on_error says; raises GivenUp."""
+        """Treat finally failed rows as on_error says; raises GivenUp."""
         options = self._options
         if options.on_error == STOP:
             raise GivenUp(as_ours(self.context.function_name, error)) from error
@@ -129,23 +129,23 @@ def reason(error: BaseException) -> str:
 
 
 def as_ours(name: str, error: BaseException) -> TxlogError:
-    """A failure of user code as our error; it names the line of the user's code."""
+    """Convert a failure of user code to our error, with the line of the user's code."""
     if isinstance(error, CommandFailed):
         return error
     frames = traceback.extract_tb(error.__traceback__)
-    place = frames[-1] if frames else None
+    frame = frames[-1] if frames else None
     hint = error.hint if isinstance(error, TxlogError) else None
     failed = CommandFailed(f"{name} failed: {reason(error)}", hint=hint)
-    if place is not None and not isinstance(error, TxlogError):
-        failed.hint = f"{place.filename}:{place.lineno} in {place.name}"
-        failed.fields = {"path": place.filename, "line": place.lineno}
+    if frame is not None and not isinstance(error, TxlogError):
+        failed.hint = f"{frame.filename}:{frame.lineno} in {frame.name}"
+        failed.fields = {"path": frame.filename, "line": frame.lineno}
     return failed
 
 
 def dead_letters(
     rows: pa.Table, subscription: str, error: BaseException, attempts: int
 ) -> pa.Table:
-    """Copies of inputs that failed; their properties say where they came from and why."""
+    """Copies of failed inputs; their properties name origin and error."""
     columns: dict[str, list[object]] = {"value": [], "key": [], "properties": [], "event_time": []}
     for message in messages(rows):
         origin = {

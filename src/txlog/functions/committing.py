@@ -1,13 +1,13 @@
-"""Owns the transactions of a run: one a batch, under a key that fences what ran before.
+"""Owns the transactions of a run: one per batch, under a key that fences earlier runs.
 
-    connect     the transaction key: what an older instance has open is aborted, and whatever it
-                does later is refused
+    connect     the transaction key: this aborts an older instance's open transaction and refuses
+                all its later calls
     begin       under the key
     call        the handler calls the user's function
     send, acknowledge, commit     one frame
 
-A batch that fails without telling which input is to blame is tried again in parts, so that the good
-ones go through; an input that fails alone as often as allowed is given up.
+A batch may fail without naming the failing input. Then it is retried in parts, so that the good
+inputs succeed; an input that fails alone as often as allowed is given up.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Where the rows of a batch come from, and what goes with the transaction that ends them."""
+    """The origin of a batch's rows, and its part of the transaction that ends them."""
 
     def settle(self, handled: Handled, txn: Transaction) -> None:
-        """Acknowledge what is done in the transaction, and do what else belongs in it."""
+        """Acknowledge handled rows in the transaction, and add the source's own changes."""
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """The transaction is committed; returns how many inputs it consumed."""
+        """Note that the transaction is committed; returns how many inputs it consumed."""
 
     def renew(self) -> None:
-        """Others acknowledged what we hold: start again with what is still there."""
+        """Start again with the remaining rows: other consumers acknowledged some rows."""
 
 
 class _Piece(NamedTuple):
-    """Rows to process together, and how often they failed alone."""
+    """Rows to process together, and how often they have failed alone."""
 
     rows: pa.Table
     attempts: int
 
 
 class _Failed(Exception):
-    """An attempt was aborted; its inputs are to be tried again."""
+    """An attempt was aborted; its inputs will be retried."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -130,28 +130,28 @@ class Work:
         """Report that the run has begun."""
         self._hooks.tell("started", {"transaction_key": self._key, "epoch": self._epoch})
 
-    def take_over(self, make: Callable[[], T], until: float, what: Mapping[str, object]) -> T:
-        """Open what an older instance may still hold; it has until then to release it.
+    def take_over(self, make: Callable[[], T], until: float, details: Mapping[str, object]) -> T:
+        """Open a resource that an older instance may hold until the time `until`.
 
-        raises: ConsumerBusy, ExpiredTransaction (there is a newer instance)
+        raises: ConsumerBusy, ExpiredTransaction (a newer instance runs)
         """
-        said = False
+        reported = False
         while True:
             try:
                 with self._hooks.guard():
                     return make()
             except ConsumerBusy:
-                # A new key had no holder before: the consumer is not ours.
+                # A new key had no holder before, so the consumer is not an older instance.
                 if not self._epoch or time.monotonic() >= until or self._hooks.stop():
                     raise
-            if not said:
-                self._hooks.tell("waiting", what)
-                said = True
+            if not reported:
+                self._hooks.tell("waiting", details)
+                reported = True
             Event().wait(_TAKE_OVER_POLL_S)
             self.check_fence()
 
     def check_fence(self) -> None:
-        """Notice a newer instance even while there is nothing to do; raises ExpiredTransaction."""
+        """Notice a newer instance even when there is no work; raises ExpiredTransaction."""
         try:
             with self._hooks.guard():
                 epoch = self._client.admin.transaction_key(self._key)["epoch"]
@@ -163,7 +163,7 @@ class Work:
     def _fenced(self) -> ExpiredTransaction:
         return ExpiredTransaction(
             f"a newer instance runs under transaction key {self._key}",
-            hint="this one stops; what it had open was aborted",
+            hint="this instance stops; its open transaction was aborted",
             transaction_key=self._key,
             epoch=self._epoch,
         )
@@ -171,7 +171,7 @@ class Work:
     # --- a batch -----------------------------------------------------------------------------
 
     def process(self, rows: pa.Table, handler: Handler, source: Source) -> None:
-        """Process rows to the end: in one transaction if all goes well, else in ever smaller ones.
+        """Process all rows: in one transaction if it succeeds, else in smaller and smaller ones.
 
         raises: GivenUp
         """
@@ -194,7 +194,7 @@ class Work:
     def _again(
         self, rows: pa.Table, attempts: int, error: BaseException, handler: Handler, source: Source
     ) -> list[_Piece]:
-        """What to do after a failure, the first thing last."""
+        """The pieces to process after a failure, the next one last."""
         options = self._options
         if options.on_error == STOP and not options.retries:
             raise GivenUp(as_ours(self._context.function_name, error)) from error
@@ -216,7 +216,7 @@ class Work:
         return []
 
     def _conflict(self, error: TransactionConflict, source: Source) -> None:
-        """Others acknowledged what we hold: continue with what is still ours."""
+        """Other consumers acknowledged some of our rows: continue with the remaining ones."""
         self._conflicts += 1
         self._hooks.tell("conflict", {"reason": error.message})
         if self._conflicts > _CONFLICTS_MAX:
@@ -241,7 +241,7 @@ class Work:
             handled = handler.handle(rows, attempt)
             with self._hooks.guard():
                 self._finish(txn, attempt, handled, source)
-        except BaseException as error:  # a signal too ends the transaction
+        except BaseException as error:  # a signal must also end the transaction
             if not isinstance(error, OutcomeUnknown):  # check before the first decision
                 self._abort(txn)
             if isinstance(error, ExpiredTransaction):
@@ -262,7 +262,7 @@ class Work:
             raise self._fenced() from error
 
     def _finish(self, txn: Transaction, attempt: Attempt, handled: Handled, source: Source) -> None:
-        """Produce, acknowledge and commit by one lock and one frame; nothing to do is aborted."""
+        """Produce, acknowledge and commit in one frame; abort if there is nothing to do."""
         batches = attempt.outbox.batches()
         if not (batches or handled.done.num_rows):
             txn.abort()
@@ -288,11 +288,11 @@ class Work:
 
     def _abort(self, txn: Transaction) -> None:
         if txn.state in ("COMMITTING", "COMMITTED"):
-            return  # what is raised came after the commit
+            return  # the exception came after the commit
         self.summary.aborted += 1
         if txn.state != "OPEN":
             return
-        # It may be gone already, by a conflict, its time-out or a fence; the first error counts.
+        # It may have ended already, by a conflict, its time-out or a fence; report the first error.
         with suppress(TxlogError), self._hooks.guard():
             txn.abort()
 
@@ -304,7 +304,7 @@ class Work:
 
 
 class _Unsendable(Exception):
-    """Outputs that the store refuses: the function's fault."""
+    """The store refuses the outputs, which is the function's fault."""
 
     def __init__(self, error: TxlogError) -> None:
         super().__init__(error.message)
@@ -312,7 +312,7 @@ class _Unsendable(Exception):
 
 
 class _Resigned:
-    """A handler that calls nothing and gives its rows up."""
+    """A handler that calls no function and gives its rows up."""
 
     wants_quiet = False
 
@@ -320,7 +320,7 @@ class _Resigned:
         self._error, self._attempts = error, attempts
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """They are given up together."""
+        """One part: the rows are given up together."""
         return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
@@ -330,8 +330,8 @@ class _Resigned:
 
 
 def joined(*tables: pa.Table | None) -> pa.Table:
-    """Rows one after the other."""
-    some = [table for table in tables if table is not None and table.num_rows]
-    if not some:
+    """The rows of several tables in one."""
+    nonempty = [table for table in tables if table is not None and table.num_rows]
+    if not nonempty:
         return RECEIVED.empty_table()
-    return some[0] if len(some) == 1 else pa.concat_tables(some)
+    return nonempty[0] if len(nonempty) == 1 else pa.concat_tables(nonempty)

@@ -1,4 +1,4 @@
-"""Owns Context: what a function gets beside its input."""
+"""Owns Context, the second argument of a function."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """What a window covers: messages, and for one of time its bounds, ms since 1970 UTC.
+    """The extent of a window: its number of messages, and for time its bounds, ms since 1970 UTC.
 
-    is_late: it was closed already; these messages came too late for it
+    is_late: the window was closed already; these messages came too late for it
     """
 
     messages: int
@@ -28,11 +28,11 @@ class Window(NamedTuple):
 
 
 class Context:
-    """What a function knows of itself, its input, and where it may publish.
+    """Facts about a function and its input, and the way to publish.
 
     The names are those of Pulsar Functions without `get_`. `message` and its parts are None in a
-    function of batches; `window` is None outside of one, `watermark` (ms) except for windows that
-    close on watermarks.
+    function of batches; `window` is None outside of windows, `watermark` (ms) except for windows
+    that close on watermarks.
 
     >>> from txlog.functions import Context
     >>> def total(message, context):
@@ -71,17 +71,17 @@ class Context:
         self.output_topic = output_topic
         self.subscription = subscription
         self.logger = logger
-        self.attempt = 1  # of this input
+        self.attempt = 1  # number of the attempt at this input
         self.message: Message | None = None
         self.window: Window | None = None
         self.watermark: int | None = None
-        self.is_quiet = False  # nothing more was waiting when this batch was received
+        self.is_quiet = False  # the input was drained when this batch was received
         self._outbox: Outbox | None = None
         self._held: pa.Array | None = None
 
     @property
     def message_id(self) -> MessageId | None:
-        """The id of the message at hand."""
+        """The id of the current message."""
         return None if self.message is None else self.message.message_id
 
     @property
@@ -117,7 +117,7 @@ class Context:
     ) -> None:
         """Produce to any topic, in the transaction of this batch; the arguments of Output.
 
-        value:  or a pa.Table of messages, without other arguments
+        value:  or a pa.Table of messages, without the other arguments
         raises: InvalidMessage, TopicNotFound
         """
         assert self._outbox is not None, "a context publishes while its function runs"
@@ -128,14 +128,14 @@ class Context:
         self._outbox.add(output, self.message)
 
     def hold_back(self, mask: pa.Array) -> None:
-        """Leave the rows of a batch where mask is true unacknowledged; they come first in the next.
+        """Leave rows of a batch unacknowledged where mask is true; the next batch begins with them.
 
-        Only for functions of batches whose results belong to whole groups of messages.
+        Only for functions of batches whose results belong to complete groups of messages.
         """
         self._held = mask
 
     def begin(self, outbox: Outbox) -> None:
-        """Point the context at a new attempt."""
+        """Prepare the context for a new attempt."""
         self._outbox = outbox
         self._held = None
         self.message = self.window = None
@@ -143,5 +143,5 @@ class Context:
 
     @property
     def held(self) -> pa.Array | None:
-        """What hold_back was given in this attempt."""
+        """The mask of hold_back in this attempt."""
         return self._held

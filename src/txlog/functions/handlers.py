@@ -1,8 +1,8 @@
-"""Owns how a function is called: a message at a time, or once a batch with an Arrow table.
+"""Owns the calls of a function: a message at a time, or once per batch with an Arrow table.
 
-A handler takes rows and gives back those it is done with, those it holds back for the next batch,
-and those it did not come to. In a function of messages the input that failed is known, so it is
-tried again and given up where it stands; in one of batches it has to be searched for.
+A handler takes rows. It returns the rows it has finished, the rows it holds back for the next
+batch, and the rows it did not reach. In a function of messages the failing input is known, so it is
+retried and given up in place; in a function of batches it must be searched.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ UserFunction: TypeAlias = Callable[..., object]
 
 
 class Handled(NamedTuple):
-    """What became of rows; None: there are none.
+    """The result for each group of rows; None: the group is empty.
 
-    held: they come first in the next batch; left: it did not reach them
-    kept: of the done ones, what goes to the state of windows
+    held: they come first in the next batch; left: the handler did not reach them
+    kept: finished rows that go to the state of windows
     """
 
     done: pa.Table
@@ -42,10 +42,10 @@ class Handler(Protocol):
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether to call it once more, without rows, when nothing is left."""
+        """Whether to call it once more, without rows, when the input is drained."""
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """How rows that failed together are split for a retry; one part: all of them."""
+        """Split rows that failed together for a retry; one part: do not split."""
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call the function. Raises GivenUp, Unsettled."""
@@ -63,11 +63,11 @@ class MessageHandler:
         self._stop = stop
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """Its halves."""
+        """The two halves of the rows."""
         return halves(rows)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Call it for each message, until the time of the transaction is up."""
+        """Call it for each message, until the transaction has taken long enough."""
         context, outbox, call = attempt.context, attempt.outbox, self._call
         until = time.monotonic() + self._txn_time_ms / 1000
         done = 0
@@ -84,8 +84,8 @@ class MessageHandler:
             if time.monotonic() >= until or self._stop():
                 break
         context.message = None
-        left = rows.slice(done) if done < rows.num_rows else None
-        return Handled(rows.slice(0, done), left=left)
+        unreached = rows.slice(done) if done < rows.num_rows else None
+        return Handled(rows.slice(0, done), left=unreached)
 
     def _once(self, message: Message, attempt: Attempt) -> None:
         attempt.outbox.add(self._call(message, attempt.context), message)
@@ -101,11 +101,11 @@ class BatchHandler:
         self._call = with_context(function)
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """Its halves."""
+        """The two halves of the rows."""
         return halves(rows)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Call it for all rows."""
+        """Call it once with all rows."""
         try:
             attempt.outbox.add(self._call(rows, attempt.context))
             mask = _checked(attempt.context.held, rows.num_rows)
@@ -117,9 +117,9 @@ class BatchHandler:
 
 
 def with_context(function: UserFunction) -> Callable[[Any, Any], object]:
-    """Return the function as one of (input, context), whether or not it takes a context.
+    """Return the function with the signature (input, context), even if it takes no context.
 
-    raises: InvalidArgument when it takes neither one argument nor two
+    raises: InvalidArgument if it takes neither one nor two arguments
     """
     if not callable(function):
         raise InvalidArgument(f"{type(function).__name__} is not a function")
@@ -129,14 +129,16 @@ def with_context(function: UserFunction) -> Callable[[Any, Any], object]:
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some built in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return lambda item, context: function(item)
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p for p in parameters if p.kind in places]
     required = [p for p in positional if p.default is inspect.Parameter.empty]
-    named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    keyword_only = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     takes_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    needs_more = len(required) > 2 or any(p.default is inspect.Parameter.empty for p in named)
+    needs_more = len(required) > 2 or any(
+        p.default is inspect.Parameter.empty for p in keyword_only
+    )
     if needs_more or not (positional or takes_any):
         raise InvalidArgument(
             f"{name_of(function)} takes {len(required)} arguments",
@@ -148,13 +150,13 @@ def with_context(function: UserFunction) -> Callable[[Any, Any], object]:
 
 
 def name_of(function: object) -> str:
-    """The name of a function or of the class of a callable."""
+    """The name of a function, or of a callable's class."""
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
 
 
 def _checked(mask: object, rows: int) -> pa.Array | None:
-    """A mask of hold_back as booleans for all rows; None: nothing is held back."""
+    """A mask of hold_back as booleans for all rows; None: no row is held back."""
     if mask is None:
         return None
     if isinstance(mask, pa.ChunkedArray):

@@ -1,4 +1,4 @@
-"""Owns the input side of a run: a consumer a topic, asked in turn, and its acknowledgements."""
+"""Owns the input side of a run: one consumer per topic, read in turn, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAME_MAX: Final = 100
 class Inputs:
     """The consumers of a run.
 
-    watermarks: they deliver watermarks, and a receive ends at a new one
-    received:   messages so far, of the limit
+    watermarks: the consumers deliver watermarks, and a receive ends at a new one
+    received:   number of messages so far, for the limit
     has_moved:  the last receive ended at a new watermark
     """
 
@@ -60,7 +60,7 @@ class Inputs:
         self.has_moved = False
 
     def open(self, work: Work) -> None:
-        """Take the subscriptions; an older instance has time to release them."""
+        """Subscribe; an older instance has time to release the subscriptions."""
         until = time.monotonic() + self._options.take_over_ms / 1000
         for topic in self._topics:
 
@@ -73,11 +73,11 @@ class Inputs:
                     enable_watermarking=self._watermarks,
                 )
 
-            what = {"topic": topic, "subscription": self._context.subscription}
-            self._consumers.append(work.take_over(make, until, what))
+            details = {"topic": topic, "subscription": self._context.subscription}
+            self._consumers.append(work.take_over(make, until, details))
 
     def close(self) -> None:
-        """Release the subscriptions; what was not acknowledged comes again."""
+        """Release the subscriptions; unacknowledged messages will come again."""
         with self._hooks.guard():
             for consumer in self._consumers:
                 consumer.close()
@@ -90,74 +90,76 @@ class Inputs:
 
     @property
     def is_blocked(self) -> bool:
-        """A consumer holds as many messages as it may."""
+        """Whether a consumer holds as many messages as it may."""
         return any(consumer.blocked for consumer in self._consumers)
 
     @property
     def is_full(self) -> bool:
-        """As many messages came as were wanted."""
+        """Whether the limit of messages is reached."""
         return self._options.limit is not None and self.received >= self._options.limit
 
     @property
     def watermark(self) -> int | None:
-        """The least over the topics, idle ones counting only if all are idle; None: unknown."""
-        held = [
+        """The lowest watermark of the topics; idle ones count if all are idle; None: unknown."""
+        watermarks = [
             (consumer.watermark_status == "idle", consumer.get_last_watermark())
             for consumer in self._consumers
         ]
-        counted = [last for is_idle, last in held if not is_idle] or [last for _, last in held]
+        counted = [last for is_idle, last in watermarks if not is_idle] or [
+            last for _, last in watermarks
+        ]
         times = [last.event_time for last in counted if last is not None]
         return min(times) if times and len(times) == len(counted) else None
 
     def receive(self) -> tuple[pa.Table, bool]:
-        """The next messages, and whether nothing more was waiting."""
-        wanted = self._options.txn_size
+        """The next messages, and whether the input is drained."""
+        batch_max = self._options.txn_size
         if self._options.limit is not None:
-            wanted = min(wanted, self._options.limit - self.received)
-        left, tables = wanted, []
+            batch_max = min(batch_max, self._options.limit - self.received)
+        remaining, tables = batch_max, []
         self.has_moved = False
         for consumer in self._consumers:
-            if left <= 0:
+            if remaining <= 0:
                 break
-            before = consumer.get_last_watermark()
+            last_watermark = consumer.get_last_watermark()
             with self._hooks.guard():
-                table = consumer.receive_batch(left, 0)
+                table = consumer.receive_batch(remaining, 0)
             if table.num_rows:
                 tables.append(table.drop_columns("is_late") if self._watermarks else table)
-                left -= table.num_rows
-            if consumer.get_last_watermark() != before:
-                self.has_moved = True  # close what it closes before taking more
+                remaining -= table.num_rows
+            if consumer.get_last_watermark() != last_watermark:
+                self.has_moved = True  # close its windows before receiving more
                 break
-        if len(self._consumers) > 1:  # one that is full must not keep the others from their turn
+        if len(self._consumers) > 1:  # a busy topic must not starve the others
             self._consumers.append(self._consumers.pop(0))
         rows = joined(*tables)
         self.received += rows.num_rows
-        return rows, left > 0
+        return rows, remaining > 0
 
     def waiting(self) -> Waiting:
-        """A wait for what the consumers get."""
+        """A wait for the consumers' next messages."""
         return self._client.waiting(*self._consumers)
 
     # --- as a source -------------------------------------------------------------------------
 
     def settle(self, handled: Handled, txn: Transaction) -> None:
-        """Acknowledge in the transaction."""
+        """Acknowledge the handled rows in the transaction."""
         rows = handled.done
         if len(self._consumers) == 1:
             self._consumers[0].acknowledge_async(rows, txn=txn)
             return
         for consumer in self._consumers:
-            mine = rows.filter(pc.equal(rows["topic"], consumer.short))
-            if mine.num_rows:
-                consumer.acknowledge_async(mine, txn=txn)
+            topic_rows = rows.filter(pc.equal(rows["topic"], consumer.short))
+            if topic_rows.num_rows:
+                consumer.acknowledge_async(topic_rows, txn=txn)
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """All of it was consumed."""
+        """All rows of the transaction were consumed."""
         rows: int = handled.done.num_rows
         return rows
 
     def renew(self) -> None:
-        """Receive again what is still ours."""
+        """Receive the remaining messages again."""
         for consumer in self._consumers:
             consumer.redeliver_unacknowledged_messages()
 

@@ -1,6 +1,6 @@
-"""Owns finding a function by its name: MODULE:FUNCTION, or FILE.py:FUNCTION.
+"""Loads a function by its name: MODULE:FUNCTION, or FILE.py:FUNCTION.
 
-A class is called without arguments; an object with a method `process` is a function by it, as in
+A class is called without arguments; an object with a method `process` counts as a function, as in
 Pulsar Functions.
 """
 
@@ -23,7 +23,7 @@ _FAILURES = (Exception, SystemExit)
 def load(name: str, path: Sequence[str] = ()) -> UserFunction:
     """Return a function by its name.
 
-    path:   directories that come first on sys.path, for its module and what that imports
+    path:   directories to put first on sys.path, for its module and the imports of that
     raises: InvalidArgument (no such module or name), NotFound (no such file),
             CommandFailed (the module could not be imported)
 
@@ -31,35 +31,35 @@ def load(name: str, path: Sequence[str] = ()) -> UserFunction:
     >>> functions.load("textwrap:dedent").__name__
     'dedent'
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon or not place or not attribute:
+    module_name, colon, attribute = name.rpartition(":")
+    if not colon or not module_name or not attribute:
         raise InvalidArgument(
             f"{name!r} names no function", hint="MODULE:FUNCTION, or FILE.py:FUNCTION"
         )
     sys.path[:0] = [str(Path(directory).absolute()) for directory in path]
-    module = _file(place) if place.endswith(".py") else _module(place)
-    found: object = module
+    module = _file(module_name) if module_name.endswith(".py") else _module(module_name)
+    value: object = module
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError as error:
-            raise InvalidArgument(f"{place} has no {attribute}") from error
-    return as_function(found, name)
+            raise InvalidArgument(f"{module_name} has no {attribute}") from error
+    return as_function(value, name)
 
 
-def as_function(found: object, name: str) -> UserFunction:
-    """Return what a name means as a function: an instance of a class, the method `process`."""
-    if isinstance(found, type):
+def as_function(value: object, name: str) -> UserFunction:
+    """Convert a loaded object to a function: instantiate a class, use a method `process`."""
+    if isinstance(value, type):
         try:
-            found = found()
+            value = value()
         except _FAILURES as error:
             raise as_ours(name, error) from error
-    process: object = getattr(found, "process", None)
+    process: object = getattr(value, "process", None)
     if callable(process):
         return process
-    if not callable(found):
-        raise InvalidArgument(f"{name} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(value):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}, not a function")
+    return value
 
 
 def _module(name: str) -> ModuleType:
@@ -79,12 +79,12 @@ def _file(name: str) -> ModuleType:
     path = Path(name).absolute()
     if not path.is_file():
         raise NotFound(f"no file {name}", path=str(path))
-    own_name = f"file:{path}"  # so that it hides no module of the same stem
+    own_name = f"file:{path}"  # so that it hides no module with the stem of the file
     spec = importlib.util.spec_from_file_location(own_name, path)
     assert spec is not None, "a name that ends in .py has a loader"
     assert spec.loader is not None, "a name that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module  # dataclasses and the like look for their module there
+    sys.modules[own_name] = module  # dataclasses and others look their module up there
     try:
         spec.loader.exec_module(module)
     except _FAILURES as error:

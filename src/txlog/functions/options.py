@@ -1,4 +1,4 @@
-"""Owns what a run of a function is asked to do, what it has done, and who listens meanwhile."""
+"""Owns the options of a run, its results so far, and the callbacks that observe it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ RETRIES_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionOptions:
-    """How a function is run.
+    """The options of a run.
 
-    name:             of the function, for its transaction key; by default its own name
-    instance:         the number of this one among those of that name
+    name:             name of the function, for its transaction key; by default its own name
+    instance:         number of this instance among those with the same name
     batch:            the function gets an Arrow table, not a message
     txn_size:         messages per transaction, at most
-    txn_time_ms:      a transaction of single messages takes no more after this long
-    txn_timeout_ms:   the store aborts it if it is open longer; None: the store's setting
+    txn_time_ms:      a transaction of single messages takes no more messages after this time
+    txn_timeout_ms:   the store aborts a transaction open longer; None: the store's setting
     transaction_key:  instead of `function:NAME:INSTANCE`
-    limit:            messages in all
-    follow:           continue when nothing is left
+    limit:            total number of messages
+    follow:           continue when the input is drained
     max_wait_ms:      wait this long for the next message first
     on_error:         stop, skip, or dead-letter
-    dead_letter_topic: where failed inputs go
+    dead_letter_topic: topic for failed inputs
     retries:          attempts after the first
-    allow_loop:       an output may be an input too: the function gets what it wrote, forever.
-                      Checked for outputs, dead letters and late messages as the run names them. A
-                      topic that the function names itself, in an Output, is its own choice for that
-                      message: sending one round again, a few times, is a valid use
-    take_over_ms:     how long to wait for an older instance to let the subscription go
+    allow_loop:       an output may also be an input: the function gets its own messages, forever.
+                      The run checks its output, dead-letter and late topics for this. It does not
+                      check a topic that the function itself sets in an Output: sending a message
+                      round again a few times is a valid use
+    take_over_ms:     how long to wait for an older instance to release the subscription
     """
 
     name: str | None = None
@@ -74,9 +74,9 @@ class FunctionOptions:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run has done so far; it counts messages of committed transactions.
+    """The results of a run so far; it counts messages of committed transactions.
 
-    late: messages that came after watermarks closed their window
+    late: number of messages that came after watermarks closed their window
     """
 
     consumed: int = 0
@@ -99,14 +99,14 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Callbacks that observe a run and may end it; those left out do nothing.
+    """Callbacks that observe a run and may end it; omitted ones do nothing.
 
     guard:      surrounds calls into the store, not user code or waiting
-    stop:       asked between messages and while waiting; true ends the run after a whole commit
-    committing: everything is in the transaction and its commit comes next; what was done before,
-                and how many messages it produces
+    stop:       called between messages and while waiting; true ends the run after a complete commit
+    committing: the transaction is complete and will be committed next; arguments: the results so
+                far, and the number of messages it produces
     committed:  the commit is durable
-    tell:       something happened: a word and its details
+    tell:       an event: a word and its details
     """
 
     guard: Callable[[], AbstractContextManager[object]] = nullcontext

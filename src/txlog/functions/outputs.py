@@ -1,11 +1,11 @@
-"""Owns what a function gives back: Output, and the outbox that makes one Arrow batch a topic of it.
+"""Owns the results of a function: Output, and the outbox that collects them as Arrow batches.
 
     None          nothing                     bytes, str    a message, key and event time as the
     dict          the same, as JSON                         input's
-    Output        said in full                pa.Table      messages as columns, without an object
-    an iterable   several of these                          each
+    Output        all parts are set           pa.Table      messages as columns, without an object
+    an iterable   several results                           each
 
-What cannot be a message is refused when it is given, while it is known which input it came from.
+A result that cannot be a message is refused at once, while its input is known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMNS: Final = {
     "deliver_at": _INSTANT,
     "deliver_after": pa.int64(),
 }
-# Columns of a received table that say where a message came from; they are not sent on.
+# Columns of a received table that describe a message's origin; they are not sent on.
 _ORIGIN: Final = frozenset(
     "topic partition ledger entry index publish_time visible_time producer sequence_id txn_most "
     "txn_least txn_state redelivery_count schema_version".split()
@@ -54,11 +54,12 @@ class Output:
     """A message to produce.
 
     value:         bytes, text, a dict or list as JSON, or None for no payload
-    key:           bytes or text, None for none; left out, the key of the input
-    event_time:    ms since 1970 UTC, None for none; left out, the event time of the input
-    deliver_at:    not before this, ms since 1970 UTC
-    deliver_after: not before this many ms after it was stored
-    topic:         left out, the output topic of the function; an input is allowed, but the function
+    key:           bytes or text, None for none; by default the key of the input
+    event_time:    ms since 1970 UTC, None for none; by default the event time of the input
+    deliver_at:    earliest delivery, ms since 1970 UTC
+    deliver_after: earliest delivery, ms after the message was stored
+    topic:         by default the output topic of the function; an input is allowed, but the
+    function
                    must make sure that the loop ends
 
     >>> Output({"total": 3}, key="ana", topic="totals").topic
@@ -84,8 +85,8 @@ Mark: TypeAlias = int
 class Outbox:
     """The outputs of one attempt, by topic, in the order they were given.
 
-    topic:     where an output without a topic goes; None: it is refused
-    bytes_max: of key, payload and properties of one message
+    topic:     topic of outputs without one; None: they are refused
+    bytes_max: limit for key, payload and properties of one message
     check:     called once with each topic; raises TopicNotFound
     """
 
@@ -99,7 +100,7 @@ class Outbox:
         self._items: list[tuple[str, Row | pa.Table]] = []
 
     def add(self, returned: Returned, source: Message | None = None) -> None:
-        """Add whatever a function returned for one input, or for a batch of them.
+        """Add the results of a function for one input, or for a batch of inputs.
 
         raises: InvalidMessage, InvalidArgument, TopicNotFound
         """
@@ -134,17 +135,17 @@ class Outbox:
         if not rows.num_rows:
             return
         name = self._resolve(topic)
-        kept = [name for name in _COLUMNS if name in rows.schema.names]
-        table = pa.table(rows.columns, names=rows.schema.names).select(kept)
+        columns = [name for name in _COLUMNS if name in rows.schema.names]
+        table = pa.table(rows.columns, names=rows.schema.names).select(columns)
         try:
-            for at, column in enumerate(kept):
+            for at, column in enumerate(columns):
                 if table.schema.field(at).type != _COLUMNS[column]:
                     table = table.set_column(at, column, table[column].cast(_COLUMNS[column]))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidMessage(
                 f"column {column} is {table.schema.field(at).type}, it must be {_COLUMNS[column]}"
             ) from error
-        if "deliver_after" in kept:
+        if "deliver_after" in columns:
             try:
                 check_delays(table)
             except InvalidArgument as error:
@@ -152,15 +153,15 @@ class Outbox:
         self._items.append((name, table))
 
     def mark(self) -> Mark:
-        """Remember how much there is."""
+        """Return a mark of the current end."""
         return len(self._items)
 
     def rollback(self, mark: Mark) -> None:
-        """Forget what was added since the mark."""
+        """Remove all outputs that were added since the mark."""
         del self._items[mark:]
 
     def batches(self) -> list[tuple[str, pa.Table]]:
-        """One table per topic, in the order given."""
+        """One table per topic, each in the order of the calls."""
         by_topic: dict[str, list[Row | pa.Table]] = {}
         for topic, item in self._items:
             by_topic.setdefault(topic, []).append(item)
@@ -196,22 +197,22 @@ class Outbox:
         self._items.append((self._resolve(topic), row))
 
     def _resolve(self, topic: str | None) -> str:
-        """The topic in its short form, known to exist."""
-        wanted = self._topic if topic is None else topic
-        if wanted is None:
+        """The topic in its short form; it is known to exist."""
+        topic_name = self._topic if topic is None else topic
+        if topic_name is None:
             raise InvalidMessage("an output names no topic, and the function has no output topic")
-        known = self._known.get(wanted)
-        if known is None:
-            if not isinstance(wanted, str):
-                raise InvalidArgument(f"a topic is text, not {type(wanted).__name__}")
-            known = TopicName.parse(wanted).short
-            self._check(known)
-            self._known[wanted] = known
-        return known
+        short_name = self._known.get(topic_name)
+        if short_name is None:
+            if not isinstance(topic_name, str):
+                raise InvalidArgument(f"a topic is text, not {type(topic_name).__name__}")
+            short_name = TopicName.parse(topic_name).short
+            self._check(short_name)
+            self._known[topic_name] = short_name
+        return short_name
 
 
 def encoded(value: object) -> bytes | None:
-    """A payload as bytes; raises InvalidMessage."""
+    """Convert a payload to bytes; raises InvalidMessage."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -233,15 +234,15 @@ def _key(key: object) -> bytes | None:
     raise InvalidMessage(f"a key is bytes or text, not {type(key).__name__}")
 
 
-def _properties(given: object) -> list[tuple[str, str]] | None:
-    if not given:
+def _properties(properties: object) -> list[tuple[str, str]] | None:
+    if not properties:
         return None
-    if not isinstance(given, Mapping):
-        raise InvalidMessage(f"properties are a mapping, not {type(given).__name__}")
-    for name, value in given.items():
+    if not isinstance(properties, Mapping):
+        raise InvalidMessage(f"properties are a mapping, not {type(properties).__name__}")
+    for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage("properties are text by text")
-    return list(given.items())
+    return list(properties.items())
 
 
 def _instant(name: str, value: object) -> int | None:
@@ -253,18 +254,18 @@ def _instant(name: str, value: object) -> int | None:
 
 
 def _delay(output: Output) -> int | None:
-    given = output.deliver_after
-    if given is None:
+    delay_ms = output.deliver_after
+    if delay_ms is None:
         return None
-    if type(given) is not int or not 0 <= given < 1 << 63:
+    if type(delay_ms) is not int or not 0 <= delay_ms < 1 << 63:
         raise InvalidMessage("deliver_after is an integer of milliseconds, not negative")
     if output.deliver_at is not None:
         raise InvalidMessage("an output has both deliver_at and deliver_after", hint="give one")
-    return given
+    return delay_ms
 
 
 def _joined(items: list[Row | pa.Table]) -> pa.Table:
-    """Rows and tables as one table; adjacent rows are one piece of it."""
+    """Rows and tables as one table; adjacent rows form one piece of it."""
     tables: list[pa.Table] = []
     for are_rows, group in groupby(items, lambda item: isinstance(item, tuple)):
         if are_rows:
@@ -278,7 +279,7 @@ def _table(rows: list[Row]) -> pa.Table:
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
     arrays = {}
     for (name, kind), column in zip(_COLUMNS.items(), columns, strict=True):
-        # A column of nothing is left out: most messages have no properties and no times.
+        # An empty column is omitted: most messages have no properties and no times.
         if name == "value" or any(item is not None for item in column):
             arrays[name] = pa.array(column, kind)
     return pa.table(arrays)

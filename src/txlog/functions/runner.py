@@ -1,10 +1,10 @@
 """Owns the run of a function: receive, call, produce and acknowledge, until the end.
 
-    inputs      the messages, at most txn_size at once, as soon as there are some
-    a flow      what is done with them: `Batches` here, windows on watermarks in `watermarked`
+    inputs      the messages, at most txn_size at once, as soon as some arrive
+    a flow      processes them: `Batches` here, windows on watermarks in `watermarked`
     committing  each batch in a transaction
 
-Messages held back by the function stay unacknowledged and come first in the next batch.
+Messages that the function holds back stay unacknowledged and come first in the next batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txlog.functions.options import FunctionOptions, Hooks, Summary
 from txlog.functions.watermarked import WatermarkedWindows
 from txlog.functions.windows import Windowed, WindowHandler
 
-_STOP_S: Final = 0.2  # how often it asks whether it is to stop, which nobody tells it
+_STOP_S: Final = 0.2  # how often it calls `stop`, as no event wakes it for that
 
 
 def run(
@@ -45,12 +45,12 @@ def run(
     options: FunctionOptions | None = None,
     hooks: Hooks | None = None,
 ) -> Summary:
-    """Run a function until nothing is left, or forever with `follow`.
+    """Run a function until the input is drained, or forever with `follow`.
 
     function: (message, context) -> outputs, or (message) -> outputs; with `batch` it gets a table
-              of received rows; one of windows gets a list of messages, or a table
+              of received rows; a function of windows gets a list of messages, or a table
     inputs:   topics; each has the subscription
-    output:   where outputs without a topic go; None: each names one
+    output:   topic for outputs without one; None: each output names its topic
     raises:   CommandFailed if the function finally fails and on_error is stop; ExpiredTransaction
               if a newer instance runs under the same key; ConsumerBusy, TopicNotFound,
               SubscriptionNotFound, InvalidArgument
@@ -69,13 +69,13 @@ def run(
     ...         done.consumed, [message.value for message in client.reader("totals")]
     (1, [b'{"sum":5}'])
     """
-    wanted, heard = options or FunctionOptions(), hooks or Hooks()
-    runner = Runner(client, function, inputs, output, subscription, wanted, heard)
+    options_used, hooks_used = options or FunctionOptions(), hooks or Hooks()
+    runner = Runner(client, function, inputs, output, subscription, options_used, hooks_used)
     try:
         runner.open()
         runner.loop()
-    except BaseException as error:  # a signal too gives the lock back
-        with suppress(TxlogError):  # the first error counts; a lock dies with its process
+    except BaseException as error:  # a signal must also release the subscriptions
+        with suppress(TxlogError):  # report the first error; a lock ends with its process
             runner.close()
         if isinstance(error, GivenUp):
             raise error.error from error.__cause__
@@ -85,34 +85,34 @@ def run(
 
 
 class Flow(Protocol):
-    """What a run does with its inputs."""
+    """The way in which a run processes its inputs."""
 
     def open(self) -> None:
-        """Take what it needs besides the inputs, before them."""
+        """Acquire resources other than the inputs, before the inputs."""
 
     def turn(self) -> bool:
-        """Receive and process; returns whether there was anything to do."""
+        """Receive and process once; returns whether there was any work."""
 
     def ended(self) -> None:
-        """The run ends because nothing is left."""
+        """The run ends because the input is drained."""
 
     def close(self) -> None:
-        """Release what it has besides the inputs."""
+        """Release the resources other than the inputs."""
 
 
 def check_loop(inputs: Sequence[str], outputs: Sequence[str | None], is_allowed: bool) -> None:
-    """Refuse outputs that are inputs: the run would never end, and the topic only grow.
+    """Refuse outputs that are inputs: the run would never end, and the topic would only grow.
 
-    What a function names itself, message by message, is not checked: such a loop may well end.
+    Topics that the function sets per message are not checked: such a loop may well end.
     raises: Refused (902)
     """
     for topic in outputs:
         if topic is not None and not is_allowed and TopicName.parse(topic).short in inputs:
             raise Refused(
-                f"{TopicName.parse(topic).short} is input and output: what is written comes again, "
-                "for ever",
+                f"{TopicName.parse(topic).short} is input and output: the function would read its "
+                "outputs for ever",
                 code=902,
-                hint="--allow-loop, or allow_loop=True, says it is meant",
+                hint="--allow-loop, or allow_loop=True, permits this",
                 topic=topic,
             )
 
@@ -130,11 +130,11 @@ class Runner:
         options: FunctionOptions,
         hooks: Hooks,
     ) -> None:
-        given = [inputs] if isinstance(inputs, str) else list(inputs)
-        names = [TopicName.parse(topic, allow_partition=True) for topic in given]
+        input_list = [inputs] if isinstance(inputs, str) else list(inputs)
+        names = [TopicName.parse(topic, allow_partition=True) for topic in input_list]
         topics = [name.topic.short for name in names]
         if not names or len(set(topics)) != len(names):
-            raise InvalidArgument("a function has input topics, each of them once")
+            raise InvalidArgument("a function needs input topics, each only once")
         self._client, self._options, self._hooks = client, options, hooks
         into = None if output is None else TopicName.parse(output).short
         late = function.late_topic if isinstance(function, Windowed) else None
@@ -153,7 +153,7 @@ class Runner:
             if topic is not None:
                 self.work.producer(TopicName.parse(topic).short)
         watermarks = isinstance(function, Windowed) and function.watermarks
-        self._inputs = Inputs(client, given, context, options, hooks, watermarks=watermarks)
+        self._inputs = Inputs(client, input_list, context, options, hooks, watermarks=watermarks)
         self._flow: Flow
         if isinstance(function, Windowed) and function.watermarks:
             self._flow = WatermarkedWindows(
@@ -164,14 +164,14 @@ class Runner:
             self._flow = Batches(client, handler, context, self._inputs, self.work)
 
     def open(self) -> None:
-        """Take the key, then the subscriptions; an older instance has time to release them."""
+        """Take the key, then subscribe; an older instance has time to release the subscriptions."""
         self.work.connect()
         self._flow.open()
         self._inputs.open(self.work)
         self.work.started()
 
     def close(self) -> None:
-        """Release the subscriptions; what was not acknowledged comes again."""
+        """Release the subscriptions; unacknowledged messages will come again."""
         self._inputs.close()
         self._flow.close()
 
@@ -210,7 +210,7 @@ def _made_handler(
 
 
 class Batches:
-    """Each received batch is handled at once."""
+    """Processes each received batch at once."""
 
     def __init__(
         self, client: Client, handler: Handler, context: Context, inputs: Inputs, work: Work
@@ -220,16 +220,16 @@ class Batches:
         self._is_settled = True
 
     def open(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: it has no other resources."""
 
     def ended(self) -> None:
-        """What is held back stays unacknowledged."""
+        """Do nothing: held back messages stay unacknowledged."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it has no other resources."""
 
     def turn(self) -> bool:
-        """Receive a batch, and process it with what was held back."""
+        """Receive a batch, and process it together with the held back rows."""
         rows, is_quiet = self._inputs.receive()
         if rows.num_rows or not (self._is_settled or self._work.held is None):
             self._context.is_quiet = is_quiet
@@ -240,15 +240,15 @@ class Batches:
         return False
 
     def _check_room(self) -> None:
-        """Refuse to hold back more than a consumer may hold: nothing more would ever come."""
-        held = self._work.held
-        if held is not None and self._inputs.is_blocked:
+        """Refuse to hold back more than a consumer may hold: no more messages would ever come."""
+        held_rows = self._work.held
+        if held_rows is not None and self._inputs.is_blocked:
             most = self._client.settings.unacked_max
             raise LimitExceeded(
-                f"{self._context.function_name} holds back {held.num_rows} messages, "
+                f"{self._context.function_name} holds back {held_rows.num_rows} messages, "
                 f"unacked_max is {most}",
                 hint="make its windows smaller",
                 setting="unacked_max",
                 limit=most,
-                value=held.num_rows,
+                value=held_rows.num_rows,
             )

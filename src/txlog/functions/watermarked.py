@@ -1,17 +1,17 @@
 """Owns windows of event time that close when the watermark has passed their end.
 
-A subscription's watermark waits for its oldest message that is not acknowledged, so these windows
-cannot hold their messages back: they would wait for themselves. The messages move instead:
+A subscription's watermark waits for its oldest unacknowledged message. So these windows cannot
+hold their messages back: they would wait for themselves. The messages move instead:
 
     receive   in one transaction the inputs are acknowledged and sent to the state (window_state);
-              those whose window is closed are late: to the late topic, or the function is called
-              at once with them alone
-    w         each window with end + lateness <= w is closed, in the order of their starts: in a
+              messages whose window is closed are late: they go to the late topic, or the function
+              is called at once with them alone
+    w         each window with end + lateness <= w is closed, in the order of their starts: in one
               transaction the function is called, its outputs are sent, its messages in the state
               are acknowledged, and w is stored there
 
-So a window that was given never opens again, whatever value is handed out first after a restart.
-To go over the inputs again, delete the topic of the state with the subscription's seek.
+So a processed window never opens again, whatever watermark comes first after a restart. To process
+the inputs again, delete the topic of the state with the subscription's seek.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NONE_MS: Final = -(1 << 62)  # no window begins this early
 
 
 class WatermarkedWindows:
-    """What a run does with its inputs when its windows close on watermarks."""
+    """The flow of a run whose windows close on watermarks."""
 
     def __init__(
         self,
@@ -64,22 +64,22 @@ class WatermarkedWindows:
         )
         if windowed.late_topic is not None:
             work.producer(windowed.late_topic)
-        self._closed: int | None = None  # every window up to here is closed; it never falls
+        self._closed: int | None = None  # all windows up to this value are closed; it never falls
         self._take = _Take(windowed, self._last_closed, batch=options.batch)
         self._give = _Give(windowed, options, hooks.stop)
 
     def open(self) -> None:
-        """Take the state: then nobody else has it, and what an older instance did is known."""
+        """Take the state exclusively; afterwards all changes of an older instance are visible."""
         with self._hooks.guard():
             self._state.make()
         until = time.monotonic() + self._options.take_over_ms / 1000
         name = consumer_name(self._context, self._options)
-        what = {"topic": self._state.topic, "subscription": self._context.subscription}
-        self._work.take_over(lambda: self._state.opened(name), until, what)
+        details = {"topic": self._state.topic, "subscription": self._context.subscription}
+        self._work.take_over(lambda: self._state.opened(name), until, details)
         self._closed = self._state.closed
 
     def ended(self) -> None:
-        """Report what stays in the state."""
+        """Report the messages that stay in the state."""
         if self._state.windows:
             self._hooks.tell(
                 "open-windows",
@@ -97,7 +97,7 @@ class WatermarkedWindows:
             self._state.close()
 
     def turn(self) -> bool:
-        """Process closed windows; if there is none, receive."""
+        """Process closed windows; without any, receive."""
         self._context.watermark = self._closed
         rows = self._state.take_until(self._last_closed(), self._options.txn_size)
         if rows is not None:
@@ -115,12 +115,12 @@ class WatermarkedWindows:
         return bool(rows.num_rows) or self._inputs.has_moved
 
     def _last_closed(self) -> int:
-        """The last start of a window that is closed."""
+        """The last start of a closed window."""
         return _NONE_MS if self._closed is None else max(_NONE_MS, self._closed - self._span_ms)
 
 
 def windows_need_shared(subscription: str) -> NotAllowed:
-    """Several instances on a failover subscription are refused."""
+    """The error for several instances on a failover subscription."""
     return NotAllowed(
         "several instances with windows on watermarks need a shared or key-shared subscription",
         hint="with failover a partition changes hands, and its open windows do not",
@@ -129,7 +129,7 @@ def windows_need_shared(subscription: str) -> NotAllowed:
 
 
 class _Take:
-    """Separates messages of open windows from late ones."""
+    """Separates messages of open windows from late messages."""
 
     wants_quiet = False
 
@@ -142,13 +142,14 @@ class _Take:
         self._batch = batch
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """Its halves."""
+        """The two halves of the rows."""
         return halves(rows)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Late ones go to their topic or to the function, the others into the state."""
+        """Send late messages to their topic or to the function, all others to the state."""
         starts = starts_of(times_of(rows), self._duration_ms)
-        order = pc.sort_indices(starts)  # of one window together: they are acknowledged together
+        # keeps each window together, as it is acknowledged together
+        order = pc.sort_indices(starts)
         starts, sorted_rows = starts.take(order), rows.take(order)
         is_late = pc.less_equal(starts, pa.scalar(self._last_closed(), pa.int64()))
         count = pc.sum(is_late).as_py()
@@ -163,9 +164,9 @@ class _Take:
             attempt.outbox.add_table(self._late_topic, whole)
             attempt.aside += late.num_rows
             return
-        for start, mine in by_window(late, starts):
-            window = Window(mine.num_rows, start, start + self._duration_ms, is_late=True)
-            call_window(self._call, mine, window, attempt, batch=self._batch)
+        for start, window_rows in by_window(late, starts):
+            window = Window(window_rows.num_rows, start, start + self._duration_ms, is_late=True)
+            call_window(self._call, window_rows, window, attempt, batch=self._batch)
 
 
 class _Taking:
@@ -175,19 +176,19 @@ class _Taking:
         self._inputs, self._state, self._work = inputs, state, work
 
     def settle(self, handled: Handled, txn: Transaction) -> None:
-        """Acknowledge the inputs, and send those of open windows to the state."""
+        """Acknowledge the inputs, and send messages of open windows to the state."""
         self._inputs.settle(handled, txn)
         if handled.kept is not None and handled.kept.num_rows:
             self._state.keep(handled.kept, self._work.producer(self._state.topic), txn)
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """Remember them."""
+        """Add the committed messages to the state in memory."""
         if handled.kept is not None and handled.kept.num_rows:
             self._state.kept(handled.kept, txn)
         return self._inputs.settled(handled, txn)
 
     def renew(self) -> None:
-        """Receive again what is still ours."""
+        """Receive the remaining messages again."""
         self._inputs.renew()
 
 
@@ -206,28 +207,28 @@ class _Give:
         self._stop = stop
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """Its windows."""
-        return [mine for _, mine in by_window(rows, self._starts(rows))]
+        """One part per window."""
+        return [window_rows for _, window_rows in by_window(rows, self._starts(rows))]
 
     def _starts(self, rows: pa.Table) -> pa.Array:
         return starts_of(times_of(rows), self._duration_ms)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Call it for whole windows in order, until the time of the transaction is up."""
+        """Call it for complete windows in order, until the transaction has taken long enough."""
         until = time.monotonic() + self._txn_time_ms / 1000
         done = 0
-        for start, mine in by_window(rows, self._starts(rows)):
-            window = Window(mine.num_rows, start, start + self._duration_ms)
-            call_window(self._call, without_own(mine), window, attempt, batch=self._batch)
-            done += mine.num_rows
+        for start, window_rows in by_window(rows, self._starts(rows)):
+            window = Window(window_rows.num_rows, start, start + self._duration_ms)
+            call_window(self._call, without_own(window_rows), window, attempt, batch=self._batch)
+            done += window_rows.num_rows
             if time.monotonic() >= until or self._stop():
                 break
-        left = rows.slice(done) if done < rows.num_rows else None
-        return Handled(rows.slice(0, done), left=left)
+        unreached = rows.slice(done) if done < rows.num_rows else None
+        return Handled(rows.slice(0, done), left=unreached)
 
 
 class _Giving:
-    """The source of windows: their messages are in the state."""
+    """The source of windows whose messages are in the state."""
 
     def __init__(self, state: WindowState, work: Work, closed: int) -> None:
         self._state, self._work, self._closed = state, work, closed
@@ -238,7 +239,7 @@ class _Giving:
         self._state.close_up_to(self._closed, self._work.producer(self._state.topic), txn)
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """Remember the value; the messages were consumed when they came."""
+        """Keep the committed value; the messages were counted as consumed when they arrived."""
         self._state.closed_up_to(self._closed, txn)
         return 0
 

@@ -1,14 +1,14 @@
 """Owns the state of windows on watermarks: a topic of its own, and its rows in memory.
 
-    <topic>-<subscription>-WINDOWS     one partition; of instance I from 1 on: ...-WINDOWS-I
-      messages of open windows         as they came; the last property says where they came from
+    <topic>-<subscription>-WINDOWS     one partition; for instance I from 1 on: ...-WINDOWS-I
+      messages of open windows         unchanged; the last property holds their origin
       the value that windows are closed up to      one row, the one before is acknowledged
 
-What the subscription of the same name has not acknowledged there is the state. It is read once,
-without being received, so that it may be larger than unacked_max; from then on the runner
-remembers what it sends, by the marker of the transaction. A message of the state has its value,
-key, properties, event and publish time, and the topic, partition and id it came from; no more, so
-that a window is the same whether or not the runner was started again in between.
+The state is all messages that the subscription of the same name has not acknowledged there. The
+runner reads it once without receiving it, so that it may be larger than unacked_max. From then on
+the runner remembers the rows it sends, by the marker of the transaction. A message of the state has
+its value, key, properties, event and publish time, and its original topic, partition and id. It has
+nothing else, so that a window is the same whether or not the runner was restarted in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _KEPT: Final = (
     "topic", "partition", "ledger", "entry", "index", "key", "value", "properties", "publish_time",
     "event_time",
 )  # fmt: skip
-_FROM: Final = ("partition", "ledger", "entry", "index", "publish_time", "topic")  # of _ORIGIN
+# fields of _ORIGIN
+_FROM: Final = ("partition", "ledger", "entry", "index", "publish_time", "topic")
 _OWN: Final = {"own_ledger": pa.int64(), "own_entry": pa.int64(), "own_index": pa.int32()}
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _ENTRIES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -46,8 +47,8 @@ _TEXT, _INT = pa.string(), pa.int64()
 class WindowState:
     """The messages of open windows.
 
-    topic:  where they are kept
-    closed: the value that is stored; None: no window was closed yet
+    topic:  the topic that stores them
+    closed: the stored value; None: no window was closed yet
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class WindowState:
         self._duration_ms = duration_ms
         self._consumer: Consumer | None = None
         self._number = -1
-        self._open: dict[int, list[pa.Table]] = {}  # by the start of the window
+        self._open: dict[int, list[pa.Table]] = {}  # tables by the start of the window
         self.closed: int | None = None
         self._closed_row: pa.Table | None = None
 
@@ -83,7 +84,7 @@ class WindowState:
         client.create_subscription(self.topic, name, if_not_exists=True)
 
     def opened(self, name: str) -> None:
-        """Take the subscription, so that nobody else has this state. Raises ConsumerBusy."""
+        """Subscribe exclusively, so that no other runner has this state. Raises ConsumerBusy."""
         self._consumer = self._client.consumer(
             self.topic, self._subscription, name=name, isolation="committed", type="exclusive"
         )
@@ -96,7 +97,7 @@ class WindowState:
             self._consumer.close()
 
     def load(self) -> None:
-        """Read what is not acknowledged."""
+        """Read the unacknowledged messages."""
         self._open.clear()
         self.closed = self._closed_row = None
         unacked = Range(kind="unacked", subscription=self._subscription)
@@ -124,53 +125,53 @@ class WindowState:
 
     def _foreign(self) -> NotAllowed:
         return NotAllowed(
-            f"{self.topic} keeps the windows of {self._subscription}, but has messages of others",
-            hint="nothing else may be sent there",
+            f"{self.topic} stores the windows of {self._subscription}, but has foreign messages",
+            hint="no other producer may send to it",
             topic=self.topic,
         )
 
-    # --- what is there -----------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------
 
     @property
     def windows(self) -> int:
-        """How many windows are open."""
+        """The number of open windows."""
         return len(self._open)
 
     @property
     def messages(self) -> int:
-        """How many messages they have."""
+        """The number of their messages."""
         return sum(table.num_rows for tables in self._open.values() for table in tables)
 
     def take_until(self, start_ms: int, rows: int) -> pa.Table | None:
-        """Take the first whole windows that begin at start_ms or before, up to this many rows.
+        """Take the first complete windows that begin at start_ms or before, up to this many rows.
 
-        At least one window, if there is one. Their outcome must be committed, or the state loaded
-        again.
+        It takes at least one window, if there is one. The caller must commit their outcome, or load
+        the state again.
         """
-        taken: list[pa.Table] = []
+        tables_taken: list[pa.Table] = []
         for start in sorted(start for start in self._open if start <= start_ms):
             if rows <= 0:
                 break
             tables = self._open.pop(start)
-            taken += tables
+            tables_taken += tables
             rows -= sum(table.num_rows for table in tables)
-        return pa.concat_tables(taken) if taken else None
+        return pa.concat_tables(tables_taken) if tables_taken else None
 
     # --- in a transaction --------------------------------------------------------------------
 
     def keep(self, rows: pa.Table, producer: Producer, txn: Transaction) -> None:
-        """Send messages to the state; rows: RECEIVED, those of a window together."""
+        """Send messages to the state; rows: RECEIVED, with the rows of a window together."""
         producer.send_batch_async(_encoded(rows), txn=txn)
 
     def kept(self, rows: pa.Table, txn: Transaction) -> None:
-        """They are committed: remember them."""
+        """Add messages whose transaction is committed."""
         ledger, entry = self._marker(txn, rows.num_rows)
-        own = [
+        id_columns = [
             pa.repeat(pa.scalar(ledger, _INT), rows.num_rows),
             pa.repeat(pa.scalar(entry, _INT), rows.num_rows),
             _numbers(rows.num_rows, 1).cast(pa.int32()),
         ]
-        self._put(_with_own(_reduced(rows), own))
+        self._put(_with_own(_reduced(rows), id_columns))
 
     def acknowledge(self, rows: pa.Table, txn: Transaction) -> None:
         """Acknowledge messages of the state."""
@@ -179,7 +180,7 @@ class WindowState:
         self._consumer.acknowledge_async(ids, txn=txn)
 
     def close_up_to(self, closed: int, producer: Producer, txn: Transaction) -> None:
-        """Store the value that windows are closed up to, unless it is stored."""
+        """Store the value that windows are closed up to, unless it is already stored."""
         if closed == self.closed:
             return
         assert self._consumer is not None, "it is open"
@@ -194,7 +195,7 @@ class WindowState:
             self._consumer.acknowledge_async(self._closed_row, txn=txn)
 
     def closed_up_to(self, closed: int, txn: Transaction) -> None:
-        """It is committed."""
+        """Keep the value, as its transaction is committed."""
         if closed == self.closed:
             return
         ledger, entry = self._marker(txn, 1)
@@ -208,16 +209,19 @@ class WindowState:
         )
 
     def _marker(self, txn: Transaction, rows: int) -> tuple[int, int]:
-        """Where the rows of a committed transaction became visible."""
+        """The position at which the rows of a committed transaction became visible."""
         assert txn.outcome is not None, "it is committed"
-        found = {marker[0]: marker for marker in txn.outcome.markers}.get(self._number)
-        if found is None:  # decided, and it takes effect when the partition comes back
+        marker_of_partition = {marker[0]: marker for marker in txn.outcome.markers}.get(
+            self._number
+        )
+        # the commit is decided and takes effect when the partition is back
+        if marker_of_partition is None:
             raise PartitionUnavailable(
                 f"partition {self.topic}/0 is unavailable: the windows continue when it is back",
                 topic=self.topic,
                 partition=0,
             )
-        _, ledger, entry, messages = found
+        _, ledger, entry, messages = marker_of_partition
         if messages != rows:
             raise self._foreign()
         return ledger, entry
@@ -225,8 +229,8 @@ class WindowState:
     def _put(self, rows: pa.Table) -> None:
         """Add messages to their windows; rows: with their own ids."""
         if rows.num_rows:
-            for start, mine in by_window(rows, starts_of(times_of(rows), self._duration_ms)):
-                self._open.setdefault(start, []).append(mine)
+            for start, window_rows in by_window(rows, starts_of(times_of(rows), self._duration_ms)):
+                self._open.setdefault(start, []).append(window_rows)
 
 
 def state_topic(topic: str, subscription: str, instance: int) -> str:
@@ -239,19 +243,23 @@ def state_topic(topic: str, subscription: str, instance: int) -> str:
 def left_open(
     client: Client, topics: Sequence[str], subscription: str, instances: int
 ) -> dict[str, int]:
-    """States that a run of this many instances does not use, and how many messages they have.
+    """States that a run with this many instances does not use, with their numbers of messages.
 
-    They belong to a run with more instances, or whose first topic by name was another.
+    They belong to a run with more instances, or with another first topic by name.
     """
-    taken = {state_topic(min(topics), subscription, number) for number in range(instances)}
+    used_topics = {state_topic(min(topics), subscription, number) for number in range(instances)}
     firsts = [re.escape(state_topic(topic, subscription, 0)) for topic in topics]
     pattern = re.compile(rf"(?:{'|'.join(firsts)})(?:-[1-9][0-9]*)?")
     out: dict[str, int] = {}
     for row in client.subscriptions():
         topic = row["topic"]
-        if row["subscription"] != subscription or topic in taken or not pattern.fullmatch(topic):
+        if (
+            row["subscription"] != subscription
+            or topic in used_topics
+            or not pattern.fullmatch(topic)
+        ):
             continue
-        messages = 0  # not the backlog: the value up to which windows are closed is none
+        messages = 0  # not the backlog: the row of the closed value is not a message
         for table in client.read(topic, range=Range(kind="unacked", subscription=subscription)):
             names, _, _ = _without_last(table.column("properties"))
             messages += pc.sum(pc.equal(names, _ORIGIN)).as_py() or 0
@@ -261,12 +269,12 @@ def left_open(
 
 
 def without_own(rows: pa.Table) -> pa.Table:
-    """Messages of the state as RECEIVED."""
+    """Messages of the state in the form of RECEIVED."""
     return rows.select(RECEIVED.names)
 
 
 def _reduced(rows: pa.Table) -> pa.Table:
-    """Received messages with what the state keeps of them."""
+    """Received messages, reduced to the fields that the state stores."""
     columns = [
         rows.column(field.name) if field.name in _KEPT else pa.nulls(rows.num_rows, field.type)
         for field in RECEIVED
@@ -274,14 +282,14 @@ def _reduced(rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=RECEIVED)
 
 
-def _with_own(rows: pa.Table, own: list[pa.Array]) -> pa.Table:
-    for (name, kind), column in zip(_OWN.items(), own, strict=True):
+def _with_own(rows: pa.Table, id_columns: list[pa.Array]) -> pa.Table:
+    for (name, kind), column in zip(_OWN.items(), id_columns, strict=True):
         rows = rows.append_column(pa.field(name, kind), column)
     return rows
 
 
 def _encoded(rows: pa.Table) -> pa.Table:
-    """Received messages as they are sent to the state."""
+    """Received messages in the form that is sent to the state."""
     texts = [
         pc.fill_null(_flat(rows.column(name)), 0).cast(_TEXT)
         if name == "index"
@@ -302,42 +310,42 @@ def _encoded(rows: pa.Table) -> pa.Table:
 
 
 def _restored(rows: pa.Table, origins: pa.Array) -> pa.Table:
-    """Messages of the state as they came, with their own ids; the reverse of _encoded."""
-    own = [_flat(rows.column(name)) for name in ("ledger", "entry", "index")]
+    """Messages of the state in their original form, with their own ids; the reverse of _encoded."""
+    id_columns = [_flat(rows.column(name)) for name in ("ledger", "entry", "index")]
     parts = pc.split_pattern(origins, " ", max_splits=len(_FROM) - 1)
     for at, name in enumerate(_FROM):
-        place = RECEIVED.get_field_index(name)
+        field_index = RECEIVED.get_field_index(name)
         column = pc.list_element(parts, at)
         if name != "topic":
-            column = column.cast(_INT).cast(RECEIVED.field(place).type)
-        if name == "index":  # of a plain message
+            column = column.cast(_INT).cast(RECEIVED.field(field_index).type)
+        if name == "index":  # null for a plain message
             column = pc.if_else(pc.equal(column, 0), pa.scalar(None, column.type), column)
-        rows = rows.set_column(place, RECEIVED.field(place), column)
-    return _with_own(_reduced(rows), own)
+        rows = rows.set_column(field_index, RECEIVED.field(field_index), column)
+    return _with_own(_reduced(rows), id_columns)
 
 
 # --- the last property of each row ----------------------------------------------------------
 
 
 def _with_last(properties: pa.ChunkedArray, values: pa.Array) -> pa.Array:
-    """Properties with one more after the existing ones."""
+    """Properties with one more at the end."""
     rows = len(values)
     names = pa.repeat(pa.scalar(_ORIGIN, _TEXT), rows)
     if properties.null_count == rows:
         return pa.MapArray.from_arrays(_numbers(rows + 1, 0), names, values)
-    lengths, rest = _lists(properties)
-    # a row's own come first: the sort is stable
+    lengths, structs = _lists(properties)
+    # a row's own properties come first, as the sort is stable
     order = pc.sort_indices(pa.concat_arrays([_parents(lengths), _numbers(rows, 0)]))
     offsets = pc.add(_offsets(lengths), _numbers(rows + 1, 0))
     return pa.MapArray.from_arrays(
         offsets,
-        pa.concat_arrays([pc.struct_field(rest, 0), names]).take(order),
-        pa.concat_arrays([pc.struct_field(rest, 1), values]).take(order),
+        pa.concat_arrays([pc.struct_field(structs, 0), names]).take(order),
+        pa.concat_arrays([pc.struct_field(structs, 1), values]).take(order),
     )
 
 
 def _without_last(properties: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """The name and value of the last property of each row, and the others; null: it has none."""
+    """Name and value of each row's last property, and the other properties; null: it has none."""
     lengths, entries = _lists(properties)
     offsets = _offsets(lengths)
     has_one = pc.greater(lengths, 0)
@@ -345,34 +353,36 @@ def _without_last(properties: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.A
     names, values = pc.struct_field(entries, 0), pc.struct_field(entries, 1)
     others = pc.invert(pc.is_in(_numbers(len(entries), 0), value_set=last.drop_null()))
     fewer = pc.subtract(lengths, has_one.cast(pa.int32()))
-    rest = pa.MapArray.from_arrays(_offsets(fewer), names.filter(others), values.filter(others))
+    others_map = pa.MapArray.from_arrays(
+        _offsets(fewer), names.filter(others), values.filter(others)
+    )
     none = pa.scalar(None, _PROPERTIES)
-    return names.take(last), values.take(last), pc.if_else(pc.greater(fewer, 0), rest, none)
+    return names.take(last), values.take(last), pc.if_else(pc.greater(fewer, 0), others_map, none)
 
 
 def _lists(properties: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    """How many properties each row has, and all of them as structs."""
-    held = _flat(properties).cast(_ENTRIES)
-    return pc.fill_null(pc.list_value_length(held), 0), pc.list_flatten(held)
+    """The number of properties of each row, and all properties as structs."""
+    lists = _flat(properties).cast(_ENTRIES)
+    return pc.fill_null(pc.list_value_length(lists), 0), pc.list_flatten(lists)
 
 
 def _parents(lengths: pa.Array) -> pa.Array:
-    """For each item of lists of these lengths the number of its list."""
-    some = pc.greater(lengths, 0)
-    numbers = _numbers(len(lengths), 0).filter(some)
+    """For each item of lists with these lengths, the number of its list."""
+    is_filled = pc.greater(lengths, 0)
+    numbers = _numbers(len(lengths), 0).filter(is_filled)
     if not len(numbers):
         return numbers
-    ends = pc.cumulative_sum(lengths.filter(some))
+    ends = pc.cumulative_sum(lengths.filter(is_filled))
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, numbers))
 
 
 def _offsets(lengths: pa.Array) -> pa.Array:
-    """The offsets of lists of these lengths."""
+    """The offsets of lists with these lengths."""
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 
 
 def _numbers(count: int, first: int) -> pa.Array:
-    """This many integers from first on."""
+    """`count` integers, counted up from first."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int32()), count)), 1 - first)
 
 

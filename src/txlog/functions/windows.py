@@ -1,16 +1,16 @@
 """Owns tumbling windows, by count and by event time.
 
 A function of windows gets all messages of one window at once: a list of Message, or with `batch`
-an Arrow table. Messages of a window that is not full are not acknowledged. So the state of windows
-is what the subscription holds: after a restart they come again, and the window is rebuilt. The
-transaction that produces what a window gave acknowledges its messages.
+an Arrow table. Messages of a window that is not full stay unacknowledged. So the subscription holds
+the state of windows: after a restart the messages come again, and the window is rebuilt. The
+transaction that produces the outputs of a window acknowledges its messages.
 
-A window of time closes when a message has an event time at or behind its end plus the lateness
-that is allowed; while more is waiting, every partition must have such a message, so that one read
-ahead of the others closes nothing. A message that comes later still makes a window of its own,
-with the same bounds: nothing is lost. A message without event time counts by its publish time.
+A window of time closes when a message has an event time at or after its end plus the allowed
+lateness. While more messages are waiting, every partition must have such a message, so that a
+partition that is read ahead closes nothing. A message that comes later makes another window with
+the same bounds: nothing is lost. A message without event time counts by its publish time.
 
-With `watermarks` windows of time close when the watermark says so: `watermarked`.
+With `watermarks`, windows of time close when the watermark passes them: `watermarked`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INT = pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A function and the windows it is called for; made by `tumbling`."""
+    """A function and its windows; made by `tumbling`."""
 
     function: UserFunction
     count: int | None
@@ -44,7 +44,7 @@ class Windowed:
     __name__: str = "window"
 
     def __call__(self, items: object, context: object = None) -> object:
-        """Call the function itself, as a test does."""
+        """Call the function itself, for tests."""
         return with_context(self.function)(items, context)
 
 
@@ -58,11 +58,11 @@ def tumbling(
 ) -> Callable[[UserFunction], Windowed]:
     """Call a function once per window of this many messages, or of this much event time.
 
-    lateness_ms: how much older than the newest, or than the watermark, a message may be and still
+    lateness_ms: how much older than the newest message, or than the watermark, a message may be to
                  find its window open
     watermarks:  windows of time close when the watermark has passed their end and the lateness,
                  not by the newest message
-    late_topic:  where messages go whose window is closed; None: the function is called again, with
+    late_topic:  topic for messages whose window is closed; None: the function is called again, with
                  them alone (context.window.is_late)
 
     >>> import txlog
@@ -73,7 +73,7 @@ def tumbling(
     >>> joined([txlog.Message(topic="t", partition=0, message_id=None, value=b"a")])
     b'a'
 
-    Windows that close on watermarks, and what came too late:
+    Windows that close on watermarks, and late messages:
 
     >>> import tempfile
     >>> @functions.tumbling(duration_ms=100, watermarks=True, late_topic="late")
@@ -106,7 +106,7 @@ def tumbling(
     late = None if late_topic is None else TopicName.parse(late_topic).short
 
     def wrap(function: UserFunction) -> Windowed:
-        with_context(function)  # refused here, where it is written
+        with_context(function)  # refuses a bad function here, where it is defined
         return Windowed(
             function, count, duration_ms, lateness_ms, watermarks, late, name_of(function)
         )
@@ -117,7 +117,7 @@ def tumbling(
 class WindowHandler:
     """Calls a function once per full window.
 
-    partitions: the topics and partitions it reads from
+    partitions: the topics to read, with their numbers of partitions
     """
 
     __slots__ = ("_batch", "_call", "_newest", "_partitions", "_windowed")
@@ -131,15 +131,15 @@ class WindowHandler:
 
     @property
     def wants_quiet(self) -> bool:
-        """Windows of time may close when nothing is waiting."""
+        """Whether windows of time may close when the input is drained."""
         return self._windowed.duration_ms is not None
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """They stay together: windows span all of them."""
+        """One part: windows span all rows."""
         return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Call it for each window that is full, in order; the rest is held back."""
+        """Call it for each full window, in order; other rows are held back."""
         count = self._windowed.count
         if count is not None:
             full = rows.num_rows // count
@@ -157,8 +157,8 @@ class WindowHandler:
     def _run_by_time(self, rows: pa.Table, starts: pa.Array, attempt: Attempt) -> None:
         duration = self._windowed.duration_ms
         assert duration is not None
-        for start, mine in by_window(rows, starts):
-            self._run(mine, Window(mine.num_rows, start, start + duration), attempt)
+        for start, window_rows in by_window(rows, starts):
+            self._run(window_rows, Window(window_rows.num_rows, start, start + duration), attempt)
 
     def _run(self, rows: pa.Table, window: Window, attempt: Attempt) -> None:
         call_window(self._call, rows, window, attempt, batch=self._batch)
@@ -169,13 +169,15 @@ class WindowHandler:
         assert duration is not None
         times = times_of(rows)
         table = pa.table({"t": rows["topic"], "p": rows["partition"], "at": times})
-        for found in table.group_by(["t", "p"]).aggregate([("at", "max")]).to_pylist():
-            place = (found["t"], found["p"])
-            self._newest[place] = max(found["at_max"], self._newest.get(place, found["at_max"]))
+        for newest in table.group_by(["t", "p"]).aggregate([("at", "max")]).to_pylist():
+            partition_key = (newest["t"], newest["p"])
+            self._newest[partition_key] = max(
+                newest["at_max"], self._newest.get(partition_key, newest["at_max"])
+            )
         return starts_of(times, duration)
 
     def _closed_up_to(self, is_quiet: bool) -> int:
-        """The last start of a window that is closed."""
+        """The last start of a closed window."""
         windowed, newest = self._windowed, self._newest
         assert windowed.duration_ms is not None
         if is_quiet:
@@ -212,21 +214,21 @@ def call_window(
 
 
 def times_of(rows: pa.Table) -> pa.Array:
-    """The time of each row: of its event, else of its publication; int64 ms."""
+    """The time of each row: its event time, else its publish time; int64 ms."""
     return pc.coalesce(rows["event_time"], rows["publish_time"]).cast(_INT).combine_chunks()
 
 
 def starts_of(times: pa.Array, duration_ms: int) -> pa.Array:
-    """The start of the window of each time."""
+    """The start of the window for each time."""
     duration = pa.scalar(duration_ms, _INT)
-    quotient = pc.divide(times, duration)  # towards zero: before 1970 that is one too high
+    quotient = pc.divide(times, duration)  # rounds towards zero: before 1970 that is one too high
     floor = pc.multiply(quotient, duration)
     below = pc.if_else(pc.greater(floor, times), duration, pa.scalar(0, _INT))
     return pc.subtract(floor, below)
 
 
 def by_window(rows: pa.Table, starts: pa.Array) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each window in order of their starts; within one they keep their order."""
+    """The rows of each window in the order of starts; rows of a window keep their order."""
     order = pc.sort_indices(starts)  # stable
     rows, encoded = rows.take(order), pc.run_end_encode(starts.take(order))
     at = 0

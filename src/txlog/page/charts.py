@@ -1,7 +1,7 @@
 """Owns the charts of a report: columns, bars and lines as SVG, their axes and legends as HTML.
 
-An SVG holds only marks and stretches to the available width; text is beside it in HTML, so it keeps
-its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
+An SVG contains only marks and stretches to the available width. Its text is HTML next to it, so it
+keeps its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HIGH: Final = 100.0
 
 
 class Series(NamedTuple):
-    """Values of one colour; titles: what is said about each."""
+    """Values of one colour; titles: the tooltip of each value."""
 
     name: str
     tone: int
@@ -52,25 +52,25 @@ def columns(
 ) -> str:
     """Columns side by side, with the series stacked.
 
-    ticks:   below the axis; ordinal: one for each column, else first, middle and last
+    ticks:   labels below the axis; ordinal: one for each column, else first, middle and last
     """
-    number = max((len(one.values) for one in series), default=0)
-    heights = [sum(one.values[at] for one in series) for at in range(number)]
+    number = max((len(row.values) for row in series), default=0)
+    heights = [sum(row.values[at] for row in series) for at in range(number)]
     top = nice(max(heights, default=0))
     step = _WIDE / max(number, 1)
     gap = step * (0.12 if number > 60 else 0.2)
     marks: list[str] = []
     for at in range(number):
         base = _HIGH
-        for one in series:
-            height = one.values[at] / top * _HIGH
+        for row in series:
+            height = row.values[at] / top * _HIGH
             if height <= 0:
                 continue
             base -= height
             marks.append(
-                f'<rect class="t{one.tone}" x="{_number(at * step + gap / 2)}"'
+                f'<rect class="t{row.tone}" x="{_number(at * step + gap / 2)}"'
                 f' y="{_number(base)}" width="{_number(step - gap)}" height="{_number(height)}">'
-                f"<title>{safe(one.titles[at])}</title></rect>"
+                f"<title>{safe(row.titles[at])}</title></rect>"
             )
     half = top / 2
     scale = [brief(top), brief(half) if half == int(half) else "", "0"]
@@ -80,21 +80,21 @@ def columns(
 
 def lines(
     drawn: Sequence[Line],
-    left: tuple[float, float],
+    y_range: tuple[float, float],
     bottom: tuple[float, float],
     scale: Sequence[str],
     ticks: Sequence[str],
     aria: str,
 ) -> str:
-    """Step lines; left and bottom: the ranges of y and x."""
+    """Step lines; y_range and bottom: the ranges of y and x."""
     marks = []
-    for one in drawn:
-        path = _steps(one.points, left, bottom)
+    for line in drawn:
+        path = _steps(line.points, y_range, bottom)
         marks.append(
-            f'<path class="line s{one.tone}" d="{path}"><title>{safe(one.title)}</title></path>'
+            f'<path class="line s{line.tone}" d="{path}"><title>{safe(line.title)}</title></path>'
         )
     return _plot(marks, scale, ticks, aria, "spread", wide=True) + legend(
-        [Series(one.name, one.tone, (), ()) for one in drawn], always=True
+        [Series(line.name, line.tone, (), ()) for line in drawn], always=True
     )
 
 
@@ -125,13 +125,13 @@ def bars(rows: Sequence[Bar], aria: str) -> str:
 
 
 def legend(series: Sequence[Series], *, always: bool = False) -> str:
-    """What each colour means; nothing for a single one."""
+    """The meaning of each colour; empty for a single one."""
     if len(series) < 2 and not always:
         return ""
     items = "".join(
-        f'<li><svg class="chip" viewBox="0 0 10 10" aria-hidden="true"><rect class="t{one.tone}"'
-        f' width="10" height="10" rx="2"/></svg>{safe(one.name)}</li>'
-        for one in series
+        f'<li><svg class="chip" viewBox="0 0 10 10" aria-hidden="true"><rect class="t{entry.tone}"'
+        f' width="10" height="10" rx="2"/></svg>{safe(entry.name)}</li>'
+        for entry in series
     )
     return f'<ul class="legend">{items}</ul>'
 
@@ -147,7 +147,7 @@ def nice(value: float) -> float:
 
 
 def tone(at: int) -> int:
-    """The colour of the series at a place."""
+    """The colour of the series with this number."""
     return at % TONES + 1
 
 
@@ -163,10 +163,10 @@ def _plot(
 ) -> str:
     grid = "".join(f"M0 {_number(_HIGH * share)}H{_WIDE:.0f}" for share in (0, 0.5, 1))
     classes = " ".join(["plot", *["small"] * small, *["wide"] * wide])
-    left = "".join(f"<span>{safe(text)}</span>" for text in scale)
+    labels = "".join(f"<span>{safe(text)}</span>" for text in scale)
     below = "".join(f"<span>{safe(text)}</span>" for text in ticks)
     return (
-        f'<div class="{classes}"><div class="scale" aria-hidden="true">{left}</div>'
+        f'<div class="{classes}"><div class="scale" aria-hidden="true">{labels}</div>'
         f'<svg viewBox="0 0 {_WIDE:.0f} {_HIGH:.0f}" preserveAspectRatio="none" role="img"'
         f' aria-label="{safe(aria)}"><path class="grid" d="{grid}"/>{"".join(marks)}</svg>'
         f'<div class="ticks {kind}" aria-hidden="true">{below}</div></div>'
@@ -175,10 +175,10 @@ def _plot(
 
 def _steps(
     points: Sequence[tuple[float, float | None]],
-    left: tuple[float, float],
+    y_range: tuple[float, float],
     bottom: tuple[float, float],
 ) -> str:
-    """Level from one point to the next, then straight up or down."""
+    """A path that runs level to the next point, then straight up or down."""
     path: list[str] = []
     is_drawn = False
     for x, y in points:
@@ -186,7 +186,7 @@ def _steps(
         if is_drawn:
             path.append(f"H{across}")
         if y is not None:
-            up = _number(_HIGH - (y - left[0]) / (left[1] - left[0]) * _HIGH)
+            up = _number(_HIGH - (y - y_range[0]) / (y_range[1] - y_range[0]) * _HIGH)
             path.append(f"V{up}" if is_drawn else f"M{across} {up}")
         is_drawn = y is not None
     return "".join(path)

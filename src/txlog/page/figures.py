@@ -1,4 +1,4 @@
-"""Owns what a report says: a store's overview, its hanging transactions, messages by time."""
+"""Owns the figures of a report: a store's overview, its hanging transactions, messages by time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS_MAX: Final = 240  # spans of time in a chart
-# Hours, unless those are too few to see anything, or too many.
+# Hours, unless they are too few for a useful chart, or too many.
 _STEPS_MS: Final = (
     1000, 10_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 28 * DAY_MS,
     364 * DAY_MS,
@@ -51,37 +51,42 @@ _BY: Final = (
 
 
 def figures(client: Client, since_ms: int | None = None, by_ms: int | None = None) -> Report:
-    """Everything that a report draws, as plain values; instants are milliseconds.
+    """All figures that a report draws, as plain values; instants are milliseconds.
 
-    since_ms: count only messages that became visible at or after; None: all there are
-    by_ms:    the length of a span of the throughput; None: an hour, or what suits the messages
+    since_ms: count only messages that became visible at or after; None: all messages
+    by_ms:    the length of a span of the throughput; None: an hour, or a length for this data
     returns:  the fields of Client.overview, and txlog, hanging_list (of Admin.find_hanging),
               throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}],
-              left_out: partitions and topics that cannot be read}; problem_list says why
-    raises:   InvalidArgument; what Client.overview raises
+              left_out: partitions and topics that cannot be read}; problem_list has the reasons
+    raises:   InvalidArgument; the errors of Client.overview
     cost:     reads two columns of all messages
     """
     if by_ms is not None and by_ms < 1000:
         raise InvalidArgument(f"a span of {by_ms} ms is shorter than a second", code=203)
     hanging = client.admin.find_hanging()
-    found = client.overview()
-    known, damaged = throughput(client, found["lsn"], since_ms, by_ms)
-    found["problem_list"] += [row for row in damaged if row not in found["problem_list"]]
-    return {"txlog": txlog.__version__, **found, "hanging_list": hanging, "throughput": known}
+    overview = client.overview()
+    throughput_, damaged = throughput(client, overview["lsn"], since_ms, by_ms)
+    overview["problem_list"] += [row for row in damaged if row not in overview["problem_list"]]
+    return {
+        "txlog": txlog.__version__,
+        **overview,
+        "hanging_list": hanging,
+        "throughput": throughput_,
+    }
 
 
 def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedReport:
-    """What is known of a store that cannot be opened: its identity, and what verify finds.
+    """The figures of a store that cannot be opened: its identity, and the findings of verify.
 
-    error:   why it cannot be opened
+    error:   the reason
     returns: {txlog, time, store: {path, uuid, format, created_time, size_bytes}, files, frames,
-             problem_list, hanging_list}; None in store: that cannot be read either
+             problem_list, hanging_list}; None in store: this cannot be read either
     cost:    reads every byte
     """
-    found = verify(path, clock=clock)
+    findings = verify(path, clock=clock)
     store: DamagedStore = {
         "path": path,
-        "size_bytes": found["size_bytes"],
+        "size_bytes": findings["size_bytes"],
         "uuid": None,
         "format": None,
         "created_time": None,
@@ -97,7 +102,7 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedRep
             store["created_time"] = identity.created_ms
     problems: list[Problem] = [
         {"code": row["code"], "message": row["message"], "hint": row["hint"]}
-        for row in found["problem_list"]
+        for row in findings["problem_list"]
     ]
     if not any(row["message"] == error.message for row in problems):
         problems.insert(0, problem(error))
@@ -105,8 +110,8 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedRep
         "txlog": txlog.__version__,
         "time": clock.now().wall_ms,
         "store": store,
-        "files": found["files"],
-        "frames": found["frames"],
+        "files": findings["files"],
+        "frames": findings["frames"],
         "problem_list": problems,
         "hanging_list": [],
     }
@@ -118,30 +123,31 @@ def throughput(
     """Committed messages by topic and the time they became visible, up to an LSN.
 
     returns: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}], left_out}, and
-             the damage that was found, as rows of problem_list
+             damage, as rows of problem_list
     """
-    given = {"lsn": str(lsn), "since": str((since_ms or 0) * 1000)}
+    parameters = {"lsn": str(lsn), "since": str((since_ms or 0) * 1000)}
     damaged: list[Problem] = []
     try:
-        first, last, left_out = _span(client, "messages", given)
+        first, last, left_out = _span(client, "messages", parameters)
         by_ms = by_ms or step_ms(first, last)
-        rows = _by(client, "messages", given, by_ms)
+        rows = _by(client, "messages", parameters, by_ms)
     except Corruption:
-        rows, left_out, by_ms, damaged = _one_by_one(client, given, by_ms)
+        rows, left_out, by_ms, damaged = _one_by_one(client, parameters, by_ms)
     return {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}, damaged
 
 
 def _one_by_one(
-    client: Client, given: Mapping[str, str], by_ms: int | None
+    client: Client, parameters: Mapping[str, str], by_ms: int | None
 ) -> tuple[list[ReportSpan], list[str], int, list[Problem]]:
-    """The same topic by topic, without the damaged ones."""
+    """The same topic by topic, without damaged ones."""
     damaged: list[Problem] = []
     left_out: list[str] = []
     ends: dict[str, tuple[int, int]] = {}
     for row in client.topics():
-        topic = name(TopicName.parse(row["topic"]).full)  # no list of SQL has such a name
+        # a full name differs from all names of lists
+        topic = name(TopicName.parse(row["topic"]).full)
         try:
-            first, last, away = _span(client, topic, given)
+            first, last, away = _span(client, topic, parameters)
         except Corruption as error:
             damaged.append(problem(error))
             left_out.append(row["topic"])
@@ -151,27 +157,27 @@ def _one_by_one(
             ends[topic] = first, last
     least = min((first for first, _ in ends.values()), default=None)
     by_ms = by_ms or step_ms(least, max((last for _, last in ends.values()), default=None))
-    rows = [row for topic in ends for row in _by(client, topic, given, by_ms)]
+    rows = [row for topic in ends for row in _by(client, topic, parameters, by_ms)]
     return rows, left_out, by_ms, damaged
 
 
 def _span(
-    client: Client, relation: str, given: Mapping[str, str]
+    client: Client, relation: str, parameters: Mapping[str, str]
 ) -> tuple[int | None, int | None, list[str]]:
-    """When the first and the last message became visible; the unavailable partitions."""
-    with Query(client, _SPAN.format(relation), given, skip_unavailable=True) as asked:
-        (row,) = (row for batch in asked.rows() for row in batch.to_pylist())
-        return row["first"], row["last"], asked.left_out
+    """The times at which the first and last messages became visible; the unavailable partitions."""
+    with Query(client, _SPAN.format(relation), parameters, skip_unavailable=True) as query:
+        (row,) = (row for batch in query.rows() for row in batch.to_pylist())
+        return row["first"], row["last"], query.left_out
 
 
-def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> list[ReportSpan]:
-    parameters = {**given, "by": str(by_ms)}
-    with Query(client, _BY.format(relation), parameters, skip_unavailable=True) as asked:
-        return [row for batch in asked.rows() for row in batch.to_pylist()]
+def _by(client: Client, relation: str, common: Mapping[str, str], by_ms: int) -> list[ReportSpan]:
+    parameters = {**common, "by": str(by_ms)}
+    with Query(client, _BY.format(relation), parameters, skip_unavailable=True) as query:
+        return [row for batch in query.rows() for row in batch.to_pylist()]
 
 
 def step_ms(first_ms: int | None, last_ms: int | None) -> int:
-    """The length of a span: hours, shorter if they are few, longer if they are too many."""
+    """The length of a span: an hour, shorter for few hours, longer for too many."""
     if first_ms is None or last_ms is None:
         return HOUR_MS
     span_ms = last_ms - first_ms

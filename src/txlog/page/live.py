@@ -16,19 +16,19 @@ from txlog.page.words import ago, count, counted, duration, instant, rate, size
 
 Figures = Mapping[str, Any]
 ROWS_MAX: Final = 100
-HISTORY: Final = 60  # looks that the chart of rates shows
+HISTORY: Final = 60  # samples that the chart of rates shows
 _STATIC: Final = Path(__file__).parent / "static"
 
 
 @cache
 def asset(name: str) -> str:
-    """The text of page.html, page.css or page.js, which hold nothing of a store."""
+    """The text of page.html, page.css or page.js, which contain no data of a store."""
     text = (_STATIC / name).read_text(encoding="utf-8")
     return STYLE + text if name.endswith(".css") else text
 
 
 class Pace(NamedTuple):
-    """How fast messages come: when it was looked, how many a second, and by topic."""
+    """The rate of messages: time of the sample, messages a second in all and by topic."""
 
     time_ms: int
     rate: float
@@ -36,9 +36,9 @@ class Pace(NamedTuple):
 
 
 def figures_of(client: Client) -> dict[str, Any]:
-    """What the live page shows: the fields of Client.overview, and hanging_list and key_list.
+    """The figures of the live page: the fields of Client.overview, and hanging_list and key_list.
 
-    All is of one moment, but for keys and what hangs.
+    They are of one moment, except keys and hanging transactions.
     """
     hanging = client.admin.find_hanging()
     keys = client.admin.transaction_keys()
@@ -46,7 +46,7 @@ def figures_of(client: Client) -> dict[str, Any]:
 
 
 def drawn(figures: Figures, paces: Sequence[Pace]) -> dict[str, str]:
-    """All sections by the id of their place in the page."""
+    """All sections by the id of their element in the page."""
     return {
         "tiles": tiles(figures, paces),
         "problems": problems(figures),
@@ -65,7 +65,7 @@ def tiles(figures: Figures, paces: Sequence[Pace]) -> str:
     """The figures on top."""
     rows, txns = figures["topic_list"], figures["txns"]
     unfinished = txns["open"] + txns["committing"] + txns["aborting"]
-    found = [
+    values = [
         (rate(paces[-1].rate) if paces else "0", "messages/s"),
         (count(sum(row["messages"] for row in rows)), "messages"),
         (count(sum(row["backlog"] for row in rows)), "backlog"),
@@ -73,26 +73,26 @@ def tiles(figures: Figures, paces: Sequence[Pace]) -> str:
         (count(sum(row["delayed"] for row in rows)), "delayed"),
         (size(figures["store"]["size_bytes"]), "on disk"),
     ]
-    return sections.tiles(found)
+    return sections.tiles(values)
 
 
 def problems(figures: Figures) -> str:
-    """What is wrong; nothing if nothing is: the bar on top says so."""
+    """The problems; empty without any, as the bar on top then says so."""
     is_well = not figures["problem_list"] and not figures["hanging_list"]
     return "" if is_well else sections.problems(figures)
 
 
 def rates(paces: Sequence[Pace]) -> str:
-    """Messages a second, look by look, the newest on the right."""
-    shown = paces[-HISTORY:]
-    if not shown:
+    """Messages a second, sample by sample, the newest on the right."""
+    recent = paces[-HISTORY:]
+    if not recent:
         return section("Messages per second", empty("measuring"))
-    values = [0.0] * (HISTORY - len(shown)) + [one.rate for one in shown]
-    titles = [""] * (HISTORY - len(shown)) + [
-        f"{instant(one.time_ms)}: {rate(one.rate)} messages/s" for one in shown
+    values = [0.0] * (HISTORY - len(recent)) + [pace.rate for pace in recent]
+    titles = [""] * (HISTORY - len(recent)) + [
+        f"{instant(pace.time_ms)}: {rate(pace.rate)} messages/s" for pace in recent
     ]
-    span = duration(max(0, shown[-1].time_ms - shown[0].time_ms))
-    ticks = ["", "", "now"] if len(shown) < HISTORY else [f"{span} ago", "", "now"]
+    span = duration(max(0, recent[-1].time_ms - recent[0].time_ms))
+    ticks = ["", "", "now"] if len(recent) < HISTORY else [f"{span} ago", "", "now"]
     chart = columns(
         [Series("messages/s", 1, values, titles)], ticks, "messages per second", small=True
     )
@@ -104,7 +104,7 @@ def keys(figures: Figures) -> str:
     rows = sorted(figures["key_list"], key=lambda row: -row["last_used_time"])
     if not rows:
         return section("Transaction keys", empty("no keys"))
-    shown = table(
+    key_table = table(
         ("key", "owner", "epoch", "open transaction", "holds", "last used"),
         [
             (
@@ -119,12 +119,12 @@ def keys(figures: Figures) -> str:
         ],
         (2, 5),
     )
-    said = "A new holder of a key ends what the one before left open."
-    return section("Transaction keys", shown + left_out(len(rows) - ROWS_MAX, "key"), said)
+    note = "A new holder of a key aborts the open transaction of the previous one."
+    return section("Transaction keys", key_table + left_out(len(rows) - ROWS_MAX, "key"), note)
 
 
 def head(figures: Figures) -> dict[str, str]:
-    """What the bar on top says."""
+    """The contents of the bar on top."""
     problems = len(figures["problem_list"]) + len(figures["hanging_list"])
     return {
         "path": figures["store"]["path"],

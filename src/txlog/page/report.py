@@ -1,6 +1,6 @@
 """Owns the document of a report: its style, head, the figures on top, and the sections in order.
 
-It is readable in light and dark, on a phone, on a desk and on paper.
+It is readable in light and dark mode, on a phone, on a desktop and on paper.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ details::details-content{content-visibility:visible;height:auto}}
 """ + "".join(f".t{n}{{fill:var(--t{n})}}.s{n}{{stroke:var(--t{n})}}\n" for n in range(1, 9))
 
 
-# The page may use its own style, and nothing else from anywhere.
+# The page may use its own style, and load nothing.
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
@@ -117,13 +117,13 @@ def page(figures: Mapping[str, Any]) -> str:
 def page_of_damaged(figures: Mapping[str, Any]) -> str:
     """The document for a store that cannot be opened."""
     store = figures["store"]
-    said = (
-        f"As of {instant(figures['time'])} UTC this store cannot be opened. What was read:"
+    intro = (
+        f"As of {instant(figures['time'])} UTC this store cannot be opened. It contains"
         f" {counted(figures['files'], 'file')}, {size(store['size_bytes'])}, with"
         f" {counted(figures['frames'], 'frame')} of the journal. The problems are listed below;"
-        " txlog admin repair says what can be repaired."
+        " txlog admin repair shows which ones it can repair."
     )
-    head = f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(said)}</p></header>\n'
+    head = f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(intro)}</p></header>\n'
     return _document(figures, head + sections.problems(figures))
 
 
@@ -147,11 +147,11 @@ def _head(figures: Mapping[str, Any]) -> str:
     checkpoint = "none yet"
     if written is not None:
         checkpoint = f"{duration(max(0, figures['time'] - written))} ago"
-    said = (
+    intro = (
         f"As of {instant(figures['time'])} UTC, LSN {count(figures['lsn'])}."
         f" Durable to LSN {count(journal['durable_lsn'])}, last checkpoint: {checkpoint}."
     )
-    return f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(said)}</p></header>\n'
+    return f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(intro)}</p></header>\n'
 
 
 def _tiles(figures: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Owns how a page shows its figures: a function for each section, figures in, HTML out."""
+"""Owns the sections of a page: a function for each one, figures in, HTML out."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from txlog.page.charts import Bar, Line, Series, bars, columns, legend, lines, t
 from txlog.page.words import ago, count, counted, duration, instant, rate, safe, size, spans, tick
 
 Figures = Mapping[str, Any]
-SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and the chart says so
+SPANS_MAX: Final = 400  # columns of a chart; it drops older ones, and a note reports that
 CHARTS_MAX: Final = 12  # charts of single topics
 BARS_MAX: Final = 30
-TOPICS_MAX: Final = 100  # of the live page
+TOPICS_MAX: Final = 100  # topics that the live page shows
 LINES_MAX: Final = 8  # producers in a chart of watermarks
-_CELL_MAX: Final = 24  # longer text in a table is wrapped
+_CELL_MAX: Final = 24  # longer text in a table wraps
 _FILE_BOUNDS: Final = (64 << 10, 1 << 20, 16 << 20, 128 << 20)
 _GOOD, _OTHER, _THIRD, _FOURTH = 1, 3, 2, 4  # tones
 
 
 def problems(figures: Figures) -> str:
-    """What is wrong, first of all."""
-    found = [
+    """The problems, as the first section."""
+    rows = [
         (f"{row['code']}: {row['message']}", row["hint"]) for row in figures["problem_list"]
     ] + [
         (
@@ -34,25 +34,25 @@ def problems(figures: Figures) -> str:
         )
         for row in figures["hanging_list"]
     ]
-    if not found:
+    if not rows:
         return section("Problems", '<p class="good">✓ No problems</p>')
     items = "".join(
         f"<li>{safe(text)}" + (f"<br><span>{safe(hint)}</span>" if hint else "") + "</li>"
-        for text, hint in found
+        for text, hint in rows
     )
     return section(
         "Problems",
-        f'<p class="bad">! {counted(len(found), "problem")}</p><ul class="problems">{items}</ul>',
+        f'<p class="bad">! {counted(len(rows), "problem")}</p><ul class="problems">{items}</ul>',
     )
 
 
-# --- messages by time ------------------------------------------------------------------------
+# --- rows by time ------------------------------------------------------------------------
 
 
 def throughput(figures: Figures) -> str:
-    """Messages by the time they became visible: all of them, and topic by topic."""
-    known = figures["throughput"]
-    rows, step_ms = known["row_list"], known["by_ms"]
+    """Messages by the time they became visible: in total, and topic by topic."""
+    data = figures["throughput"]
+    rows, step_ms = data["row_list"], data["by_ms"]
     title = f"Messages by {spans(step_ms)}"
     if not rows:
         return section(title, empty("no visible messages yet"))
@@ -78,12 +78,12 @@ def throughput(figures: Figures) -> str:
         "By when they became visible, in UTC."
         f" At most {counted(most, 'message')} in {_one(step_ms)}."
     )
-    if known["since"] is not None:
-        note += f" Since {instant(known['since'])}."
+    if data["since"] is not None:
+        note += f" Since {instant(data['since'])}."
     if len(starts) == SPANS_MAX:
         note += f" Only the last {counted(SPANS_MAX, 'span')}."
-    if known["left_out"]:
-        note += f" Unavailable and left out: {', '.join(known['left_out'])}."
+    if data["left_out"]:
+        note += f" Unavailable and left out: {', '.join(data['left_out'])}."
     body = columns([everything], ticks, f"{title}: {count(sum(totals.values()))} in total")
     if len(by_topic) > 1:
         sums = {name: sum(row["messages"] for row in of.values()) for name, of in by_topic.items()}
@@ -110,7 +110,7 @@ def _of_topic(
 
 
 def _ticks(starts: Sequence[int], step_ms: int) -> list[str]:
-    """First, middle and last span; a single one is in the middle."""
+    """Labels for the first, middle and last span; a single one is in the middle."""
     if len(starts) < 3:
         return (
             [tick(at, step_ms) for at in starts]
@@ -129,11 +129,11 @@ def _one(step_ms: int) -> str:
 
 
 def open_transactions(figures: Figures) -> str:
-    """Transactions that have not ended, oldest first: what they hold, and when they time out."""
+    """Unfinished transactions, oldest first: their messages, acknowledgements, time-outs."""
     rows = figures["transactions"]["open_list"]
     if not rows:
         return section("Open transactions", empty("none are open"))
-    shown = table(
+    txn_table = table(
         ("transaction", "state", "age", "left", "key", "holds", "messages", "acks", "owner"),
         [
             (
@@ -151,13 +151,13 @@ def open_transactions(figures: Figures) -> str:
         ],
         (2, 3, 6, 7),
     )
-    return section("Open transactions", shown)
+    return section("Open transactions", txn_table)
 
 
 def transactions(figures: Figures) -> str:
-    """How many are in each state, and how long those took that ended."""
-    known = figures["transactions"]
-    states = known["state_list"]
+    """The number in each state, and the durations of ended transactions."""
+    data = figures["transactions"]
+    states = data["state_list"]
     if not states:
         return section("Transactions", empty("none yet"))
     tones = {"committed": _GOOD, "aborted": _OTHER, "open": _THIRD}
@@ -168,7 +168,7 @@ def transactions(figures: Figures) -> str:
         part = (tones.get(row["state"], _FOURTH), number, f"{name}: {count(number)}")
         rows.append(Bar(name, [part], count(number)))
     by_state = f"<div><h3>By state</h3>{bars(rows, 'transactions by state')}</div>"
-    body = f'<div class="pair">{by_state}{_durations(known["duration_list"])}</div>'
+    body = f'<div class="pair">{by_state}{_durations(data["duration_list"])}</div>'
     return section("Transactions", body, "Since the store was created.")
 
 
@@ -176,7 +176,7 @@ def _durations(rows: Sequence[Figures]) -> str:
     used = [at for at, row in enumerate(rows) if row["committed"] or row["aborted"]]
     if not used:
         return ""
-    shown: list[Bar] = []
+    rows_drawn: list[Bar] = []
     bound_before: int | None = rows[used[0] - 1]["up_to_ms"] if used[0] else None
     for row in rows[used[0] : used[-1] + 1]:
         bound = row["up_to_ms"]
@@ -186,9 +186,9 @@ def _durations(rows: Sequence[Figures]) -> str:
             (shade, row[state], f"{name}: {counted(row[state], 'transaction')} {state}")
             for state, shade in (("committed", _GOOD), ("aborted", _OTHER))
         ]
-        shown.append(Bar(name, parts, count(row["committed"] + row["aborted"])))
+        rows_drawn.append(Bar(name, parts, count(row["committed"] + row["aborted"])))
     key = legend([Series("committed", _GOOD, (), ()), Series("aborted", _OTHER, (), ())])
-    drawn = bars(shown, "transactions by duration")
+    drawn = bars(rows_drawn, "transactions by duration")
     return f"<div><h3>From begin to end</h3>{drawn}{key}</div>"
 
 
@@ -196,11 +196,11 @@ def _durations(rows: Sequence[Figures]) -> str:
 
 
 def backlog(figures: Figures) -> str:
-    """What subscriptions have not acknowledged."""
+    """Unacknowledged messages of subscriptions."""
     rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
     if not rows:
         return section("Backlog by subscription", empty("no subscriptions"))
-    shown = []
+    rows_drawn = []
     for row in rows[:BARS_MAX]:
         ready, waits = row["backlog_no_delayed"], row["delayed"]
         name = f"{row['topic']} / {row['subscription']}"
@@ -210,9 +210,9 @@ def backlog(figures: Figures) -> str:
         ]
         consumers = row["consumers"]
         live = f", {counted(consumers, 'consumer')}" if consumers else ""
-        shown.append(Bar(name, parts, count(row["backlog"]) + live))
+        rows_drawn.append(Bar(name, parts, count(row["backlog"]) + live))
     key = legend([Series("ready", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
-    body = bars(shown, "backlog by subscription") + key
+    body = bars(rows_drawn, "backlog by subscription") + key
     body += left_out(len(rows) - BARS_MAX, "subscription")
     body += _behind(
         "figures",
@@ -245,7 +245,7 @@ def backlog(figures: Figures) -> str:
 
 
 def delayed(figures: Figures) -> str:
-    """When delayed messages are due."""
+    """The times at which delayed messages are due."""
     title = "Delayed messages"
     by_topic: dict[str, list[Figures]] = {}
     for row in figures["delayed_list"]:
@@ -257,15 +257,15 @@ def delayed(figures: Figures) -> str:
     charts = []
     for name in names[:CHARTS_MAX]:
         rows = by_topic[name]
-        words = _within([row["due_within_ms"] for row in rows])
+        labels = _within([row["due_within_ms"] for row in rows])
         values = [row["messages"] for row in rows]
         titles = [
             f"{word}: {counted(value, 'message')}"
-            for word, value in zip(words, values, strict=True)
+            for word, value in zip(labels, values, strict=True)
         ]
         drawn = columns(
             [Series(name, _FOURTH, values, titles)],
-            words,
+            labels,
             f"{name}: delayed messages",
             small=True,
             ordinal=True,
@@ -280,7 +280,7 @@ def _within(bounds_ms: Sequence[int | None]) -> list[str]:
 
 
 def watermarks(figures: Figures) -> str:
-    """How far event time is according to producers, step by step."""
+    """The watermarks that producers asserted, step by step."""
     title = "Watermarks"
     rows = figures["watermark_list"]
     if not rows:
@@ -313,35 +313,37 @@ def _watermark(row: Figures, now_ms: int) -> str:
         return ""
     latest = {move["producer"]: move["time"] for move in moves}
     names = sorted(latest, key=lambda name: (name != row["holder"], -latest[name], name))
-    shown = names[:LINES_MAX]
+    drawn_names = names[:LINES_MAX]
     end = max(now_ms, *latest.values())
-    left, bottom = _range(times), _range([*(move["time"] for move in moves), end])
+    y_range, bottom = _range(times), _range([*(move["time"] for move in moves), end])
     drawn = []
-    for at, name in enumerate(shown):
-        own = [move for move in moves if move["producer"] == name]
-        points = [(move["time"], None if move["idle"] else move["event_time"]) for move in own]
-        if not own[-1]["idle"]:
-            points.append((end, own[-1]["event_time"]))
-        said = name or "unnamed"
-        title = f"{said}: {_event(own[-1]['event_time']) or 'idle'} at {instant(own[-1]['time'])}"
-        drawn.append(Line(said, tone(at), points, title))
-    up, across = left[1] - left[0], bottom[1] - bottom[0]
-    scale = [_tick(at, up) for at in (left[1], (left[0] + left[1]) // 2, left[0])]
+    for at, name in enumerate(drawn_names):
+        steps = [move for move in moves if move["producer"] == name]
+        points = [(move["time"], None if move["idle"] else move["event_time"]) for move in steps]
+        if not steps[-1]["idle"]:
+            points.append((end, steps[-1]["event_time"]))
+        label = name or "unnamed"
+        title = (
+            f"{label}: {_event(steps[-1]['event_time']) or 'idle'} at {instant(steps[-1]['time'])}"
+        )
+        drawn.append(Line(label, tone(at), points, title))
+    up, across = y_range[1] - y_range[0], bottom[1] - bottom[0]
+    scale = [_tick(at, up) for at in (y_range[1], (y_range[0] + y_range[1]) // 2, y_range[0])]
     ticks = [_tick(at, across) for at in (bottom[0], (bottom[0] + bottom[1]) // 2, bottom[1])]
-    chart = lines(drawn, left, bottom, scale, ticks, f"watermarks of {row['topic']}")
+    chart = lines(drawn, y_range, bottom, scale, ticks, f"watermarks of {row['topic']}")
     of = f"{row['topic']}, partition {row['partition']}" if row["partition"] else row["topic"]
     return f"<h3>{safe(of)}</h3>{chart}{left_out(len(names) - LINES_MAX, 'producer')}"
 
 
 def _range(values: Iterable[int]) -> tuple[int, int]:
-    """Lowest and highest, never the same."""
-    known = [*values]
-    least, most = min(known), max(known)
+    """Lowest and highest, never equal."""
+    numbers = [*values]
+    least, most = min(numbers), max(numbers)
     return (least, most) if most > least else (least - 1000, most + 1000)
 
 
 def _tick(at: int, span_ms: int) -> str:
-    """A time on an axis this long."""
+    """A time on an axis of this length."""
     step = 1000 if span_ms < 12 * HOUR_MS else MINUTE_MS if span_ms < 4 * DAY_MS else DAY_MS
     return tick(at, step)
 
@@ -354,7 +356,7 @@ def _event(ms: int | None) -> str:
 
 
 def segments(figures: Figures) -> str:
-    """Where the bytes are, and how large the files are."""
+    """The bytes by topic, and the sizes of files."""
     rows = figures["segment_list"]
     files = [row for row in rows if row.get("file")]
     journal = figures["journal"]["size_bytes"]
@@ -364,7 +366,7 @@ def segments(figures: Figures) -> str:
         of = by_topic.setdefault(row["topic"], dict.fromkeys(kinds, 0))
         of[_kind(row)] += row["bytes"]
     names = sorted(by_topic, key=lambda name: (-sum(by_topic[name].values()), name))
-    shown = [
+    rows_drawn = [
         Bar(
             name,
             [
@@ -375,10 +377,10 @@ def segments(figures: Figures) -> str:
         )
         for name in names[:BARS_MAX]
     ]
-    shown.append(Bar("journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
+    rows_drawn.append(Bar("journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
     used = [kind for kind in kinds if any(of[kind] for of in by_topic.values())]
     key = legend([Series(kind, kinds[kind], (), ()) for kind in used], always=bool(used))
-    by_place = f"<div><h3>By topic</h3>{bars(shown, 'bytes by topic')}{key}</div>"
+    by_place = f"<div><h3>By topic</h3>{bars(rows_drawn, 'bytes by topic')}{key}</div>"
     by_size = f"<div><h3>Files by size</h3>{_sizes(files)}</div>" if files else ""
     return section(
         "Segments",
@@ -402,11 +404,11 @@ def _sizes(files: Sequence[Figures]) -> str:
     numbers = [0] * (len(_FILE_BOUNDS) + 1)
     for row in files:
         numbers[sum(row["bytes"] >= bound for bound in _FILE_BOUNDS)] += 1
-    words = [f"< {_round(bound)}" for bound in _FILE_BOUNDS] + ["more"]
+    labels = [f"< {_round(bound)}" for bound in _FILE_BOUNDS] + ["more"]
     titles = [
-        f"{word}: {counted(number, 'file')}" for word, number in zip(words, numbers, strict=True)
+        f"{word}: {counted(number, 'file')}" for word, number in zip(labels, numbers, strict=True)
     ]
-    return columns([Series("files", _GOOD, numbers, titles)], words, "files by size", ordinal=True)
+    return columns([Series("files", _GOOD, numbers, titles)], labels, "files by size", ordinal=True)
 
 
 def _round(value: int) -> str:
@@ -414,19 +416,22 @@ def _round(value: int) -> str:
 
 
 def _ledgers(rows: Sequence[Figures]) -> str:
-    found: dict[tuple[str, str], list[int]] = {}
+    sums: dict[tuple[str, str], list[int]] = {}
     for row in rows:
-        known = found.setdefault((row["topic"], row["role"]), [0, 0, 0, 0])
-        known[0] += 1 if row.get("file") else 0
-        known[1] += row["rows"] if row.get("file") else 0
-        known[2] += 0 if row.get("file") else row["rows"]
-        known[3] += row["bytes"] if row.get("file") else 0
-    if not found:
+        sum_row = sums.setdefault((row["topic"], row["role"]), [0, 0, 0, 0])
+        sum_row[0] += 1 if row.get("file") else 0
+        sum_row[1] += row["rows"] if row.get("file") else 0
+        sum_row[2] += 0 if row.get("file") else row["rows"]
+        sum_row[3] += row["bytes"] if row.get("file") else 0
+    if not sums:
         return ""
     return _behind(
         "figures",
         ("topic", "role", "files", "rows in files", "rows in the journal", "size"),
-        [(*key, *map(count, known[:3]), size(known[3])) for key, known in sorted(found.items())],
+        [
+            (*key, *map(count, sum_row[:3]), size(sum_row[3]))
+            for key, sum_row in sorted(sums.items())
+        ],
         (2, 3, 4, 5),
     )
 
@@ -435,26 +440,26 @@ def topics(figures: Figures, rates: Mapping[str, float] | None = None) -> str:
     """A line for each topic.
 
     rates: messages a second by topic, for the live page, where the name of a topic opens it. Of
-           very many topics it shows those where something happens, all in order of their names: a
-           line that moves while somebody reads it is no use.
+           very many topics it shows the active ones, in the order of their names, so that a line
+           does not move while the user reads it.
     """
     rows = figures["topic_list"]
     if not rows:
         return section("Topics", empty("no topics yet"))
     heads = ["backlog", "messages", "hidden", "delayed", "open txns", "size", "last message"]
-    shown, body = rows, ""
+    chosen, body = rows, ""
     if rates is not None:
         heads.insert(0, "messages/s")
 
         def life(row: Figures) -> tuple[object, ...]:
             return rates.get(row["topic"], 0.0), row["backlog"], row["last_publish_time"] or 0
 
-        shown = sorted(nlargest(TOPICS_MAX, rows, key=life), key=itemgetter("topic"))
-        body = left_out(len(rows) - len(shown), "topic")
+        chosen = sorted(nlargest(TOPICS_MAX, rows, key=life), key=itemgetter("topic"))
+        body = left_out(len(rows) - len(chosen), "topic")
     head = '<th scope="col">topic</th>' + "".join(
         f'<th scope="col" class="n">{word}</th>' for word in heads
     )
-    lines = "".join(_topic(row, figures["time"], rates) for row in shown)
+    lines = "".join(_topic(row, figures["time"], rates) for row in chosen)
     return section(
         "Topics",
         f'<div class="scroll" tabindex="0"><table class="topics"><thead><tr>{head}</tr></thead>'
@@ -494,7 +499,7 @@ def _topic(row: Figures, now_ms: int, rates: Mapping[str, float] | None) -> str:
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
-    """The figures on top: each value and what it is."""
+    """The figures on top: each value with its label."""
     items = "".join(
         f"<li><b>{safe(value)}</b><span>{safe(name)}</span></li>" for value, name in figures
     )
@@ -502,37 +507,37 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
 
 
 def section(title: str, body: str, note: str = "") -> str:
-    """A section: its heading, what is said about it, and what it shows."""
-    said = f'<p class="note">{safe(note)}</p>' if note else ""
-    return f"<section><h2>{safe(title)}</h2>{said}{body}</section>\n"
+    """A section: its heading, a note, and its content."""
+    remark = f'<p class="note">{safe(note)}</p>' if note else ""
+    return f"<section><h2>{safe(title)}</h2>{remark}{body}</section>\n"
 
 
 def empty(text: str) -> str:
-    """What a section says that has nothing to show."""
+    """The content of a section without data."""
     return f'<p class="note">{safe(text)}</p>'
 
 
 def left_out(number: int, noun: str) -> str:
-    """How many more there are than are shown; nothing for none."""
+    """A note with the number of rows not shown; empty for none."""
     return f'<p class="note">and {counted(number, f"more {noun}")}</p>' if number > 0 else ""
 
 
 def _behind(
     summary: str, headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]
 ) -> str:
-    shown = table(headings, rows, numeric)
-    return f"<details><summary>{safe(summary)}</summary>{shown}</details>"
+    content = table(headings, rows, numeric)
+    return f"<details><summary>{safe(summary)}</summary>{content}</details>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]) -> str:
-    """A table of texts, which are escaped here; numeric: the columns aligned on the right."""
+    """A table of texts, which are escaped here; numeric: the columns to align on the right."""
 
     def cells(kind: str, texts: Sequence[str]) -> str:
         out = []
         for at, text in enumerate(texts):
             name = "n" if at in numeric else "w" if len(text) > _CELL_MAX else ""
-            named = f' class="{name}"' if name else ""
-            out.append(f"<{kind}{named}>{safe(text)}</{kind}>")
+            attribute = f' class="{name}"' if name else ""
+            out.append(f"<{kind}{attribute}>{safe(text)}</{kind}>")
         return "".join(out)
 
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"

@@ -1,4 +1,4 @@
-"""Owns how a page writes values: counts, sizes, durations, instants, and escaped text.
+"""Owns the text of values on a page: counts, sizes, durations, instants, and escaped text.
 
 Text from a store goes through `safe`: no name can become markup or reverse a line's direction.
 """
@@ -18,7 +18,7 @@ _YEAR_MAX_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
 def safe(text: object) -> str:
-    """Text as HTML, also within an attribute; control and direction marks are spelled out."""
+    """Text as HTML, also for attributes; control and direction marks are spelled out."""
     return html.escape(printable(str(text)))
 
 
@@ -60,13 +60,13 @@ def _tenths(value: float) -> str:
 
 
 def instant(ms: int | None) -> str:
-    """`2026-11-20 09:12:04`, in UTC; nothing for None."""
+    """`2026-11-20 09:12:04`, in UTC; empty for None."""
     moment = _moment(ms)
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def tick(ms: int, step_ms: int) -> str:
-    """An instant below an axis, as exact as its step: `09:12:04`, `20 Nov 09:00`, `20 Nov`."""
+    """An instant below an axis, as precise as its step: `09:12:04`, `20 Nov 09:00`, `20 Nov`."""
     moment = _moment(ms)
     if moment is None:
         return "later"
@@ -99,7 +99,7 @@ def rate(value: float) -> str:
 
 
 def ago(now_ms: int, then_ms: int | None) -> str:
-    """How long ago, without tenths, as it is written anew each second; nothing for None."""
+    """How long ago, without tenths, as it is redrawn every second; empty for None."""
     if then_ms is None:
         return ""
     past = max(0, now_ms - then_ms)

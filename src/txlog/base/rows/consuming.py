@@ -1,4 +1,4 @@
-"""Subscriptions, their consumers, and what is done to a backlog."""
+"""Subscriptions, their consumers, and changes to a backlog."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Acknowledged(TypedDict):
 
 
 class AcknowledgedIn(Acknowledged):
-    """Of `Client.acknowledge`: and the transaction, if any."""
+    """Of `Client.acknowledge`; txn: the transaction, if any."""
 
     txn: TxnId | None
 
 
-SeekPartition = TypedDict(  # `from` is no name of a class attribute
+SeekPartition = TypedDict(  # a class attribute cannot be called `from`
     "SeekPartition",
     {"partition": int, "from": MessageId, "to": MessageId, "redeliver": int, "skip": int},
 )

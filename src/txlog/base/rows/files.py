@@ -1,4 +1,4 @@
-"""Segment files, journal frames, what a file of a store holds."""
+"""Segment files, journal frames, contents of a store's files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txlog.base.ids import MessageId
 
 
 class LedgerStretch(TypedDict):
-    """Rows of a ledger; markers: commit markers of all of it, None of a sidecar."""
+    """Rows of a ledger; markers: commit markers of the whole ledger, None for a sidecar."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class LedgerStretch(TypedDict):
 
 
 class LedgerRows(LedgerStretch, total=False):
-    """Of `Client.segments`; these of rows in a file, not in frames of the journal."""
+    """Of `Client.segments`; these keys only for rows in a file, not in frames of the journal."""
 
     file: str
     clean: bool
@@ -34,7 +34,7 @@ class LedgerRows(LedgerStretch, total=False):
 
 
 class SegmentRow(TypedDict):
-    """Of `txlog segment list`; what a file of no topic, or of no ledger, has not is None."""
+    """Of `txlog segment list`; keys that need a topic or ledger are None for files without one."""
 
     topic: str | None
     partition: int | None
@@ -82,7 +82,7 @@ class SegmentDescription(SegmentRow):
 
 
 class ColumnStatistics(TypedDict):
-    """A column of a Parquet file; min and max as the column has them."""
+    """A column of a Parquet file; min and max have the column's own type."""
 
     name: str
     type: str
@@ -96,7 +96,7 @@ class ColumnStatistics(TypedDict):
 
 
 class GroupStatistics(TypedDict):
-    """A row group of a Parquet file, with the least and greatest entry."""
+    """A row group of a Parquet file, with its lowest and highest entry."""
 
     row_group: int
     rows: int
@@ -107,7 +107,7 @@ class GroupStatistics(TypedDict):
 
 
 class Frame(TypedDict):
-    """A frame of the journal; an op has its name as `op`, and its own fields."""
+    """A frame of the journal; each op has its name as `op`, and its own fields."""
 
     lsn: int
     written_time: int

@@ -8,7 +8,7 @@ from txlog.base.ids import TxnId
 
 
 class BulkLoaded(TypedDict):
-    """Of `txlog job run bulk-load`; None: not known of a dry run, or no longer."""
+    """Of `txlog job run bulk-load`; None: unknown in a dry run, or no longer known."""
 
     topic: str
     files: int
@@ -41,7 +41,7 @@ class Exported(TypedDict):
 
 
 class Replay(TypedDict):
-    """Of `txlog job run replay`; read: None when it was done before."""
+    """Of `txlog job run replay`; read: None when the batch was stored before."""
 
     topic: str
     dest: str
@@ -64,7 +64,7 @@ class LatenessSpan(TypedDict):
 
 
 class LatenessDelay(TypedDict):
-    """How many messages a watermark that waits this long would find late."""
+    """The number of messages that a watermark with this lag would find late."""
 
     delay_ms: int
     late: int
@@ -80,7 +80,7 @@ class Lateness(TypedDict):
 
 
 class AuditCheck(TypedDict):
-    """A check of an Audit; partition: None where it is of the whole topic."""
+    """A check of an Audit; partition: None for a check of the whole topic."""
 
     name: str
     topic: str

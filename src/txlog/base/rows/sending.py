@@ -8,7 +8,7 @@ from txlog.base.ids import TxnId
 
 
 class BulkPartition(TypedDict):
-    """What a batch put into one partition; ledger: the first."""
+    """The rows of a batch in one partition; ledger: the first ledger."""
 
     partition: int
     ledger: int
@@ -16,7 +16,7 @@ class BulkPartition(TypedDict):
 
 
 class BulkHead(TypedDict):
-    """Which batch it is; already: it was stored before."""
+    """The identity of a batch; already: it was stored before."""
 
     topic: str
     key: str
@@ -25,7 +25,7 @@ class BulkHead(TypedDict):
 
 
 class BulkStored(BulkHead, total=False):
-    """Of `Bulk.commit` and `Bulk.stored`; of a number below the last one only the head is known."""
+    """Of `Bulk.commit` and `Bulk.stored`; a batch before the last one has only the head."""
 
     messages: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What compacting, trimming, offloading and collecting garbage did."""
+"""Results of compacting, trimming, offloading and collecting garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole store: status, checks, settings, locks, and what reading it as one gives."""
+"""A whole store: status, checks, settings, locks, reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txlog.base.rows.consuming import SubscriptionRow
 from txlog.base.rows.files import LedgerRows
 from txlog.base.rows.transactions import HangingTransaction, TransactionRow
 
-# --- made and copied -------------------------------------------------------------------------
+# --- created and copied ----------------------------------------------------------------------
 
 
 class StoreMade(TypedDict):
@@ -22,7 +22,7 @@ class StoreMade(TypedDict):
 
 
 class StoreImage(TypedDict):
-    """How much was copied of a store."""
+    """The size of a store's copy."""
 
     lsn: int
     files: int
@@ -99,7 +99,7 @@ class ClockAccepted(TypedDict):
 
 
 class Problem(TypedDict):
-    """Something that is wrong, and what helps."""
+    """A problem of the store, and its remedy."""
 
     code: str
     message: str
@@ -143,7 +143,7 @@ class ChangeLogsStatus(TypedDict):
 
 
 class WriterStatus(TypedDict):
-    """Who holds the write lock."""
+    """The process that holds the write lock."""
 
     pid: int
     command: str
@@ -151,7 +151,7 @@ class WriterStatus(TypedDict):
 
 
 class TransactionCounts(TypedDict):
-    """How many transactions are in which state."""
+    """The number of transactions in each state."""
 
     open: int
     overdue: int
@@ -221,11 +221,11 @@ class Waited(TypedDict):
     condition_list: list[ConditionRow]
 
 
-# --- its bytes -------------------------------------------------------------------------------
+# --- integrity -------------------------------------------------------------------------------
 
 
 class DoctorAnswer(TypedDict):
-    """What the doctor finds; fix: what helps."""
+    """A finding of the doctor; fix: its remedy."""
 
     status: str
     detail: str
@@ -299,7 +299,7 @@ class TopicOverview(TopicStatus):
 
 
 class TransactionsByState(TypedDict):
-    """How many transactions ended so, or are in this state."""
+    """The number of transactions in one state."""
 
     state: str
     reason: str | None
@@ -307,7 +307,7 @@ class TransactionsByState(TypedDict):
 
 
 class TransactionDurations(TypedDict):
-    """How many transactions took at most this long, and longer than the row before; None: more."""
+    """Transactions that took at most this long but longer than the row before; None: no bound."""
 
     up_to_ms: int | None
     committed: int
@@ -323,7 +323,7 @@ class TransactionsOverview(TypedDict):
 
 
 class DelayedOverview(TypedDict):
-    """When messages of a topic are due."""
+    """The times at which messages of a topic are due."""
 
     topic: str
     due_within_ms: int | None
@@ -331,7 +331,7 @@ class DelayedOverview(TypedDict):
 
 
 class MoveOverview(TypedDict):
-    """What moved a watermark."""
+    """A change of a watermark."""
 
     time: int
     producer: str
@@ -340,7 +340,7 @@ class MoveOverview(TypedDict):
 
 
 class WatermarkOverview(TypedDict):
-    """How far event time is in a topic; partition: the one that holds the watermark back."""
+    """A topic's watermark; partition: the one that holds the watermark back."""
 
     topic: str
     status: str
@@ -388,7 +388,7 @@ class ReportThroughput(TypedDict):
 
 
 class Report(Overview):
-    """All that `txlog report` draws."""
+    """All the figures that `txlog report` draws."""
 
     txlog: str
     hanging_list: list[HangingTransaction]
@@ -396,7 +396,7 @@ class Report(Overview):
 
 
 class DamagedStore(TypedDict):
-    """The store of a DamagedReport; None is what cannot be read either."""
+    """The store of a DamagedReport; None: unreadable too."""
 
     path: str
     size_bytes: int
@@ -406,7 +406,7 @@ class DamagedStore(TypedDict):
 
 
 class DamagedReport(TypedDict):
-    """What `txlog report` draws of a store that cannot be looked at."""
+    """The figures that `txlog report` draws for a store that it cannot open."""
 
     txlog: str
     time: int

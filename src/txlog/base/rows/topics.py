@@ -113,7 +113,7 @@ class PartitionSwitched(TypedDict):
 
 
 class Policies(TypedDict):
-    """What holds in a scope, of `Admin.get_…_policies`."""
+    """The policies of a scope, of `Admin.get_…_policies`."""
 
     topic: str | None
     namespace: str | None

@@ -1,4 +1,4 @@
-"""Transactions, their keys and coordinators, and what they hold of topics and subscriptions."""
+"""Transactions, their keys and coordinators, and the messages and acknowledgements they hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TransactionBegun(TypedDict):
 
 
 class CommitMarker(TypedDict):
-    """Where messages of a TransactionEnded became visible."""
+    """The position at which messages of a TransactionEnded became visible."""
 
     topic: str
     partition: int
@@ -85,7 +85,7 @@ class TransactionPartition(TypedDict):
 
 
 class TransactionAcks(TypedDict):
-    """A subscription that a TransactionDescription has acknowledged on, in one partition."""
+    """A subscription with acknowledgements of a TransactionDescription, in one partition."""
 
     topic: str
     partition: int
@@ -147,7 +147,7 @@ class TransactionLogRow(TypedDict):
 
 
 class InBuffer(TypedDict):
-    """What a transaction has, or had, in the sidecar of a partition."""
+    """Messages of a transaction, present or past, in the sidecar of a partition."""
 
     start_position: MessageId | None
     aborted: bool
@@ -156,7 +156,7 @@ class InBuffer(TypedDict):
 
 
 class InPendingAck(TypedDict):
-    """What a transaction holds of a subscription in a partition."""
+    """Acknowledgements that a transaction holds on a subscription in a partition."""
 
     cumulative_ack_position: MessageId | None
     individual_acks: int
@@ -265,7 +265,7 @@ class LedgerPiece(TypedDict):
 
 
 class ManagedLedger(TypedDict):
-    """What Pulsar calls the internal statistics of a managed ledger."""
+    """Statistics that Pulsar calls the internal statistics of a managed ledger."""
 
     entries_added_counter: int
     number_of_entries: int
@@ -311,7 +311,7 @@ class CoordinatorsScaled(TypedDict):
     after: int
 
 
-# --- what they hold --------------------------------------------------------------------------
+# --- held messages and acknowledgements --------------------------------------------------------
 
 
 class BufferState(TypedDict):
@@ -332,7 +332,7 @@ class BufferState(TypedDict):
 
 
 class BufferStats(BufferState, total=False):
-    """Of `Admin.transaction_buffer_stats`; these of the transaction that is named."""
+    """Of `Admin.transaction_buffer_stats`; these keys only for the given transaction."""
 
     start_position: MessageId | None
     aborted: bool
@@ -341,7 +341,7 @@ class BufferStats(BufferState, total=False):
 
 
 class PendingAckState(TypedDict):
-    """What transactions hold of a subscription in a partition."""
+    """Acknowledgements that transactions hold on a subscription in a partition."""
 
     topic: str
     partition: int
@@ -356,7 +356,7 @@ class PendingAckState(TypedDict):
 
 
 class PendingAckStats(PendingAckState, total=False):
-    """Of `Admin.pending_ack_stats`; these of the transaction that is named."""
+    """Of `Admin.pending_ack_stats`; these keys only for the given transaction."""
 
     cumulative_ack_position: MessageId | None
     individual_acks: int

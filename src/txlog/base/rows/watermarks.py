@@ -1,4 +1,4 @@
-"""What producers asserted, and where subscriptions are in event time."""
+"""Asserted watermarks, and positions of subscriptions in event time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WatermarkProducer(TypedDict):
 
 
 class WatermarkMove(TypedDict):
-    """What one row did to the watermark of a partition."""
+    """The change that one row made to the watermark of a partition."""
 
     marker_type: str
     producer: str | None
@@ -76,7 +76,7 @@ class WatermarkRow(TypedDict):
 
 
 class PartitionPosition(TypedDict):
-    """Where the row of an assertion or a snapshot is in a partition."""
+    """The position of an assertion's or a snapshot's row in a partition."""
 
     partition: int
     position: Position | None

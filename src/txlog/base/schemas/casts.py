@@ -1,7 +1,7 @@
-"""Owns columns of other types as columns of a schema: what a file or a query has, safely cast.
+"""Owns casts to columns of a schema: columns of a file or a query, converted without loss.
 
 A number, an instant or a text that a field cannot hold exactly is refused, with its row; only a
-double may lose digits as a float. Instants without a zone are in UTC.
+double may lose digits as a float. Instants without a zone count as UTC.
 """
 
 from __future__ import annotations
@@ -29,28 +29,32 @@ class _Fitting:
 
     def record(self, type: Type, array: pa.Array, path: str) -> pa.Array:
         """A struct, field after field."""
-        given = [array.type.field(n).name for n in range(array.type.num_fields)]
-        names = [one.name for one in type.fields]
-        for name in given:
+        source_names = [array.type.field(n).name for n in range(array.type.num_fields)]
+        names = [field.name for field in type.fields]
+        for name in source_names:
             if name not in names:
                 near = nearest(name, names)
                 like = f"; did you mean {near}?" if near else ""
                 raise Misfit(_below(path, name), f"is no field of the schema{like}")
         columns = array.flatten()  # nulls of structs are nulls of their fields
-        made = []
-        for one in type.fields:
-            here = _below(path, one.name)
-            if one.name in given:
-                made.append(self.column(one.type, columns[given.index(one.name)], here))
-            elif one.is_needed and array.null_count < len(array):
+        columns_made = []
+        for field in type.fields:
+            here = _below(path, field.name)
+            if field.name in source_names:
+                columns_made.append(
+                    self.column(field.type, columns[source_names.index(field.name)], here)
+                )
+            elif field.is_needed and array.null_count < len(array):
                 raise Misfit(here, "is missing and has no default")
             else:
-                made.append(pa.repeat(pa.scalar(one.default, one.type.arrow), len(array)))
+                columns_made.append(
+                    pa.repeat(pa.scalar(field.default, field.type.arrow), len(array))
+                )
         mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(made, fields=list(type.arrow), mask=mask)
+        return pa.StructArray.from_arrays(columns_made, fields=list(type.arrow), mask=mask)
 
     def column(self, type: Type, array: pa.Array, path: str) -> pa.Array:
-        """A column of any type as one of `type.arrow`."""
+        """A column of any type, converted to `type.arrow`."""
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if isinstance(array.type, pa.BaseExtensionType):
@@ -65,12 +69,12 @@ class _Fitting:
             return self._items(type, array, path)
         if not _may_become(array.type, type):
             raise _refused(type, array.type, path)
-        made = _cast(type, array, path)
-        wrong = self._wrong(type, made)
+        casted = _cast(type, array, path)
+        wrong = self._wrong(type, casted)
         row = -1 if wrong is None else pc.index(wrong, True).as_py()
         if row >= 0:
-            raise Misfit(path, f"is {_text(made[row])}, it must be {type.words}", row)
-        return made
+            raise Misfit(path, f"is {_text(casted[row])}, it must be {type.words}", row)
+        return casted
 
     def _items(self, type: Type, array: pa.Array, path: str) -> pa.Array:
         """A list or a map, with its items."""
@@ -92,25 +96,25 @@ class _Fitting:
         ).cast(pa.int32())
         flat = items.flatten()
         try:
-            made = self.column(type.items, flat, f"{path}{'{}' if is_map else '[]'}")
+            converted = self.column(type.items, flat, f"{path}{'{}' if is_map else '[]'}")
         except Misfit as error:
             if error.row is not None:
                 error.row = pc.list_parent_indices(items)[error.row].as_py()
             raise
         if is_map:
             names = self.column(Type(kind="string"), keys.flatten(), f"{path}{{}}")
-            return pa.MapArray.from_arrays(offsets, names, made, mask=mask)
-        return pa.ListArray.from_arrays(offsets, made, mask=mask)
+            return pa.MapArray.from_arrays(offsets, names, converted, mask=mask)
+        return pa.ListArray.from_arrays(offsets, converted, mask=mask)
 
     def _wrong(self, type: Type, array: pa.Array) -> pa.Array | None:
-        """Where values of the right type are none of the schema's."""
+        """A mask of values of the right type that the schema does not allow; None: no check."""
         if type.logical == "uuid":
             return pc.invert(pc.match_substring_regex(array, UUID_PATTERN))
         if type.kind == "enum":
-            known = pc.is_in(array, pa.array(type.symbols))
-            return pc.and_(pc.is_valid(array), pc.invert(known))
+            is_symbol = pc.is_in(array, pa.array(type.symbols))
+            return pc.and_(pc.is_valid(array), pc.invert(is_symbol))
         if type.kind in ("float", "double") and self._is_json:
-            return pc.invert(pc.is_finite(array))  # JSON has no word for them
+            return pc.invert(pc.is_finite(array))  # JSON cannot express them
         if type.limits is not None and type.logical:
             low, high = type.limits
             whole = array.view(pa.int32() if type.kind == "int" else pa.int64())
@@ -126,8 +130,8 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _refused(type: Type, given: pa.DataType, path: str) -> Misfit:
-    return Misfit(path, f"is {given}, it must be {type.words}")
+def _refused(type: Type, source_type: pa.DataType, path: str) -> Misfit:
+    return Misfit(path, f"is {source_type}, it must be {type.words}")
 
 
 def _text(value: pa.Scalar) -> str:
@@ -153,36 +157,36 @@ def _is_bytes(type: pa.DataType) -> bool:
     )
 
 
-def _may_become(given: pa.DataType, type: Type) -> bool:
-    """True if values of an Arrow type can be meant as values of the schema's."""
-    is_number = pa.types.is_integer(given) or pa.types.is_floating(given)
-    wanted = type.arrow
-    if _is_text(given):
+def _may_become(source_type: pa.DataType, type: Type) -> bool:
+    """Whether the schema can take values of an Arrow type."""
+    is_number = pa.types.is_integer(source_type) or pa.types.is_floating(source_type)
+    target = type.arrow
+    if _is_text(source_type):
         return type.kind not in ("bytes", "fixed") or type.logical == "decimal"
     if type.logical == "decimal":
-        return bool(pa.types.is_integer(given) or pa.types.is_decimal(given))
+        return bool(pa.types.is_integer(source_type) or pa.types.is_decimal(source_type))
     if type.kind in ("bytes", "fixed"):
-        return _is_bytes(given)
-    if pa.types.is_timestamp(wanted):
-        if pa.types.is_timestamp(given):
-            return given.tz is None or wanted.tz is not None
-        return bool(pa.types.is_integer(given) or pa.types.is_date(given))
-    if pa.types.is_date(wanted):
-        return bool(pa.types.is_date(given) or pa.types.is_integer(given))
-    if pa.types.is_time(wanted):
-        return bool(pa.types.is_time(given) or pa.types.is_integer(given))
+        return _is_bytes(source_type)
+    if pa.types.is_timestamp(target):
+        if pa.types.is_timestamp(source_type):
+            return source_type.tz is None or target.tz is not None
+        return bool(pa.types.is_integer(source_type) or pa.types.is_date(source_type))
+    if pa.types.is_date(target):
+        return bool(pa.types.is_date(source_type) or pa.types.is_integer(source_type))
+    if pa.types.is_time(target):
+        return bool(pa.types.is_time(source_type) or pa.types.is_integer(source_type))
     if type.kind in ("int", "long", "float", "double"):
-        return bool(is_number or pa.types.is_decimal(given))
-    return bool(type.kind == "boolean" and pa.types.is_boolean(given))
+        return bool(is_number or pa.types.is_decimal(source_type))
+    return bool(type.kind == "boolean" and pa.types.is_boolean(source_type))
 
 
 def _cast(type: Type, array: pa.Array, path: str) -> pa.Array:
-    """The column cast; raises Misfit with the first row that cannot be."""
+    """The converted column; raises Misfit with the first row that cannot be converted."""
     cast = _way(type, array.type)
     try:
         return cast(array)
     except (pa.ArrowException, OverflowError):
-        low, high = 0, len(array)  # the first `low` rows can, the first `high` cannot
+        low, high = 0, len(array)  # the first `low` rows convert, the first `high` do not
         while high - low > 1:
             middle = (low + high) // 2
             try:
@@ -193,22 +197,22 @@ def _cast(type: Type, array: pa.Array, path: str) -> pa.Array:
         raise Misfit(path, f"is {_text(array[low])}, it must be {type.words}", low) from None
 
 
-def _way(type: Type, given: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    wanted = type.arrow
+def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    target = type.arrow
 
     def as_is(array: pa.Array) -> pa.Array:
-        return array.cast(wanted)
+        return array.cast(target)
 
-    if given == wanted:
+    if source_type == target:
         return lambda array: array
     if type.kind == "fixed":
-        return lambda array: pa.array(array.to_pylist(), wanted)
-    if type.logical == "decimal" and pa.types.is_integer(given):
-        return lambda array: array.cast(pa.decimal128(38, type.scale)).cast(wanted)
-    if type.limits is not None and type.logical and pa.types.is_integer(given):
+        return lambda array: pa.array(array.to_pylist(), target)
+    if type.logical == "decimal" and pa.types.is_integer(source_type):
+        return lambda array: array.cast(pa.decimal128(38, type.scale)).cast(target)
+    if type.limits is not None and type.logical and pa.types.is_integer(source_type):
         whole = pa.int32() if type.kind == "int" else pa.int64()
-        return lambda array: array.cast(whole).view(wanted)
-    if type.kind == "float" and given != pa.float32():
+        return lambda array: array.cast(whole).view(target)
+    if type.kind == "float" and source_type != pa.float32():
         return _to_float
     return as_is
 

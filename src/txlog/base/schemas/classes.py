@@ -4,7 +4,7 @@
     schema_of(pa.schema([...]))          a schema of Arrow
 
 An int is a long, a float a double, a datetime a timestamp in microseconds, Optional a union with
-null, an Enum or Literal of strings an enum. A Decimal says its digits:
+null, an Enum or Literal of strings an enum. A Decimal needs its digits:
 
     price: Annotated[Decimal, msgspec.Meta(extra={"precision": 12, "scale": 2})]
 """
@@ -36,30 +36,30 @@ from txlog.base.suggest import nearest
 from txlog.errors import InvalidArgument
 
 T = TypeVar("T")
-Record: TypeAlias = Any  # what `is_record` is true for
+Record: TypeAlias = Any  # a value for which `is_record` is true
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY: Final = _EPOCH.toordinal()
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
-def schema_of(given: object, type: str = "json") -> Schema:
-    """The schema of a class, of an Arrow schema or struct, or a Schema as it is.
+def schema_of(source: object, type: str = "json") -> Schema:
+    """The schema of a class, of an Arrow schema or struct, or of a Schema itself.
 
-    type:   avro or json: how the values hold the records
-    raises: InvalidArgument: a field whose type no Avro type holds
+    type:   avro or json: the encoding of records in values
+    raises: InvalidArgument: no Avro type fits a field
     """
-    if isinstance(given, Schema):
-        return given
-    if isinstance(given, pa.Schema | pa.StructType):
-        return of_arrow(given if isinstance(given, pa.Schema) else pa.schema(list(given)), type)
-    if not isinstance(given, builtin_type):
+    if isinstance(source, Schema):
+        return source
+    if isinstance(source, pa.Schema | pa.StructType):
+        return of_arrow(source if isinstance(source, pa.Schema) else pa.schema(list(source)), type)
+    if not isinstance(source, builtin_type):
         raise InvalidArgument(
-            f"a schema is not made of {builtin_type(given).__name__}",
+            f"no schema can be made from {builtin_type(source).__name__}",
             hint="give a dataclass, msgspec.Struct, pydantic model, pyarrow.Schema or Schema; "
-            "of Avro's text Schema.parse, of a data frame txlog.spark.schema_of makes one",
+            "Schema.parse reads Avro's text, txlog.spark.schema_of takes a data frame",
         )
-    node = _Translation().record(given, "")
+    node = _Translation().record(source, "")
     return Schema.parse(type, msgspec.json.encode(node).decode())
 
 
@@ -67,7 +67,7 @@ builtin_type: Final = type
 
 
 class _Translation:
-    """One class while its definition is written; a nested one is defined where it is met first."""
+    """Translates one class into a definition; a nested class is defined at its first use."""
 
     __slots__ = ("names",)
 
@@ -75,7 +75,7 @@ class _Translation:
         self.names: dict[Any, str] = {}
 
     def record(self, cls: Node, path: str) -> Node:
-        """The record of a class, or its name when it has been defined."""
+        """The record of a class, or its name if it is defined already."""
         if cls in self.names:
             return self.names[cls]
         self.names[cls] = _unused(cls.__name__, self.names)
@@ -97,7 +97,7 @@ class _Translation:
         return {"type": node, "default": default}
 
     def type(self, info: Node, path: str) -> Node:
-        """The Avro type of what msgspec knows of an annotation."""
+        """The Avro type for msgspec's description of an annotation."""
         kinds = msgspec.inspect
         while isinstance(info, kinds.Metadata) and not info.extra:
             info = info.type
@@ -105,7 +105,7 @@ class _Translation:
         if isinstance(info, kinds.Metadata):
             extra, info = info.extra or {}, info.type
         if isinstance(info, kinds.UnionType):
-            others = [one for one in info.types if not isinstance(one, kinds.NoneType)]
+            others = [member for member in info.types if not isinstance(member, kinds.NoneType)]
             if len(others) != 1:
                 raise _untold(path, "is a union of several types", "one column holds one")
             return ["null", self.type(others[0], path)]
@@ -130,7 +130,7 @@ class _Translation:
         if isinstance(info, msgspec.inspect.CollectionType):
             return {"type": "array", "items": self.type(info.item_type, f"{path}[]")}
         if not isinstance(_bare(info.key_type), msgspec.inspect.StrType):
-            raise _untold(path, "is a dict whose keys are no str", "keys of maps are strings")
+            raise _untold(path, "is a dict whose keys are not str", "keys of maps are strings")
         return {"type": "map", "values": self.type(info.value_type, f"{path}{{}}")}
 
     def _class(self, cls: Any, path: str) -> Any:
@@ -144,51 +144,57 @@ class _Translation:
         else:
             if info.cls in self.names:
                 return self.names[info.cls]
-            symbols, name = [one.value for one in info.cls], info.cls.__name__
-        if not all(isinstance(one, str) for one in symbols):
-            raise _untold(path, "is an enum whose members are no strings", "give them strings")
+            symbols, name = [member.value for member in info.cls], info.cls.__name__
+        if not all(isinstance(member, str) for member in symbols):
+            raise _untold(path, "is an enum whose members are not strings", "give them strings")
         name = _unused(name, self.names)
         self.names[getattr(info, "cls", path)] = name
         return {"type": "enum", "name": name, "symbols": symbols}
 
 
 def _fields_of(cls: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Names, what msgspec knows of the type, and the default (... if there is none)."""
+    """Names, msgspec's descriptions of the types, and the defaults (... for none)."""
     if _is_model(cls):
-        found = []
-        for name, one in cls.model_fields.items():
-            if not one.is_required():
-                default = one.default if one.default_factory is None else _made(one.default_factory)
+        pydantic_fields = []
+        for name, field in cls.model_fields.items():
+            if not field.is_required():
+                default = (
+                    field.default if field.default_factory is None else _made(field.default_factory)
+                )
             else:
                 default = ...
-            found.append((name, _pydantic_type(one), default))
-        return found
+            pydantic_fields.append((name, _pydantic_type(field), default))
+        return pydantic_fields
     try:
         info = msgspec.inspect.type_info(cls)
     except (TypeError, NameError) as error:
-        raise InvalidArgument(f"schema: {cls.__name__} cannot be looked into: {error}") from error
+        raise InvalidArgument(f"schema: {cls.__name__} cannot be inspected: {error}") from error
     if not isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
         raise _untold(
-            path, f"{cls.__name__} is no record",
+            path, f"{cls.__name__} is not a record",
             "give a dataclass, msgspec.Struct, pydantic model, pyarrow.Schema or Schema",
         )  # fmt: skip
-    made = []
-    for one in info.fields:
-        default = ... if one.default is msgspec.NODEFAULT else one.default
-        if one.default_factory is not msgspec.NODEFAULT:
-            default = _made(one.default_factory)
-        made.append((one.encode_name, one.type, default))
-    return made
+    fields = []
+    for field in info.fields:
+        default = ... if field.default is msgspec.NODEFAULT else field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = _made(field.default_factory)
+        fields.append((field.encode_name, field.type, default))
+    return fields
 
 
 def _pydantic_type(field: Any) -> Any:
     """The type of a field of a model, with the digits of its decimals."""
     digits = {}
-    for one in field.metadata:
+    for constraint in field.metadata:
         for name, word in (("max_digits", "precision"), ("decimal_places", "scale")):
-            if getattr(one, name, None) is not None:
-                digits[word] = getattr(one, name)
-        digits |= (getattr(one, "extra", None) or {}) if isinstance(one, msgspec.Meta) else {}
+            if getattr(constraint, name, None) is not None:
+                digits[word] = getattr(constraint, name)
+        digits |= (
+            (getattr(constraint, "extra", None) or {})
+            if isinstance(constraint, msgspec.Meta)
+            else {}
+        )
     info = msgspec.inspect.type_info(field.annotation)
     if isinstance(info, msgspec.inspect.DecimalType):
         return msgspec.inspect.Metadata(info, extra=digits)
@@ -196,12 +202,12 @@ def _pydantic_type(field: Any) -> Any:
 
 
 def _made(factory: Any) -> Any:
-    """What a factory of defaults gives, if it always gives the same."""
+    """The value of a default factory, if it always returns an equal one."""
     return factory() if factory in (list, dict, set, frozenset, tuple) else ...
 
 
 def _avro_default(value: Any, path: str) -> Any:
-    """A default of a class as Avro writes it."""
+    """A default of a class in the form of an Avro definition."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):
@@ -209,11 +215,11 @@ def _avro_default(value: Any, path: str) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
-        return [_avro_default(one, path) for one in value]
+        return [_avro_default(item, path) for item in value]
     if isinstance(value, bool | int | float | str | None):
         return value
     if isinstance(value, dict):
-        return {name: _avro_default(one, path) for name, one in value.items()}
+        return {name: _avro_default(item, path) for name, item in value.items()}
     raise _untold(
         path,
         f"has a default of the class {type(value).__name__}",
@@ -258,32 +264,34 @@ def _is_dataclass(cls: Any) -> bool:
 
 
 def _is_model(cls: Any) -> bool:
-    """True for a model of pydantic, which has been loaded if this is one."""
+    """Whether this is a pydantic model; if it is, pydantic is loaded already."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
 def _unused(name: str, names: Mapping[Any, str]) -> str:
     used = set(names.values())
-    found, n = name, 1
-    while found in used:
-        found, n = f"{name}_{n}", n + 1
-    return found
+    candidate, n = name, 1
+    while candidate in used:
+        candidate, n = f"{name}_{n}", n + 1
+    return candidate
 
 
-def _untold(path: str, what: str, hint: str) -> InvalidArgument:
-    return InvalidArgument(f"schema: {f'field {path}' if path else 'the class'} {what}", hint=hint)
+def _untold(path: str, problem: str, hint: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"schema: {f'field {path}' if path else 'the class'} {problem}", hint=hint
+    )
 
 
-def is_record(given: object) -> bool:
-    """True for what may be a record: a dict, or an instance of a class `schema_of` takes."""
-    cls = type(given)
+def is_record(value: object) -> bool:
+    """Whether a value may be a record: a dict, or an instance of a class for `schema_of`."""
+    cls = type(value)
     is_class = hasattr(cls, "__struct_fields__") or _is_dataclass(cls) or _is_model(cls)
-    return is_class or isinstance(given, dict)
+    return is_class or isinstance(value, dict)
 
 
 def plain(type: Type, value: object, form: Form, path: str = "") -> Plain:
-    """The plain value of the caller's; raises Misfit: which field, what it is, what it must be."""
+    """The plain form of a caller's value; raises Misfit with the field, its value and its type."""
     if value is None and type.nullable:
         return None
     if type.kind == "record":
@@ -292,13 +300,13 @@ def plain(type: Type, value: object, form: Form, path: str = "") -> Plain:
         return _plain_items(type, value, form, path)
     if isinstance(value, Enum) and type.kind in ("enum", "string"):
         value = value.value
-    found = _plain_leaf(type, value, form)
-    if found is None:
+    leaf = _plain_leaf(type, value, form)
+    if leaf is None:
         text = "" if value is None else f" {value!r}"
         text = text if len(text) <= 60 else f"{text[:60]}…"
         name = "null" if value is None else builtin_type(value).__name__
         raise Misfit(path, f"is {name}{text}, it must be {_wanted(type)}")
-    return found
+    return leaf
 
 
 def _wanted(type: Type) -> str:
@@ -320,7 +328,7 @@ _PYTHON: Final = {
 
 def _plain_record(type: Type, value: object, form: Form, path: str) -> Any:
     if isinstance(value, Mapping):
-        given: Mapping[str, Any] = value
+        members_given: Mapping[str, Any] = value
     else:
         cls: Any = builtin_type(value)
         members = _members(cls)
@@ -329,18 +337,18 @@ def _plain_record(type: Type, value: object, form: Form, path: str) -> Any:
                 path,
                 f"is {builtin_type(value).__name__}, it must be a dict or an instance of a class",
             )
-        given = {name: getattr(value, attribute) for name, attribute in members}
+        members_given = {name: getattr(value, attribute) for name, attribute in members}
     out = {}
-    for one in type.fields:
-        here = f"{path}.{one.name}" if path else one.name
-        if one.name in given:
-            out[one.name] = plain(one.type, given[one.name], form, here)
-        elif one.is_needed:
+    for field in type.fields:
+        here = f"{path}.{field.name}" if path else field.name
+        if field.name in members_given:
+            out[field.name] = plain(field.type, members_given[field.name], form, here)
+        elif field.is_needed:
             raise Misfit(here, "is missing and has no default")
         else:
-            out[one.name] = of_default(one.type, one.default, form)
-    if len(given) > len(out) or any(name not in out for name in given):
-        name = next(str(one) for one in given if one not in out)
+            out[field.name] = of_default(field.type, field.default, form)
+    if len(members_given) > len(out) or any(name not in out for name in members_given):
+        name = next(str(field) for field in members_given if field not in out)
         near = nearest(name, list(out))
         like = f"; did you mean {near}?" if near else ""
         raise Misfit(f"{path}.{name}" if path else name, f"is no field of the schema{like}")
@@ -348,30 +356,30 @@ def _plain_record(type: Type, value: object, form: Form, path: str) -> Any:
 
 
 def of_default(type: Type, default: Plain, form: Form) -> Plain:
-    """A default, plain, as the form has it."""
+    """A plain default in the encoding of `form`."""
     if default is None:
         return None
     if type.logical == "decimal":
         return form.plain_decimal(type, default)
     if type.kind == "record":
-        return {one.name: of_default(one.type, default[one.name], form) for one in type.fields}
+        return {item.name: of_default(item.type, default[item.name], form) for item in type.fields}
     if type.items is not None:
         items = type.items
         if type.kind == "array":
-            return [of_default(items, one, form) for one in default]
-        return {name: of_default(items, one, form) for name, one in default.items()}
+            return [of_default(items, item, form) for item in default]
+        return {name: of_default(items, item, form) for name, item in default.items()}
     return default
 
 
 @lru_cache(maxsize=1024)
 def _members(cls: Hashable) -> tuple[tuple[str, str], ...] | None:
-    """The names of a class's fields and of the attributes that hold them."""
+    """The names of a class's fields, and of the attributes that hold them."""
     if hasattr(cls, "__struct_fields__"):
         encoded: Any = cls
         return tuple(zip(encoded.__struct_encode_fields__, encoded.__struct_fields__, strict=True))
     for is_one, names in ((_is_dataclass, "__dataclass_fields__"), (_is_model, "model_fields")):
         if is_one(cls):
-            return tuple((one, one) for one in getattr(cls, names))
+            return tuple((name, name) for name in getattr(cls, names))
     return None
 
 
@@ -379,11 +387,11 @@ def _plain_items(type: Type, value: object, form: Form, path: str) -> Any:
     assert type.items is not None
     items = type.items
     if type.kind == "array" and isinstance(value, list | tuple | set | frozenset):
-        return [plain(items, one, form, f"{path}[]") for one in value]
+        return [plain(items, item, form, f"{path}[]") for item in value]
     if type.kind == "map" and isinstance(value, Mapping):
-        if not all(isinstance(one, str) for one in value):
-            raise Misfit(path, "has a key that is no string")
-        return {name: plain(items, one, form, f"{path}{{}}") for name, one in value.items()}
+        if not all(isinstance(item, str) for item in value):
+            raise Misfit(path, "has a key that is not a string")
+        return {name: plain(items, item, form, f"{path}{{}}") for name, item in value.items()}
     name = "null" if value is None else builtin_type(value).__name__
     raise Misfit(path, f"is {name}, it must be {type.words}")
 
@@ -452,8 +460,8 @@ def _plain_decimal(type: Type, value: Any, form: Form) -> Any:
     if shift >= 0:
         whole *= 10**shift
     else:
-        whole, rest = divmod(whole, 10**-shift)
-        if rest:
+        whole, remainder = divmod(whole, 10**-shift)
+        if remainder:
             return None
     if whole >= 10**type.precision:
         return None
@@ -461,7 +469,7 @@ def _plain_decimal(type: Type, value: Any, form: Form) -> Any:
 
 
 def _whole(type: Type, value: Any) -> int | None:
-    """The integer of a number, a date, a time or an instant; None if it is none."""
+    """The integer for a number, a date, a time or an instant; None if it does not convert."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int) or (not isinstance(value, float) and hasattr(value, "__index__")):
@@ -488,35 +496,35 @@ def _whole(type: Type, value: Any) -> int | None:
 
 
 def natural(type: Type, value: Plain, form: Form) -> Plain:
-    """What the caller gets for a plain value: as Arrow's `as_py`, a map as a dict.
+    """The caller's form of a plain value: like Arrow's `as_py`, but a map is a dict.
 
-    raises: Misfit: the value is none of its type, as bytes of Avro may have it
+    raises: Misfit: the value is not of its type; bytes of Avro can contain such values
     """
     if value is None:
         return None
     if type.kind == "record":
-        given = [items[0] for items in form.columns_of(type, [value])]
-        names = [one.name for one in type.fields]
-        types = [one.type for one in type.fields]
-        return dict(zip(names, _each(names, types, given, form), strict=True))
+        columns = [items[0] for items in form.columns_of(type, [value])]
+        names = [field.name for field in type.fields]
+        types = [field.type for field in type.fields]
+        return dict(zip(names, _each(names, types, columns, form), strict=True))
     if type.kind == "array":
         return _each([f"[{n}]" for n in range(len(value))], repeat(type.items), value, form)
     if type.kind == "map":
-        found = _each(repeat("{}"), repeat(type.items), value.values(), form)
-        return dict(zip(value, found, strict=True))
+        items_found = _each(repeat("{}"), repeat(type.items), value.values(), form)
+        return dict(zip(value, items_found, strict=True))
     return _natural_leaf(type, value, form)
 
 
 def _each(
-    names: Iterable[str], types: Iterable[Any], given: Iterable[Any], form: Form
+    names: Iterable[str], types: Iterable[Any], values: Iterable[Any], form: Form
 ) -> list[Any]:
-    found = []
-    for name, type, one in zip(names, types, given):  # noqa: B905
+    results = []
+    for name, type, value in zip(names, types, values):  # noqa: B905
         try:
-            found.append(natural(type, one, form))
+            results.append(natural(type, value, form))
         except Misfit as error:
             raise error.below(name) from error
-    return found
+    return results
 
 
 def _natural_leaf(type: Type, value: Any, form: Form) -> Any:
@@ -530,7 +538,7 @@ def _natural_leaf(type: Type, value: Any, form: Form) -> Any:
     if type.kind == "float":
         return struct.unpack("<f", struct.pack("<f", value))[0]
     if type.logical == "uuid" and UUID_TEXT.match(value) is None:
-        raise Misfit("", f"is no UUID, it must be {type.words}")
+        raise Misfit("", f"is not a UUID, it must be {type.words}")
     return value
 
 
@@ -548,7 +556,7 @@ def _natural_instant(logical: str, value: Any) -> Any:
 
 
 def instance(record: dict[str, Any], cls: type[T]) -> T:
-    """A record as an instance of a class; raises InvalidArgument."""
+    """Make an instance of a class from a record; raises InvalidArgument."""
     if cls is dict:
         return record  # type: ignore[return-value]
     try:
@@ -556,5 +564,5 @@ def instance(record: dict[str, Any], cls: type[T]) -> T:
             return cls.model_validate(record)  # type: ignore[attr-defined,no-any-return]
         return msgspec.convert(record, cls)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
-        what = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"the record is no {cls.__name__}: {what}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"the record does not fit {cls.__name__}: {reason}") from error

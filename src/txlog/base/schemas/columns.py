@@ -1,8 +1,8 @@
-"""Owns plain values as columns of Arrow, and back: a column at a time, never a value.
+"""Owns the conversion of plain values to columns of Arrow, and back, a column at a time.
 
-A plain value is what both types of schema have in common: integers for dates, times and instants,
-bytes, str, lists, dicts of maps. How a record and a decimal look is the form's (`forms`), which
-takes records apart into columns and puts them together.
+A plain value is the form that both types of schema share: integers for dates, times and instants,
+bytes, str, lists, dicts for maps. `forms` decides how records and decimals look; it also splits
+records into columns and joins them.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ UUID_PATTERN: Final = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 class Parts(Protocol):
-    """What differs between the plain values of the two types of schema."""
+    """The differences between plain values of the two types of schema."""
 
     def columns_of(self, type: Type, records: list[Any]) -> Iterable[Sequence[Any]]:
-        """The values of each field of records, of which there is at least one."""
+        """The values of each field; there is at least one record."""
         ...
 
     def decimals(self, type: Type, values: Sequence[Any], path: str) -> pa.Array:
-        """Decimals as a column; raises Misfit."""
+        """Convert decimals to a column; raises Misfit."""
         ...
 
     def plain_decimals(self, type: Type, column: pa.Array) -> list[Any]:
-        """The reverse."""
+        """Convert a column of decimals back."""
         ...
 
 
 class Misfit(Exception):
-    """A value that its type does not hold: what it is and what it must be, after `row` and field.
+    """A value that does not fit its type: the problem, after its `row` and field.
 
-    row: counted from 0; None: not known
+    row: counted from 0; None: unknown
     """
 
-    def __init__(self, path: str, what: str, row: int | None = None) -> None:
-        super().__init__(path, what)
-        self.path, self.what, self.row = path, what, row
+    def __init__(self, path: str, problem: str, row: int | None = None) -> None:
+        super().__init__(path, problem)
+        self.path, self.what, self.row = path, problem, row
 
     def __str__(self) -> str:
         return f"{self.path or 'the value'} {self.what}"
 
     def below(self, name: str) -> Misfit:
-        """The same, told by who knows the field, or the place [n], that the value is in."""
+        """The same misfit, with the field or the item [n] around the value in its path."""
         point = "." if self.path and self.path[0] not in "[{" else ""
         self.path = f"{name}{point}{self.path}"
         return self
@@ -68,19 +68,19 @@ def column(type: Type, values: Sequence[Any], parts: Parts, path: str = "") -> p
     if type.logical == "decimal":
         return parts.decimals(type, values, path)
     if type.limits is None:
-        made = pa.array(values, type.arrow)
+        array = pa.array(values, type.arrow)
         if type.logical == "uuid":
-            is_one = pc.match_substring_regex(made, UUID_PATTERN)  # of null, null
+            is_one = pc.match_substring_regex(array, UUID_PATTERN)  # of null, null
             if pc.any(pc.invert(is_one)).as_py():
-                raise Misfit(path, f"is no UUID, it must be {type.words}")
-        return made
+                raise Misfit(path, f"is not a UUID, it must be {type.words}")
+        return array
     whole = pa.array(values, pa.int32() if type.kind == "int" else pa.int64())
     if type.logical:
         low, high = type.limits
-        found = pc.min_max(whole)
+        bounds = pc.min_max(whole)
         if (
-            found["min"].is_valid
-            and not low <= found["min"].as_py() <= found["max"].as_py() <= high
+            bounds["min"].is_valid
+            and not low <= bounds["min"].as_py() <= bounds["max"].as_py() <= high
         ):
             raise Misfit(path, f"is out of bounds, it must be {type.words}")
         whole = whole.view(type.arrow)
@@ -88,42 +88,44 @@ def column(type: Type, values: Sequence[Any], parts: Parts, path: str = "") -> p
 
 
 def _records(type: Type, values: Sequence[Any], parts: Parts, path: str) -> pa.Array:
-    there = [one for one in values if one is not None]
+    there = [value for value in values if value is not None]
     if not there:
         return pa.nulls(len(values), type.arrow)
-    made = pa.StructArray.from_arrays(
+    structs = pa.StructArray.from_arrays(
         [
-            column(one.type, items, parts, f"{path}.{one.name}" if path else one.name)
-            for one, items in zip(type.fields, parts.columns_of(type, there), strict=True)
+            column(value.type, items, parts, f"{path}.{value.name}" if path else value.name)
+            for value, items in zip(type.fields, parts.columns_of(type, there), strict=True)
         ],
         fields=list(type.arrow),
     )
     if len(there) == len(values):
-        return made
+        return structs
     rows = iter(range(len(there)))
-    return made.take(pa.array([None if one is None else next(rows) for one in values], pa.int64()))
+    return structs.take(
+        pa.array([None if value is None else next(rows) for value in values], pa.int64())
+    )
 
 
 def _lists(type: Type, values: Sequence[Any], parts: Parts, path: str) -> pa.Array:
     assert type.items is not None
-    there = [one for one in values if one is not None]
-    ends = accumulate((0 if one is None else len(one) for one in values), initial=0)
+    there = [value for value in values if value is not None]
+    ends = accumulate((0 if value is None else len(value) for value in values), initial=0)
     offsets = pa.array(ends, pa.int32())
     if type.kind == "array":
         items = column(type.items, list(chain.from_iterable(there)), parts, f"{path}[]")
-        made = pa.ListArray.from_arrays(offsets, items, mask=_mask(values, there))
+        array = pa.ListArray.from_arrays(offsets, items, mask=_mask(values, there))
     else:
         keys = pa.array(list(chain.from_iterable(there)), pa.string())
-        flat = list(chain.from_iterable(one.values() for one in there))
+        flat = list(chain.from_iterable(value.values() for value in there))
         items = column(type.items, flat, parts, f"{path}{{}}")
-        made = pa.MapArray.from_arrays(offsets, keys, items, mask=_mask(values, there))
-    return made
+        array = pa.MapArray.from_arrays(offsets, keys, items, mask=_mask(values, there))
+    return array
 
 
 def _mask(values: Sequence[Any], there: list[Any]) -> pa.Array | None:
     if len(there) == len(values):
         return None
-    return pa.array([one is None for one in values], pa.bool_())
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def plain_values(type: Type, array: pa.Array, parts: Parts) -> list[Any]:
@@ -136,13 +138,15 @@ def plain_values(type: Type, array: pa.Array, parts: Parts) -> list[Any]:
         return parts.plain_decimals(type, array)
     if type.limits is not None and type.logical:
         array = array.view(pa.int32() if type.kind == "int" else pa.int64())
-    found: list[Any] = array.to_pylist()
-    return found
+    plain: list[Any] = array.to_pylist()
+    return plain
 
 
 def _plain_records(type: Type, array: pa.Array, parts: Parts) -> list[Any]:
-    names = [one.name for one in type.fields]
-    columns = [plain_values(one.type, array.field(n), parts) for n, one in enumerate(type.fields)]
+    names = [field.name for field in type.fields]
+    columns = [
+        plain_values(field.type, array.field(n), parts) for n, field in enumerate(type.fields)
+    ]
     rows: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return _without_nulls(array, rows)
 
@@ -177,20 +181,20 @@ def _without_nulls(array: pa.Array, rows: list[Any]) -> list[Any]:
 
 
 def nulls_of(array: pa.Array, fields: tuple[Field, ...], path: str = "") -> Misfit | None:
-    """The first null where a record must have a value; None: there is none.
+    """The first null in place of a required value; None: there is none.
 
     array: of structs whose fields are in the order of `fields`
     """
-    for n, one in enumerate(fields):
-        here = f"{path}.{one.name}" if path else one.name
-        found = _null_in(one.type, array.flatten()[n], pc.is_valid(array), here)
-        if found is not None:
-            return found
+    for n, field in enumerate(fields):
+        here = f"{path}.{field.name}" if path else field.name
+        misfit = _null_in(field.type, array.flatten()[n], pc.is_valid(array), here)
+        if misfit is not None:
+            return misfit
     return None
 
 
 def _null_in(type: Type, array: pa.Array, is_there: pa.Array, path: str) -> Misfit | None:
-    """A null in a column below rows that are there."""
+    """The first null of a column, in rows whose parent is not null."""
     if not type.nullable and array.null_count:
         missing = pc.and_(is_there, pc.is_null(array))
         row = pc.index(missing, True).as_py()
@@ -200,11 +204,11 @@ def _null_in(type: Type, array: pa.Array, is_there: pa.Array, path: str) -> Misf
         return nulls_of(array, type.fields, path)
     if type.items is not None and len(array):
         inner, sign = (array.flatten(), "[]") if type.kind == "array" else _values(array)
-        found = _null_in(type.items, inner, pa.repeat(True, len(inner)), f"{path}{sign}")
-        if found is not None and found.row is not None:
+        misfit = _null_in(type.items, inner, pa.repeat(True, len(inner)), f"{path}{sign}")
+        if misfit is not None and misfit.row is not None:
             row_of = pc.list_parent_indices(array if type.kind == "array" else _as_lists(array))
-            found.row = row_of[found.row].as_py()
-        return found
+            misfit.row = row_of[misfit.row].as_py()
+        return misfit
     return None
 
 

@@ -1,9 +1,9 @@
-"""Owns which schema may follow which: Pulsar's strategies over what can read what.
+"""Owns the order of schemas: Pulsar's strategies, applied to which schema can read which records.
 
-BACKWARD: the new schema reads what the last one wrote, so readers change first. FORWARD: the last
-one reads what the new one writes, so writers may. FULL: both. With _TRANSITIVE, not only the last
-one but all before it. The rules of reading are those of `resolution`, and for values of Avro those
-of Avro as well, by which stock clients and other programs read them.
+BACKWARD: the new schema reads records of the last one, so readers change first. FORWARD: the last
+one reads records of the new one, so writers change first. FULL: both. With _TRANSITIVE, this holds
+for all older schemas, not only the last one. Reading follows the rules of `resolution`. For values
+of Avro it also follows Avro's own rules, which stock clients and other programs use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def strategy_of(word: str) -> str:
 
 
 def can_read(reader: Schema, writer: Schema) -> str | None:
-    """None if every record of `writer` is one of `reader`; otherwise why not: which field."""
+    """None if `reader` can read all records of `writer`; otherwise the reason, with the field."""
     try:
         steps(writer, reader)
     except Unreadable as error:
@@ -67,17 +67,17 @@ def can_read_anywhere(reader: Schema, writer: Schema) -> str | None:
 
 
 def _shown(schema: Schema) -> str:
-    """The type of a schema, for people."""
+    """The type of a schema, for messages."""
     kind = schema.type.removeprefix(DECLARED)
     return kind if schema.is_record or kind not in TYPES else f"{kind} that is no record"
 
 
 def _check_avro(old: Type, new: Type, path: str) -> None:
-    """Raise Unreadable where readers by Avro's rules fail, though `resolution` has an answer.
+    """Raise Unreadable if Avro's rules refuse a change that `resolution` allows.
 
-    A field that is new needs a default, even if it may be null. Records, enums and fixed need the
-    same name, without namespace, or an alias, but for the outermost record: clients of Java name
-    it after a class, and Pulsar lets another class follow. An enum is no string.
+    A new field needs a default, even if it may be null. Records, enums and fixed need the same
+    name, without namespace, or an alias. The outermost record is exempt: clients of Java name it
+    after a class, and Pulsar lets another class follow. An enum is not a string.
     """
     if path and new.kind in _NAMED and new.kind == old.kind:
         names = {_short(new.name), *map(_short, new.aliases)}
@@ -105,25 +105,25 @@ def _short(name: str) -> str:
 
 
 def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
-    """None if a schema may follow the older ones, oldest first; otherwise why not.
+    """None if a schema may follow the older ones, oldest first; otherwise the reason.
 
-    A topic's type, avro or json, stays what it was: consumers of bytes know only one.
+    A topic's type, avro or json, never changes: consumers of bytes know only one.
     """
     if strategy == NONE or not older:
         return None
     if strategy == ALWAYS_INCOMPATIBLE:
         return "the topic takes no other schema (ALWAYS_INCOMPATIBLE)"
-    for one in reversed(older if strategy.endswith("_TRANSITIVE") else older[-1:]):
-        if one.type != new.type:
-            return f"its type is {_shown(new)}, before it was {_shown(one)}"
+    for older_schema in reversed(older if strategy.endswith("_TRANSITIVE") else older[-1:]):
+        if older_schema.type != new.type:
+            return f"its type is {_shown(new)}, before it was {_shown(older_schema)}"
         if not new.is_record:
             return f"definitions of type {_shown(new)} cannot be compared"
         if not strategy.startswith(FORWARD):
-            reason = can_read_anywhere(new, one)
+            reason = can_read_anywhere(new, older_schema)
             if reason is not None:
-                return f"it cannot read what is there ({strategy}): {reason}"
+                return f"it cannot read existing records ({strategy}): {reason}"
         if not strategy.startswith(BACKWARD):
-            reason = can_read_anywhere(one, new)
+            reason = can_read_anywhere(older_schema, new)
             if reason is not None:
                 return f"readers of an older version cannot read it ({strategy}): {reason}"
     return None

@@ -1,11 +1,10 @@
-"""Owns how the bytes of one value hold a record: one JSON object, or Avro's binary.
+"""Owns the encodings of one record in bytes: one JSON object, or Avro's binary.
 
-JSON is read by msgspec with a class made for the schema, so nothing is lax: an integer is none with
-a point in it, nothing follows the object, text is UTF-8. Two of its habits are mended here: it
-looks into members that no field has only as far as it must, and how deep depends on its caller.
-
-Avro is read by fastavro with the logical types left out: plain values, and no year that Python
-cannot show.
+msgspec reads JSON with a class made for the schema, so it is strict: an integer has no point,
+nothing follows the object, text is UTF-8. Two of its habits are corrected here: it checks members
+that no field has only superficially, and the nesting it accepts depends on its caller.
+fastavro reads Avro without the logical types: this gives plain values, and no year that Python
+cannot represent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from txlog.base.schemas.columns import Misfit, Parts, Plain, plain_values
 from txlog.base.schemas.schema import DEPTH_MAX, FLOAT_MAX, UUID, Schema, Type, decimal_of
 from txlog.base.startup import compute as pc
 
-# Deeper than any record, and so shallow that every caller can read what any writer has checked.
+# Deeper than any record, and so flat that every caller can read values that any writer accepted.
 _NESTING_MAX: Final = DEPTH_MAX + 68
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -37,7 +36,7 @@ _EXPECTED: Final = re.compile(
     r"Expected `(?P<wanted>[^`]*)`(?P<limit>[^,]*?)(?:, got `(?P<got>\w+)`)?"
     r"(?: - at `\$\.?(?P<path>.*)`)?\Z"
 )
-# What fastavro raises for damaged bytes; anything else may come from a signal handler.
+# Exceptions of fastavro for damaged bytes; others may come from a signal handler.
 _OF_DAMAGED_BYTES: Final = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError),
     *(RecursionError, TypeError, ValueError, struct.error),
@@ -49,28 +48,28 @@ _FOUND: Final = {
 
 
 class Form(Parts, Protocol):
-    """A type of schema: bytes to plain values and back."""
+    """An encoding of records: bytes to plain values and back."""
 
-    has_infinity: bool  # and NaN
+    has_infinity: bool  # whether it can express infinity and NaN
 
     def read(self, data: bytes) -> Plain:
         """The record of a value; raises Misfit."""
         ...
 
     def read_valid(self, values: list[bytes]) -> list[Any]:
-        """The records of values that `read` takes."""
+        """The records of values that `read` accepts."""
         ...
 
     def write(self, record: dict[str, Any]) -> bytes:
-        """The value of a record whose decimals are as `plain_decimals` makes them."""
+        """The value of a record whose decimals are in the form of `plain_decimals`."""
         ...
 
     def write_all(self, records: pa.StructArray) -> pa.Array:
-        """The values of records of the schema's Arrow type, binary; of a null, null."""
+        """The values of records of the schema's Arrow type, binary; null for null."""
         ...
 
     def plain_decimal(self, type: Type, value: Decimal) -> Plain:
-        """A decimal as the form has it."""
+        """A decimal in this encoding."""
         ...
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
@@ -80,7 +79,7 @@ class Form(Parts, Protocol):
 
 @lru_cache(maxsize=256)
 def form_of(schema: Schema) -> Form:
-    """How a schema's values hold records."""
+    """The encoding of a schema's values."""
     return JsonForm(schema.record) if schema.type == "json" else AvroForm(schema.record)
 
 
@@ -98,7 +97,7 @@ class JsonForm:
         """The record of a value; raises Misfit."""
         try:
             data.decode()
-            found = self._decode(data)
+            record = self._decode(data)
         except UnicodeDecodeError as error:
             raise Misfit("", f"is not UTF-8 from byte {error.start} on") from error
         except RecursionError as error:
@@ -106,18 +105,18 @@ class JsonForm:
         except msgspec.ValidationError as error:
             raise self._misfit(str(error)) from error
         except msgspec.DecodeError as error:
-            what = (
+            reason = (
                 str(error)
                 .removeprefix("JSON is malformed: ")
                 .replace("Input data was truncated", "it ends too early")
             )
-            raise Misfit("", f"is not JSON: {what}") from error
+            raise Misfit("", f"is not JSON: {reason}") from error
         if is_deep(data):
             raise Misfit("", f"nests deeper than {_NESTING_MAX}")
-        return found
+        return record
 
     def read_valid(self, values: list[bytes]) -> list[Any]:
-        """The records of values that `read` takes."""
+        """The records of values that `read` accepts."""
         return list(map(self._decode, values))
 
     def write(self, record: dict[str, Any]) -> bytes:
@@ -125,18 +124,18 @@ class JsonForm:
         return self._encode(record)
 
     def write_all(self, records: pa.StructArray) -> pa.Array:
-        """The values of records: the text of each field, then all of them side by side."""
+        """The values of records: each field as a column of JSON text, then joined row by row."""
         parts: list[pa.Array | str] = []
-        for n, one in enumerate(self._type.fields):
-            name = self._encode(one.name).decode()
-            parts += [f"{',' if n else '{'}{name}:", self._texts(one.type, records.field(n))]
+        for n, field in enumerate(self._type.fields):
+            name = self._encode(field.name).decode()
+            parts += [f"{',' if n else '{'}{name}:", self._texts(field.type, records.field(n))]
         values = pc.binary_join_element_wise(*parts, "}", "", null_handling="skip")
         if records.null_count:
             values = pc.if_else(records.is_valid(), values, pa.scalar(None, pa.string()))
         return values.cast(pa.binary())
 
     def _texts(self, type: Type, column: pa.Array) -> pa.Array:
-        """Each value of a column as JSON; none is null."""
+        """Each value of a column as JSON; a null stays null."""
         if type.limits is not None:
             plain = column.view(pa.int32() if type.kind == "int" else pa.int64())
             texts = plain.cast(pa.string())
@@ -153,11 +152,11 @@ class JsonForm:
         return texts.fill_null("null") if texts.null_count else texts
 
     def _quoted(self, column: pa.Array) -> pa.Array:
-        """Texts as JSON: only those with a sign that must be escaped are looked at one by one."""
+        """Texts as JSON; only texts with characters to escape are encoded one by one."""
         quoted = pc.binary_join_element_wise('"', column, '"', "")
         is_special = pc.match_substring_regex(column, _ESCAPED)
         if pc.any(is_special).as_py():
-            special = [self._encode(one) for one in column.filter(is_special).to_pylist()]
+            special = [self._encode(text) for text in column.filter(is_special).to_pylist()]
             texts = pa.array(special, pa.binary()).cast(pa.string())
             quoted = pc.replace_with_mask(quoted, is_special.fill_null(False), texts)
         return quoted
@@ -167,12 +166,12 @@ class JsonForm:
         return zip(*map(msgspec.structs.astuple, records), strict=True)
 
     def decimals(self, type: Type, values: Sequence[Any], path: str) -> pa.Array:
-        """Decimals as a column; they are text here."""
+        """Decimals as a column; in JSON they are text."""
         return pa.array(values, pa.string()).cast(type.arrow)
 
     def plain_decimals(self, type: Type, column: pa.Array) -> list[Any]:
         """The reverse; never with an exponent."""
-        return [None if one is None else f"{one:f}" for one in column.to_pylist()]
+        return [None if number is None else f"{number:f}" for number in column.to_pylist()]
 
     def plain_decimal(self, type: Type, value: Decimal) -> Plain:
         """A decimal as text."""
@@ -180,34 +179,36 @@ class JsonForm:
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
         """The reverse, with all digits of its scale."""
-        whole, _, rest = plain.partition(".")
-        return decimal_of(int(whole + rest.ljust(type.scale, "0")), type.scale)
+        whole, _, fraction = plain.partition(".")
+        return decimal_of(int(whole + fraction.ljust(type.scale, "0")), type.scale)
 
     def _misfit(self, message: str) -> Misfit:
-        """What msgspec says, in our words: the field, what it is and what it must be."""
+        """An error of msgspec in our words: the field, its value and its type."""
         text, _, at = message.partition(" - at `$")
         path = at.removesuffix("`").removeprefix(".").replace("[...]", "{}")
         if text.startswith("Object missing required field"):
             name = text.split("`")[1]
             return Misfit(f"{path}.{name}" if path else name, "is missing and has no default")
-        wanted = self._wanted(path)
-        words = wanted.words if wanted is not None else ""
-        found = _EXPECTED.match(text)
+        expected_type = self._wanted(path)
+        description = expected_type.words if expected_type is not None else ""
+        match = _EXPECTED.match(text)
         if not path:
-            what = _FOUND.get((found and found["got"]) or "", "no object")
-            return Misfit("", f"is {what}, it must be a JSON object")
-        if wanted is not None and wanted.kind in ("bytes", "fixed"):
-            words = f"text with {words}" if wanted.logical else f"{words} in base64"
-        if found is not None and found["got"]:
-            got = _FOUND.get(found["got"], found["got"])
-            return Misfit(path, f"is {got}, it must be {words or found['wanted']}")
-        if wanted is None:
+            problem = _FOUND.get((match and match["got"]) or "", "no object")
+            return Misfit("", f"is {problem}, it must be a JSON object")
+        if expected_type is not None and expected_type.kind in ("bytes", "fixed"):
+            description = (
+                f"text with {description}" if expected_type.logical else f"{description} in base64"
+            )
+        if match is not None and match["got"]:
+            got = _FOUND.get(match["got"], match["got"])
+            return Misfit(path, f"is {got}, it must be {description or match['wanted']}")
+        if expected_type is None:
             return Misfit(path, text)
-        is_number = wanted.limits is not None or wanted.kind == "float"
-        what = "is out of bounds" if is_number else "has another form"
-        if wanted.kind == "enum":
-            what = f"is {text.removeprefix('Invalid enum value ')}"
-        return Misfit(path, f"{what}, it must be {words}")
+        is_number = expected_type.limits is not None or expected_type.kind == "float"
+        problem = "is out of bounds" if is_number else "has another form"
+        if expected_type.kind == "enum":
+            problem = f"is {text.removeprefix('Invalid enum value ')}"
+        return Misfit(path, f"{problem}, it must be {description}")
 
     def _wanted(self, path: str) -> Type | None:
         """The type at a path such as stops[2].name."""
@@ -224,13 +225,13 @@ class JsonForm:
 
 
 def is_deep(data: bytes) -> bool:
-    """True if valid JSON nests deeper than every reader can follow."""
+    """Whether valid JSON nests deeper than every reader can follow."""
     if len(data) <= _NESTING_MAX:
         return False
     if len(data.translate(None, _ELSE)) <= _NESTING_MAX:
         return False
     signs = _STRING.sub(b"", data).translate(_BRACKETS, _ELSE)
-    for _ in range(_NESTING_MAX):  # each round takes the innermost pairs away, a level
+    for _ in range(_NESTING_MAX):  # each round removes the innermost pairs, one level
         signs = signs.replace(b"[]", b"")
     return bool(signs)
 
@@ -238,17 +239,17 @@ def is_deep(data: bytes) -> bool:
 def _class_of(record: Type) -> type[msgspec.Struct]:
     """A class for the record; its attributes are numbered, as a field may be called __init__."""
     members: list[Any] = []
-    for n, one in enumerate(record.fields):
+    for n, field in enumerate(record.fields):
         default: Any = ...
-        if one.has_default:
-            default = _json_default(one.type, one.default)
-        elif one.type.nullable:
+        if field.has_default:
+            default = _json_default(field.type, field.default)
+        elif field.type.nullable:
             default = None
-        type = _json_type(one.type)
+        type = _json_type(field.type)
         members.append(
             (f"f{n}", type) if default is ... else (f"f{n}", type, _member_default(default))
         )
-    names = {f"f{n}": one.name for n, one in enumerate(record.fields)}
+    names = {f"f{n}": field.name for n, field in enumerate(record.fields)}
     return msgspec.defstruct("Record", members, rename=names, kw_only=True, gc=False)
 
 
@@ -259,28 +260,29 @@ def _member_default(default: Any) -> Any:
 
 
 def _json_default(type: Type, default: Any) -> Any:
-    """A plain default as the decoder would have read it."""
+    """A plain default in the form that the decoder would return."""
     if default is None:
         return None
     if type.logical == "decimal":
         return f"{default:f}"
     if type.kind == "record":
-        made = {
-            f"f{n}": _json_default(one.type, default[one.name]) for n, one in enumerate(type.fields)
+        members = {
+            f"f{n}": _json_default(item.type, default[item.name])
+            for n, item in enumerate(type.fields)
         }
-        return _class_of(type)(**made)
+        return _class_of(type)(**members)
     if type.kind == "array":
         assert type.items is not None
-        return [_json_default(type.items, one) for one in default]
+        return [_json_default(type.items, item) for item in default]
     if type.kind == "map":
         assert type.items is not None
-        return {name: _json_default(type.items, one) for name, one in default.items()}
+        return {name: _json_default(type.items, item) for name, item in default.items()}
     return default
 
 
 def _json_type(type: Type) -> Any:
-    made = _json_type_alone(type)
-    return Optional[made] if type.nullable else made  # noqa: UP045
+    member_type = _json_type_alone(type)
+    return Optional[member_type] if type.nullable else member_type  # noqa: UP045
 
 
 def _json_type_alone(type: Type) -> Any:
@@ -295,8 +297,8 @@ def _json_type_alone(type: Type) -> Any:
     if type.logical == "decimal":
         whole = type.precision - type.scale
         digits = rf"\d{{1,{whole}}}" if whole else "0"
-        rest = rf"(\.\d{{1,{type.scale}}})?" if type.scale else ""
-        return Annotated[str, msgspec.Meta(pattern=rf"\A-?{digits}{rest}\Z")]
+        fraction = rf"(\.\d{{1,{type.scale}}})?" if type.scale else ""
+        return Annotated[str, msgspec.Meta(pattern=rf"\A-?{digits}{fraction}\Z")]
     if type.logical == "uuid":
         return Annotated[str, msgspec.Meta(pattern=rf"\A{UUID.pattern}")]
     if type.kind == "float":
@@ -324,17 +326,17 @@ class AvroForm:
         """The record of a value; raises Misfit."""
         file = io.BytesIO(data)
         try:
-            found = _fastavro().schemaless_reader(file, self._one, None)
+            record = _fastavro().schemaless_reader(file, self._one, None)
         except _OF_DAMAGED_BYTES as error:
-            what = "it ends too early" if isinstance(error, EOFError) else _line(error)
-            raise Misfit("", f"is not Avro of its schema: {what}") from error
+            reason = "it ends too early" if isinstance(error, EOFError) else _line(error)
+            raise Misfit("", f"is not Avro of its schema: {reason}") from error
         if file.tell() < len(data):
-            left = len(data) - file.tell()
-            raise Misfit("", f"is not Avro of its schema: {left} bytes are left over")
-        return found
+            surplus = len(data) - file.tell()
+            raise Misfit("", f"is not Avro of its schema: {surplus} bytes are left over")
+        return record
 
     def read_valid(self, values: list[bytes]) -> list[Any]:
-        """The records of values that `read` takes: all of them are one array of Avro."""
+        """The records of values that `read` accepts; they are decoded as one array of Avro."""
         if not values:
             return []
         count = len(values) << 1  # zigzag
@@ -344,8 +346,8 @@ class AvroForm:
             count >>= 7
         head.append(count)
         file = io.BytesIO(b"".join((head, *values, b"\0")))
-        found: list[Any] = _fastavro().schemaless_reader(file, self._many, None)
-        return found
+        records: list[Any] = _fastavro().schemaless_reader(file, self._many, None)
+        return records
 
     def write(self, record: dict[str, Any]) -> bytes:
         """The value of a record whose decimals are bytes."""
@@ -360,30 +362,31 @@ class AvroForm:
 
     def columns_of(self, type: Type, records: list[Any]) -> Iterable[Sequence[Any]]:
         """The values of each field."""
-        return zip(*[one.values() for one in records], strict=True)
+        return zip(*[record.values() for record in records], strict=True)
 
     def decimals(self, type: Type, values: Sequence[Any], path: str) -> pa.Array:
-        """Decimals as a column; they are the bytes of an integer here."""
+        """Decimals as a column; in Avro they are the bytes of an integer."""
         bound = 10**type.precision
-        words = bytearray()
-        for one in values:
-            whole = int.from_bytes(one or b"", "big", signed=True)
+        buffer = bytearray()
+        for number in values:
+            whole = int.from_bytes(number or b"", "big", signed=True)
             if abs(whole) >= bound:
                 raise Misfit(path, f"has too many digits, it must be {type.words}")
-            words += whole.to_bytes(16, "little", signed=True)
+            buffer += whole.to_bytes(16, "little", signed=True)
         there = None
         if None in values:
-            there = pa.array([one is not None for one in values], pa.bool_()).buffers()[1]
-        return pa.Array.from_buffers(type.arrow, len(values), [there, pa.py_buffer(bytes(words))])
+            there = pa.array([number is not None for number in values], pa.bool_()).buffers()[1]
+        return pa.Array.from_buffers(type.arrow, len(values), [there, pa.py_buffer(bytes(buffer))])
 
     def plain_decimals(self, type: Type, column: pa.Array) -> list[Any]:
         """The reverse."""
         return [
-            None if one is None else self.plain_decimal(type, one) for one in column.to_pylist()
+            None if number is None else self.plain_decimal(type, number)
+            for number in column.to_pylist()
         ]
 
     def plain_decimal(self, type: Type, value: Decimal) -> Plain:
-        """A decimal as the bytes of the integer that its digits are."""
+        """A decimal as the bytes of its unscaled integer."""
         sign, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
         whole = int("".join(map(str, digits))) * 10 ** (exponent + type.scale)
@@ -400,10 +403,10 @@ class AvroForm:
 
 
 def is_avro(definition: str) -> bool:
-    """True if a text is a schema of Avro, of a record or not."""
+    """Whether a text is a schema of Avro, for a record or not."""
     try:
         _fastavro().parse_schema(msgspec.json.decode(definition))
-    except Exception:  # of msgspec or fastavro, which raises about anything
+    except Exception:  # msgspec's errors, or any exception of fastavro
         return False
     return True
 
@@ -425,7 +428,7 @@ def _avro_node(type: Type, names: list[str]) -> Any:
         node = {"type": type.kind, "name": names[-1]}
         if type.kind == "record":
             node["fields"] = [
-                {"name": one.name, "type": _avro_node(one.type, names)} for one in type.fields
+                {"name": field.name, "type": _avro_node(field.type, names)} for field in type.fields
             ]
         elif type.kind == "enum":
             node["symbols"] = list(type.symbols)

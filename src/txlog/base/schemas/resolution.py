@@ -1,14 +1,15 @@
 """Owns how records of one version become records of another: Avro's resolution, as steps.
 
-`plan` says it in steps that Arrow, SQL and Spark can all take; `resolved` takes them in Arrow,
-`resolved_one` for one record. Fields go by name, then by the aliases of the newer schema; what only
-the newer has gets its default, or null; what only the older has is left out. An int may become a
-long, float or double, a long a float or double, a float a double, a string bytes or, from a UUID or
-an enum, any string; a decimal may get more digits before its point. Names of records do not matter.
+`plan` returns steps that Arrow, SQL and Spark can all execute; `resolved` executes them in Arrow,
+`resolved_one` for one record. Fields match by name, then by the aliases of the newer schema. A
+field that only the newer schema has gets its default, or null; one that only the older has is left
+out. An int may become a long, float or double, a long a float or double, a float a double, a string
+bytes. A UUID or an enum may become any string. A decimal may get more digits before its point.
+Names of records do not matter.
 
-No step can fail for any value. So bytes do not become strings, as Avro lets them, for they may not
-be UTF-8; nor does a number become an instant, or one kind of instant another, for it would mean
-something else.
+No step can fail for any value. So bytes do not become strings, which Avro allows, for they may not
+be UTF-8. Nor does a number become an instant, or one kind of instant another, for the meaning would
+change.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ _WIDER: Final = {
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """The value as another type of Arrow; every value fits, a large long as the nearest double."""
+    """Convert the value to another Arrow type; every value fits, a large long as a near double."""
 
     type: pa.DataType
 
 
 class Symbols(msgspec.Struct, frozen=True):
-    """The value if it is one of `known`, otherwise `default`."""
+    """Keep the value if it is one of `known`; otherwise use `default`."""
 
     known: tuple[str, ...]
     default: str
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A struct of these fields, from a struct; null stays null."""
+    """Build a struct of these fields from a struct; null stays null."""
 
     steps: tuple[Step, ...]
 
 
 class Items(msgspec.Struct, frozen=True):
-    """Each item of a list changed."""
+    """Change each item of a list."""
 
     change: Change
 
 
 class Values(msgspec.Struct, frozen=True):
-    """Each value of a map changed."""
+    """Change each value of a map."""
 
     change: Change
 
@@ -67,10 +68,10 @@ Change = Cast | Symbols | Record | Items | Values
 class Step(msgspec.Struct, frozen=True):
     """One field of the newer record.
 
-    source:  the field of the older one it is made of; None: it is `default` in every record
-    type:    what it becomes
-    default: of `type`
-    change:  what happens to the value of `source`; None: nothing, its type is the same
+    source:  the field of the older record to use; None: every record gets `default`
+    type:    the Arrow type of the result
+    default: a value of `type`
+    change:  the conversion of `source`; None: none, its type is the same
     """
 
     name: str
@@ -81,11 +82,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Unreadable(Exception):
-    """Why one schema cannot read what another wrote, as words about a field."""
+    """One schema cannot read records of another; the message names the field."""
 
 
 def plan(written: Schema, newest: Schema) -> list[Step] | None:
-    """How the records of one version become those of another; None: they cannot.
+    """The steps that turn records of one version into those of another; None: impossible.
 
     The steps are in the order of newest.fields.
     """
@@ -105,56 +106,62 @@ def resolved(array: pa.StructArray, written: Schema, newest: Schema) -> pa.Struc
     """Records of `written` as records of `newest`; all null if it cannot read them."""
     if written.arrow == newest.arrow and written.record == newest.record:
         return array
-    found = plan(written, newest)
-    if found is None:
+    steps_found = plan(written, newest)
+    if steps_found is None:
         return pa.nulls(len(array), newest.arrow)
-    return _record(tuple(found), array)
+    return _record(tuple(steps_found), array)
 
 
 def resolved_one(record: dict[str, Any], written: Schema, newest: Schema) -> dict[str, Any]:
     """The same for one record; raises Misfit if it cannot be read."""
     try:
-        found: dict[str, Any] = _changed(Record(steps(written, newest)), record)
-        return found
+        newest_record: dict[str, Any] = _changed(Record(steps(written, newest)), record)
+        return newest_record
     except Unreadable as error:
         raise Misfit("", f"is of a version that the newest cannot read: {error}") from error
 
 
 def _steps(written: Type, newest: Type, path: str) -> tuple[Step, ...]:
-    made = []
-    for one in newest.fields:
-        here = f"{path}.{one.name}" if path else one.name
-        source = source_of(written, one)
+    steps_made = []
+    for field in newest.fields:
+        here = f"{path}.{field.name}" if path else field.name
+        source = source_of(written, field)
         if source is None:
-            if one.is_needed:
+            if field.is_needed:
                 raise Unreadable(f"{here} is new and has no default")
-            default = pa.scalar(one.default, one.type.arrow)
-            made.append(Step(one.name, None, one.type.arrow, default))
+            default = pa.scalar(field.default, field.type.arrow)
+            steps_made.append(Step(field.name, None, field.type.arrow, default))
         else:
-            change = _change(source.type, one.type, here)
-            made.append(
-                Step(one.name, source.name, one.type.arrow, pa.scalar(None, one.type.arrow), change)
+            change = _change(source.type, field.type, here)
+            steps_made.append(
+                Step(
+                    field.name,
+                    source.name,
+                    field.type.arrow,
+                    pa.scalar(None, field.type.arrow),
+                    change,
+                )
             )
-    return tuple(made)
+    return tuple(steps_made)
 
 
 def source_of(written: Type, field: Field) -> Field | None:
-    """The field of an older record that a field is made of, by its name or an alias; None: none."""
+    """The older record's field with a field's name or one of its aliases; None: no such field."""
     for name in (field.name, *field.aliases):
-        found = written.field(name)
-        if found is not None:
-            return found
+        field_found = written.field(name)
+        if field_found is not None:
+            return field_found
     return None
 
 
 def _change(old: Type, new: Type, path: str) -> Change | None:
-    """What makes a value of the newer type of one of the older; raises Unreadable."""
+    """The conversion of a value from the older to the newer type; raises Unreadable."""
     if old.nullable and not new.nullable:
-        raise Unreadable(f"{path} may be null in what was written")
+        raise Unreadable(f"{path} may be null in older records")
     if new.kind == old.kind == "record":
         inner = _steps(old, new, path)
         is_same = old.arrow == new.arrow and all(
-            one.source == one.name and one.change is None for one in inner
+            step.source == step.name and step.change is None for step in inner
         )
         return None if is_same else Record(inner)
     if new.items is not None and old.items is not None and new.kind == old.kind:
@@ -164,7 +171,7 @@ def _change(old: Type, new: Type, path: str) -> Change | None:
             return None
         return Items(change) if is_list else Values(change)
     if new.kind == old.kind == "enum":
-        unknown = [one for one in old.symbols if one not in new.symbols]
+        unknown = [symbol for symbol in old.symbols if symbol not in new.symbols]
         if not unknown:
             return None
         if new.symbol is None:
@@ -190,16 +197,16 @@ def _leaf_change(old: Type, new: Type, path: str) -> Change | None:
     raise Unreadable(f"{path} was {was}, which does not become {now}")
 
 
-def _record(given: tuple[Step, ...], array: pa.StructArray) -> pa.StructArray:
+def _record(steps_given: tuple[Step, ...], array: pa.StructArray) -> pa.StructArray:
     children = [
-        pa.repeat(one.default, len(array))
-        if one.source is None
-        else _apply(one.change, array.field(one.source))
-        for one in given
+        pa.repeat(step.default, len(array))
+        if step.source is None
+        else _apply(step.change, array.field(step.source))
+        for step in steps_given
     ]
     return pa.StructArray.from_arrays(
         children,
-        fields=[pa.field(one.name, one.type) for one in given],
+        fields=[pa.field(step.name, step.type) for step in steps_given],
         mask=array.is_null() if array.null_count else None,
     )
 
@@ -213,8 +220,8 @@ def _apply(change: Change | None, array: pa.Array) -> pa.Array:
         return array.cast(change.type, safe=False)  # a large long is the nearest double
     if isinstance(change, Symbols):
         is_known = pc.is_in(array, pa.array(change.known))
-        known = pc.if_else(is_known, array, change.default)
-        return pc.if_else(pc.is_valid(array), known, pa.scalar(None, array.type))
+        array_known = pc.if_else(is_known, array, change.default)
+        return pc.if_else(pc.is_valid(array), array_known, pa.scalar(None, array.type))
     if array.offset:
         array = pa.concat_arrays([array])  # a slice has no mask of its own
     mask = array.is_null() if array.null_count else None
@@ -226,23 +233,23 @@ def _apply(change: Change | None, array: pa.Array) -> pa.Array:
 
 
 def _changed(change: Change | None, value: Any) -> Any:
-    """One value as `_apply` makes it."""
+    """The result of `_apply` for one value."""
     if change is None or value is None:
         return value
     if isinstance(change, Record):
         return {
-            one.name: _natural(one.default)
-            if one.source is None
-            else _changed(one.change, value[one.source])
-            for one in change.steps
+            item.name: _natural(item.default)
+            if item.source is None
+            else _changed(item.change, value[item.source])
+            for item in change.steps
         }
     if isinstance(change, Cast):
         return pa.scalar(value).cast(change.type, safe=False).as_py()
     if isinstance(change, Symbols):
         return value if value in change.known else change.default
     if isinstance(change, Items):
-        return [_changed(change.change, one) for one in value]
-    return {name: _changed(change.change, one) for name, one in value.items()}
+        return [_changed(change.change, item) for item in value]
+    return {name: _changed(change.change, item) for name, item in value.items()}
 
 
 def _natural(default: pa.Scalar) -> Any:

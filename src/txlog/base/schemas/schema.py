@@ -1,4 +1,4 @@
-"""Owns what a schema is: an Avro record, and how the bytes of a value hold one.
+"""Owns the schema: an Avro record, and its encoding in the bytes of a value.
 
     Schema.parse("json", '{"type": "record", "name": "Flight", "fields": [...]}')
 
@@ -6,13 +6,13 @@
 of `_MEMBERS`, fields in the order given, docs and defaults kept. `type` is `avro` (a value is the
 schemaless binary of the record) or `json` (a value is one object with the record's fields).
 
-1. Only null and one other make a union, no record contains itself, no two fields of a record differ
-   in case alone: each field is one column, for Arrow, DuckDB and Spark alike.
-   A schema that is declared has no record: stock clients read its values by themselves, and the
-   store gives its type, bytes and properties back as they came.
-2. Every field of the Arrow type is nullable, for a row without a record has null in all of them.
-   Which ones a record may leave out is in `fields`.
-3. Instants and dates are within the years 1 to 9999, which all readers of columns can show.
+1. Only null and one other type make a union, no record contains itself, no two fields of a record
+   differ in case alone: each field is one column, for Arrow, DuckDB and Spark alike.
+   A declared schema has no record: stock clients decode its values themselves, and the store
+   returns its type, bytes and properties unchanged.
+2. Every field of the Arrow type is nullable, because a row without a record has null in all of
+   them. `fields` tells which fields a record may omit.
+3. Instants and dates are within the years 1 to 9999, which all readers of columns can represent.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ import pyarrow as pa
 from txlog.base.suggest import suggestion
 from txlog.errors import InvalidArgument
 
-Node: TypeAlias = Any  # what JSON decodes to
+Node: TypeAlias = Any  # any decoded JSON
 TYPES: Final = ("avro", "json")
-DECLARED: Final = "pulsar:"  # before the type of a schema that is declared
+DECLARED: Final = "pulsar:"  # prefix of a declared schema's type
 DEFINITION_BYTES_MAX: Final = 256 << 10
-# A name used twice stands for its whole record: small texts could be trees without end.
+# A name used twice stands for its whole record, so a small text could describe an endless tree.
 NODES_MAX: Final = 5_000
 DEPTH_MAX: Final = 32
-DEFAULT_BYTES_MAX: Final = 1_000  # it is repeated in every row that lacks the field
-PRECISION_MAX: Final = 38  # of decimal128
+DEFAULT_BYTES_MAX: Final = 1_000  # every row that lacks the field repeats it
+PRECISION_MAX: Final = 38  # limit of decimal128
 INT32: Final = (-(1 << 31), (1 << 31) - 1)
 INT64: Final = (-(1 << 63), (1 << 63) - 1)
 FLOAT_MAX: Final = {"float": 3.4028234663852886e38, "double": 1.7976931348623157e308}
@@ -51,7 +51,7 @@ _DAYS: Final = (-719_162, 2_932_896)
 _MS: Final = (_DAYS[0] * _DAY_MS, (_DAYS[1] + 1) * _DAY_MS - 1)
 _US: Final = (_MS[0] * 1000, _MS[1] * 1000 + 999)
 _PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
-# Logical types, the types they are of, and the least and greatest value.
+# Logical types, their underlying types, and their least and greatest value.
 _LOGICAL: Final[dict[str, tuple[str, tuple[int, int]]]] = {
     "date": ("int", _DAYS),
     "time-millis": ("int", (0, _DAY_MS - 1)),
@@ -111,10 +111,10 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
 
     kind:     boolean, int, long, float, double, bytes, string, fixed, enum, array, map or record
     logical:  one of `_LOGICAL`, decimal, uuid or nothing
-    nullable: a union with null; is_null_last: which is its second type, as bytes of avro tell
-    items:    of an array, or the values of a map
-    symbols:  of an enum; `symbol` is its default, if it has one
-    aliases:  names that a record, enum or fixed had before
+    nullable: a union with null; is_null_last: null is its second type, as bytes of avro show
+    items:    type of an array's items, or of a map's values
+    symbols:  values of an enum; `symbol` is its default, if it has one
+    aliases:  earlier names of a record, enum or fixed
     """
 
     kind: str
@@ -138,14 +138,14 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """The least and the greatest value of an integer; None: it is none."""
+        """The least and the greatest value of an integer; None for other types."""
         if self.logical in _LOGICAL:
             return _LOGICAL[self.logical][1]
         return {"int": INT32, "long": INT64}.get(self.kind)
 
     @property
     def words(self) -> str:
-        """What a value must be, for people."""
+        """The values that it takes, in words."""
         if self.logical == "decimal":
             whole = self.precision - self.scale
             return (
@@ -158,16 +158,17 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
         return _WORDS[self.logical or self.kind]
 
     def field(self, name: str) -> Field | None:
-        """The field of a record that has a name."""
-        return next((one for one in self.fields if one.name == name), None)
+        """The field of a record with this name."""
+        return next((field_ for field_ in self.fields if field_.name == name), None)
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a record.
 
-    default: a plain value as `Schema.parse` takes it from the definition: integers for instants,
-             bytes, Decimal; it counts only with has_default
-    aliases: names it had before
+    default: a plain value in the form of `Schema.parse`: integers for instants, bytes, Decimal;
+    used
+             only with has_default
+    aliases: earlier names
     """
 
     name: str
@@ -179,12 +180,12 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_needed(self) -> bool:
-        """True if a record without it is none; in a value of type json, null may be left out."""
+        """Whether a record needs it; a value of type json may omit a null."""
         return not self.has_default and not self.type.nullable
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """A record's definition and how bytes hold it; made by `parse`, equal if both are equal."""
+    """A record's definition and its encoding; made by `parse`, equal if both are equal."""
 
     type: str
     definition: str
@@ -193,7 +194,7 @@ class Schema(msgspec.Struct, frozen=True):
     def parse(cls, type: str, text: str) -> Schema:
         """The schema of an Avro record written as JSON.
 
-        raises: InvalidArgument: what is wrong with which field
+        raises: InvalidArgument with the field and the problem
         """
         if type not in TYPES:
             hint = suggestion(type, TYPES, "the types are avro and json")
@@ -209,10 +210,10 @@ class Schema(msgspec.Struct, frozen=True):
 
     @classmethod
     def declared(cls, type: str, data: bytes, properties: Mapping[str, str]) -> Schema:
-        """A schema that says how clients read values, and that nothing here looks into.
+        """A schema that tells clients how to read values; this library does not interpret it.
 
-        type:   as Pulsar names it, in lower case: string, int64, key_value; avro, json if the
-                definition is no record
+        type:   Pulsar's name in lower case: string, int64, key_value; avro or json if the
+                definition is not a record
         data:   the definition, text or not
         raises: InvalidArgument
         """
@@ -228,12 +229,12 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def is_record(self) -> bool:
-        """True if values are records; False if it is only declared."""
+        """Whether values are records; False for a declared schema."""
         return self.type in TYPES
 
     @property
     def declaration(self) -> tuple[str, bytes, dict[str, str]]:
-        """The arguments of `declared`, or those that a record would have."""
+        """The arguments of `declared`, or the ones that a record would have."""
         if self.is_record:
             return self.type, self.definition.encode(), {}
         node = msgspec.json.decode(self.definition)
@@ -243,7 +244,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> Type:
-        """The whole record; of a declared schema one without fields."""
+        """The whole record; for a declared schema, a record without fields."""
         return _record(self.definition) if self.is_record else _NO_RECORD
 
     @property
@@ -260,7 +261,8 @@ class Schema(msgspec.Struct, frozen=True):
     def fingerprint(self) -> str:
         """64 hexadecimal digits: equal for schemas that differ only in docs and the order of JSON.
 
-        Avro's own leaves out defaults and logical types; these decide what a reader gets.
+        Avro's own fingerprint omits defaults and logical types, but these decide what a reader
+        gets.
         """
         return _fingerprint(self)
 
@@ -268,8 +270,8 @@ class Schema(msgspec.Struct, frozen=True):
 def read_schema(source: str, type: str | None = None) -> Schema:
     """The schema in a file: FILE.avsc, FILE.json, or arrow:FILE.parquet and arrow:FILE.arrow.
 
-    A JSON file may also hold what Pulsar's tools write: {"type": "AVRO", "schema": "..."}.
-    type:   avro or json; None: avro for FILE.avsc, what the file says, otherwise json
+    A JSON file may also have the form of Pulsar's tools: {"type": "AVRO", "schema": "..."}.
+    type:   avro or json; None: avro for FILE.avsc, else the type in the file, else json
     raises: InvalidArgument
     """
     path = source.removeprefix("arrow:")
@@ -280,8 +282,8 @@ def read_schema(source: str, type: str | None = None) -> Schema:
             data = file.read(4 * DEFINITION_BYTES_MAX + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        words = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InvalidArgument(f"{path} cannot be read as a schema: {words}") from error
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InvalidArgument(f"{path} cannot be read as a schema: {reason}") from error
     usual = "avro" if path.endswith(".avsc") else "json"
     try:
         node = msgspec.json.decode(text)
@@ -295,9 +297,9 @@ def read_schema(source: str, type: str | None = None) -> Schema:
 def of_arrow(schema: pa.Schema, type: str = "json") -> Schema:
     """The schema whose records have the columns of an Arrow schema.
 
-    Integers below 32 bits are int, uint32 and uint64 are long, nanoseconds are microseconds: a
-    value that does not fit is refused when it is encoded, never changed.
-    raises: InvalidArgument: a column that no Avro type holds
+    Integers below 32 bits become int, uint32 and uint64 long, nanoseconds microseconds: encoding
+    refuses a value that does not fit, and never changes it.
+    raises: InvalidArgument: no Avro type fits a column
     """
     node = _record_of(schema, "record", "")
     return Schema.parse(type, msgspec.json.encode(node).decode())
@@ -337,8 +339,8 @@ def _fingerprint(schema: Schema) -> str:
 
 def _essence(type: Type) -> list[object]:
     fields = [
-        [one.name, _essence(one.type), one.has_default, one.default, one.aliases]
-        for one in type.fields
+        [field.name, _essence(field.type), field.has_default, field.default, field.aliases]
+        for field in type.fields
     ]
     return [
         *(type.kind, type.logical, type.nullable, type.is_null_last, fields),
@@ -353,7 +355,7 @@ def _arrow(type: Type) -> pa.DataType:
     if type.kind == "fixed":
         return pa.binary(type.size)
     if type.kind == "record":
-        return pa.struct([pa.field(one.name, _arrow(one.type)) for one in type.fields])
+        return pa.struct([pa.field(field.name, _arrow(field.type)) for field in type.fields])
     if type.items is not None:
         items = _arrow(type.items)
         return pa.list_(items) if type.kind == "array" else pa.map_(pa.string(), items)
@@ -361,9 +363,9 @@ def _arrow(type: Type) -> pa.DataType:
 
 
 def _ordered(node: Any) -> Any:
-    """A type with its members in the one order; defaults and foreign members as they are."""
+    """A type with its members in the canonical order; defaults and foreign members unchanged."""
     if isinstance(node, list):
-        return [_ordered(one) for one in node]
+        return [_ordered(member) for member in node]
     if not isinstance(node, dict):
         return node
     out = {name: node[name] for name in _MEMBERS if name in node}
@@ -371,7 +373,7 @@ def _ordered(node: Any) -> Any:
         if name in out:
             out[name] = _ordered(out[name])
     if "fields" in out:
-        out["fields"] = [{"name": one["name"]} | _ordered(one) for one in out["fields"]]
+        out["fields"] = [{"name": member["name"]} | _ordered(member) for member in out["fields"]]
     return out | {name: item for name, item in node.items() if name not in out}
 
 
@@ -379,17 +381,17 @@ def _read(node: Any) -> Type:
     """The tree of a definition; raises InvalidArgument."""
     if isinstance(node, list) or (isinstance(node, dict) and node.get("type") != "record"):
         raise InvalidArgument(
-            "the schema is no record at its top",
+            "the schema is not a record at its top",
             hint='write {"type": "record", "name": ..., "fields": [...]}',
         )
-    found = _Reading().type(node, "", "", 0)
-    if found.kind != "record":
-        raise InvalidArgument(f"the schema is {found.kind}, it must be a record")
-    return found
+    root = _Reading().type(node, "", "", 0)
+    if root.kind != "record":
+        raise InvalidArgument(f"the schema is {root.kind}, it must be a record")
+    return root
 
 
 class _Reading:
-    """One definition while it is read: the named types so far, and how much there is."""
+    """Reads one definition: it holds the named types so far, and the number of nodes."""
 
     __slots__ = ("names", "nodes", "open_names")
 
@@ -399,17 +401,19 @@ class _Reading:
         self.nodes = 0
 
     def type(self, node: Node, path: str, namespace: str, depth: int) -> Type:
-        """The type that a node of JSON stands for; path names it in errors."""
+        """The type for a node of JSON; path names it in errors."""
         self.nodes += 1
         if self.nodes > NODES_MAX or depth > DEPTH_MAX:
-            what = f"nests deeper than {DEPTH_MAX}" if depth > DEPTH_MAX else "has too many fields"
-            raise _wrong(path, what, f"at most {NODES_MAX} fields, at most {DEPTH_MAX} deep")
+            problem = (
+                f"nests deeper than {DEPTH_MAX}" if depth > DEPTH_MAX else "has too many fields"
+            )
+            raise _wrong(path, problem, f"at most {NODES_MAX} fields, at most {DEPTH_MAX} deep")
         if isinstance(node, list):
             return self._union(node, path, namespace, depth)
         if isinstance(node, str):
             return self._named(node, path, namespace)
         if not isinstance(node, dict):
-            raise _wrong(path, f"{msgspec.json.encode(node).decode()[:40]} is no type")
+            raise _wrong(path, f"{msgspec.json.encode(node).decode()[:40]} is not a type")
         kind = node.get("type")
         if isinstance(kind, dict | list):
             return self.type(kind, path, namespace, depth + 1)
@@ -427,17 +431,17 @@ class _Reading:
         return _logical(self._named(kind, path, namespace), node, path)
 
     def _union(self, node: list[Any], path: str, namespace: str, depth: int) -> Type:
-        others = [one for one in node if one != "null"]
+        others = [member for member in node if member != "null"]
         if len(node) != 2 or len(others) != 1 or isinstance(others[0], list):
             raise _wrong(
                 path,
-                f"is a union of {_several([_short(one) for one in node]) or 'nothing'}",
+                f"is a union of {_several([_short(member) for member in node]) or 'nothing'}",
                 "only null and one other type make a union: one column holds it",
             )
-        found = self.type(others[0], path, namespace, depth + 1)
-        if found.nullable:
+        member_type = self.type(others[0], path, namespace, depth + 1)
+        if member_type.nullable:
             raise _wrong(path, "is a union in a union")
-        return msgspec.structs.replace(found, nullable=True, is_null_last=node[1] == "null")
+        return msgspec.structs.replace(member_type, nullable=True, is_null_last=node[1] == "null")
 
     def _named(self, name: str, path: str, namespace: str) -> Type:
         if name in _PRIMITIVES:
@@ -449,12 +453,12 @@ class _Reading:
         if full in self.open_names:
             raise _wrong(path, f"contains its own record {name}", "no column holds recursion")
         if full not in self.names:
-            known = [*_PRIMITIVES, *("array", "map", "record", "enum", "fixed"), *self.names]
-            hint = suggestion(name, known, "define it where it is used first")
+            type_names = [*_PRIMITIVES, *("array", "map", "record", "enum", "fixed"), *self.names]
+            hint = suggestion(name, type_names, "define it where it is used first")
             raise _wrong(path, f"has the unknown type {name}", hint)
-        found = self.names[full]
-        self.nodes += _size(found)
-        return found
+        type_found = self.names[full]
+        self.nodes += _size(type_found)
+        return type_found
 
     def _definition(self, node: Any, kind: str, path: str, namespace: str, depth: int) -> Type:
         name, full, space = _full_name(node, path, namespace)
@@ -462,69 +466,67 @@ class _Reading:
             raise _wrong(path, f"defines the type {full} again")
         if kind == "record":
             self.open_names.add(full)
-            made = Type(kind=kind, name=full, fields=self._fields(node, path, space, depth))
+            type_made = Type(kind=kind, name=full, fields=self._fields(node, path, space, depth))
             self.open_names.remove(full)
         elif kind == "enum":
-            made = _enum(node, full, path)
+            type_made = _enum(node, full, path)
         else:
             size = node.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= INT32[1]:
                 raise _wrong(path, f"is fixed {full} without a size", 'write "size": 16')
-            made = _logical(Type(kind=kind, name=full, size=size), node, path)
+            type_made = _logical(Type(kind=kind, name=full, size=size), node, path)
         aliases = node.get("aliases", [])
         if isinstance(aliases, list) and aliases:
-            texts = tuple(one for one in aliases if isinstance(one, str))
-            made = msgspec.structs.replace(made, aliases=texts)
-        self.names[full] = made
-        return made
+            texts = tuple(alias for alias in aliases if isinstance(alias, str))
+            type_made = msgspec.structs.replace(type_made, aliases=texts)
+        self.names[full] = type_made
+        return type_made
 
     def _fields(self, node: Any, path: str, namespace: str, depth: int) -> tuple[Field, ...]:
-        given = node.get("fields")
-        if not isinstance(given, list) or not given:
+        members = node.get("fields")
+        if not isinstance(members, list) or not members:
             hint = "Parquet and DuckDB have no column without fields: add one, such as a nullable"
             raise _wrong(path, "is a record without fields", hint)
-        found: dict[str, Field] = {}
-        for one in given:
-            name = one.get("name") if isinstance(one, dict) else None
-            if not isinstance(name, str) or "type" not in one:
-                raise _wrong(path, f"field {_short(one)} has no name or no type")
+        fields: dict[str, Field] = {}
+        for member in members:
+            name = member.get("name") if isinstance(member, dict) else None
+            if not isinstance(name, str) or "type" not in member:
+                raise _wrong(path, f"field {_short(member)} has no name or no type")
             here = f"{path}.{name}" if path else name
             _check_name(name, here)
-            other = found.get(name.casefold())
+            other = fields.get(name.casefold())
             if other is not None:
-                what = (
-                    "stands there twice" if other.name == name else f"is {other.name} but for case"
-                )
-                raise _wrong(here, what, "DuckDB and Spark tell columns apart without case")
-            type = self.type(one["type"], here, namespace, depth + 1)
-            aliases = _names(one.get("aliases", []), here)
-            is_first_null = isinstance(one["type"], list) and one["type"][0] == "null"
+                problem = "appears twice" if other.name == name else f"is {other.name} but for case"
+                raise _wrong(here, problem, "DuckDB and Spark tell columns apart without case")
+            type = self.type(member["type"], here, namespace, depth + 1)
+            aliases = _names(member.get("aliases", []), here)
+            is_first_null = isinstance(member["type"], list) and member["type"][0] == "null"
             default = None
-            if "default" in one:
-                if len(msgspec.json.encode(one["default"])) > DEFAULT_BYTES_MAX:
+            if "default" in member:
+                if len(msgspec.json.encode(member["default"])) > DEFAULT_BYTES_MAX:
                     raise _wrong(here, f"has a default of more than {DEFAULT_BYTES_MAX} bytes")
-                default = _default(type, one["default"], here, is_first_null)
-            found[name.casefold()] = Field(
+                default = _default(type, member["default"], here, is_first_null)
+            fields[name.casefold()] = Field(
                 name=name,
                 type=type,
-                has_default="default" in one,
+                has_default="default" in member,
                 default=default,
                 aliases=aliases,
-                doc=one["doc"] if isinstance(one.get("doc"), str) else "",
+                doc=member["doc"] if isinstance(member.get("doc"), str) else "",
             )
-        return tuple(found.values())
+        return tuple(fields.values())
 
 
 def _full_name(node: Any, path: str, namespace: str) -> tuple[str, str, str]:
-    """The name of a definition, its full name, and the namespace of what is in it."""
+    """The name of a definition, its full name, and the namespace of its members."""
     name = node.get("name")
     if not isinstance(name, str):
         raise _wrong(path, f"is {node['type']} without a name")
     space, _, short = name.rpartition(".")
-    given = node.get("namespace", namespace)
-    if not isinstance(given, str):
-        raise _wrong(path, "has a namespace that is no string")
-    space = space or given
+    inner_namespace = node.get("namespace", namespace)
+    if not isinstance(inner_namespace, str):
+        raise _wrong(path, "has a namespace that is not a string")
+    space = space or inner_namespace
     for part in [short, *(space.split(".") if space else [])]:
         _check_name(part, path)
     return short, f"{space}.{short}" if space else short, space
@@ -541,13 +543,13 @@ def _enum(node: Any, full: str, path: str) -> Type:
 
 
 def _logical(type: Type, node: Any, path: str) -> Type:
-    """The type with its logicalType; one that does not fit its type is ignored, as Avro asks."""
+    """The type with its logicalType; Avro requires to ignore one that does not fit."""
     logical = node.get("logicalType")
     if logical == "uuid" and type.kind == "string":
         return msgspec.structs.replace(type, logical="uuid")
     if logical == "decimal" and type.kind in ("bytes", "fixed"):
         precision, scale = node.get("precision"), node.get("scale", 0)
-        is_whole = all(isinstance(one, int) for one in (precision, scale))
+        is_whole = all(isinstance(digits, int) for digits in (precision, scale))
         if not is_whole or not 0 < precision <= PRECISION_MAX or not 0 <= scale <= precision:
             raise _wrong(
                 path, f"is a decimal of precision {precision} and scale {scale}",
@@ -562,7 +564,7 @@ def _logical(type: Type, node: Any, path: str) -> Type:
 
 
 def _default(type: Type, value: Any, path: str, is_first_null: bool = False) -> Any:
-    """The plain value of a default; raises InvalidArgument if it is no value of the type."""
+    """The plain value of a default; raises InvalidArgument if the type does not allow it."""
     if value is None and is_first_null:
         return None
     if is_first_null:
@@ -570,10 +572,10 @@ def _default(type: Type, value: Any, path: str, is_first_null: bool = False) -> 
             path, f"has the default {_short(value)}, and its union begins with null",
             "the default is of the union's first type: put null last",
         )  # fmt: skip
-    found = _plain_default(type, value, path)
-    if found is None:
+    plain = _plain_default(type, value, path)
+    if plain is None:
         raise _wrong(path, f"has the default {_short(value)}, it must be {type.words}")
-    return found
+    return plain
 
 
 def _plain_default(type: Type, value: Any, path: str) -> Any:
@@ -607,20 +609,20 @@ def _nested_default(type: Type, value: Any, path: str) -> Any:
     items = type.items
     if type.kind == "array" and items is not None:
         is_list = isinstance(value, list)
-        return [inner(items, one, f"{path}[]") for one in value] if is_list else None
+        return [inner(items, item, f"{path}[]") for item in value] if is_list else None
     if not isinstance(value, dict):
         return None
     if items is not None:
-        return {key: inner(items, one, f"{path}{{}}") for key, one in value.items()}
-    found = {}
-    for one in type.fields:
-        if one.name in value:
-            found[one.name] = inner(one.type, value[one.name], f"{path}.{one.name}")
-        elif one.has_default:
-            found[one.name] = one.default
+        return {key: inner(items, item, f"{path}{{}}") for key, item in value.items()}
+    members = {}
+    for item in type.fields:
+        if item.name in value:
+            members[item.name] = inner(item.type, value[item.name], f"{path}.{item.name}")
+        elif item.has_default:
+            members[item.name] = item.default
         else:
-            raise _wrong(path, f"has a default without {one.name}")
-    return found
+            raise _wrong(path, f"has a default without {item.name}")
+    return members
 
 
 def _bytes_default(type: Type, value: Any) -> bytes | Decimal | None:
@@ -637,7 +639,7 @@ def _bytes_default(type: Type, value: Any) -> bytes | Decimal | None:
 
 
 def decimal_of(whole: int, scale: int) -> Decimal:
-    """The number with these digits, of which `scale` are after the point; exact."""
+    """The exact number with these digits, `scale` of them after the point."""
     return Decimal(f"{whole}e-{scale}")
 
 
@@ -650,22 +652,24 @@ def _check_name(name: str, path: str) -> None:
         )
 
 
-def _names(given: Any, path: str) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise _wrong(path, "has symbols or aliases that are no list of strings")
-    for one in given:
-        _check_name(one, path)
-    return tuple(given)
+def _names(names: Any, path: str) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _wrong(path, "has symbols or aliases that are not a list of strings")
+    for name in names:
+        _check_name(name, path)
+    return tuple(names)
 
 
 def _size(type: Type) -> int:
-    """How many nodes a type has; it was counted once, and is used again."""
+    """The number of nodes of a type, for a name that is used again."""
     inner = 0 if type.items is None else _size(type.items)
-    return 1 + inner + sum(_size(one.type) for one in type.fields)
+    return 1 + inner + sum(_size(field.type) for field in type.fields)
 
 
-def _wrong(path: str, what: str, hint: str | None = None) -> InvalidArgument:
-    return InvalidArgument(f"schema: {f'field {path}' if path else 'the record'} {what}", hint=hint)
+def _wrong(path: str, problem: str, hint: str | None = None) -> InvalidArgument:
+    return InvalidArgument(
+        f"schema: {f'field {path}' if path else 'the record'} {problem}", hint=hint
+    )
 
 
 def _short(node: Any) -> str:
@@ -676,18 +680,18 @@ def _short(node: Any) -> str:
 
 
 def _several(names: tuple[str, ...] | list[str]) -> str:
-    """The names in a row, not too many."""
-    shown = [*names[:8], *(["…"] if len(names) > 8 else [])]
-    return ", ".join(shown)
+    """A list of names for a message, shortened."""
+    listed = [*names[:8], *(["…"] if len(names) > 8 else [])]
+    return ", ".join(listed)
 
 
 def _record_of(fields: Any, name: str, path: str) -> dict[str, object]:
-    made = []
-    for one in fields:
-        here = f"{path}.{one.name}" if path else one.name
-        _check_name(one.name, here)
-        made.append({"name": one.name, **_member_of(one, here)})
-    return {"type": "record", "name": name, "fields": made}
+    members = []
+    for field in fields:
+        here = f"{path}.{field.name}" if path else field.name
+        _check_name(field.name, here)
+        members.append({"name": field.name, **_member_of(field, here)})
+    return {"type": "record", "name": name, "fields": members}
 
 
 def _member_of(field: pa.Field, path: str) -> dict[str, object]:
@@ -712,7 +716,7 @@ def _type_of(type: pa.DataType, path: str) -> object:
         if not _is_text(type.key_type):
             raise _wrong(path, f"is a map with keys of {type.key_type}", "its keys are strings")
         return {"type": "map", "values": _items_of(type.item_field, f"{path}{{}}")}
-    if pa.types.is_nested(type) and not pa.types.is_union(type):  # the lists of any kind
+    if pa.types.is_nested(type) and not pa.types.is_union(type):  # lists of any kind
         return {"type": "array", "items": _items_of(type.value_field, f"{path}[]")}
     if pa.types.is_fixed_size_binary(type):
         return {"type": "fixed", "name": name, "size": type.byte_width}

@@ -1,12 +1,12 @@
-"""Owns a topic's values as records: bytes to columns and back, and one at a time.
+"""Owns a topic's values as records: bytes to columns and back, and single values.
 
-    invalid(schema, values)     which values are no records, and why
-    decode(schema, values)      records of values that are
-    encode(schema, records)     values of columns; `written` has the records as well
+    invalid(schema, values)     the values that are not records, and why
+    decode(schema, values)      records of valid values
+    encode(schema, records)     values of columns; `written` returns the records as well
     decode_one, encode_one      the same for one message
 
-What `invalid` passes, `decode` takes, whenever and by whomever it is called: a writer checks, and
-files, queries and readers rely on it.
+`decode` takes every value that `invalid` accepts, at any time and in any process: a writer checks,
+and files, queries and readers rely on it.
 """
 
 from __future__ import annotations
@@ -26,92 +26,91 @@ from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidMessage
 
 T = TypeVar("T")
-# Rows that are Python objects at a time: as many as stay in the cache of a processor.
+# Rows that are Python objects at a time: as many as fit in a processor's cache.
 _ROWS_MAX: Final = 1_024
 _BYTES_MAX: Final = 32 << 20
 _WRITTEN_MAX: Final = 16_384
 
 
 def invalid(schema: Schema, values: pa.Array | pa.ChunkedArray) -> list[tuple[int, str]]:
-    """The rows whose values are no records, each with what is wrong in one line.
+    """The rows whose values are not records, each with the problem in one line.
 
     values: binary; a null has no record, and is not checked
     """
     form = form_of(schema)
-    found: list[tuple[int, str]] = []
+    rows_invalid: list[tuple[int, str]] = []
     for start, block in _blocks(values):
-        there = [one for one in block if one is not None]
+        there = [value for value in block if value is not None]
         if not _all_valid(schema, form, there):
-            found += _invalid_rows(schema, form, start, block)
-    return found
+            rows_invalid += _invalid_rows(schema, form, start, block)
+    return rows_invalid
 
 
 def decode(
     schema: Schema, values: pa.Array | pa.ChunkedArray, *, as_of: Schema | None = None
 ) -> pa.StructArray | pa.ChunkedArray:
-    """The records of values that `invalid` has passed, as structs; of a null, null.
+    """The records of values that `invalid` has accepted, as structs; null for null.
 
     values: binary; chunks give chunks
-    as_of:  the schema whose records they shall be; all null if it cannot read them
-    raises: InvalidMessage: a value that is no record after all, with its row
+    as_of:  return records of this schema; all null if it cannot read them
+    raises: InvalidMessage: a value that is not a record after all, with its row
     """
     if isinstance(values, pa.ChunkedArray):
-        wanted = (as_of or schema).arrow
+        target = (as_of or schema).arrow
         return pa.chunked_array(
-            [decode(schema, chunk, as_of=as_of) for chunk in values.chunks], wanted
+            [decode(schema, chunk, as_of=as_of) for chunk in values.chunks], target
         )
     form = form_of(schema)
-    made = []
+    pieces = []
     for start, block in _blocks(values):
         try:
-            made.append(_column(schema, form, block))
-        except Exception:  # of msgspec, fastavro or Arrow; it was no record, and is told as one
+            pieces.append(_column(schema, form, block))
+        except Exception:  # an error of msgspec, fastavro or Arrow: find the bad row
             for row, reason in _invalid_rows(schema, form, start, block):
                 raise InvalidMessage(f"row {row}: {reason}") from None
             raise
-    array = pa.concat_arrays(made) if made else pa.array([], schema.arrow)
+    array = pa.concat_arrays(pieces) if pieces else pa.array([], schema.arrow)
     return array if as_of is None else resolved(array, schema, as_of)
 
 
 def encode(schema: Schema, records: pa.StructArray) -> pa.Array:
     """The values of records, binary; a null struct is a null value.
 
-    records: its fields by name; a field of the schema that is missing has its default, or null.
-             Numbers and times may have another type as long as every value fits; text may stand
-             for anything, as in a CSV file
-    raises:  InvalidMessage: the row, the field, what it is and what it must be
+    records: its fields by name; a missing field gets its default, or null. Numbers and times may
+             have another type if every value fits; text may stand for any type, as in a CSV file
+    raises:  InvalidMessage with the row, the field, its value and its type
     """
     return written(schema, records)[0]
 
 
 def written(schema: Schema, records: pa.StructArray) -> tuple[pa.Array, pa.StructArray]:
-    """The same values, and the records as `decode` will make them of these: nobody need do it.
+    """The same values, and the records that `decode` would return for them, without decoding.
 
     raises: as encode
     """
     form = form_of(schema)
-    made = []
+    pieces = []
     try:
         array = fitted(schema, records)
         try:
-            array.validate(full=True)  # text from elsewhere may be no UTF-8
+            array.validate(full=True)  # foreign text may not be UTF-8
         except pa.ArrowInvalid as error:
             raise Misfit("", f"cannot be written: {error}") from error
         wrong = nulls_of(array, schema.fields)
         if wrong is not None:
             raise wrong
         for start in range(0, len(array), _WRITTEN_MAX):
-            made.append(form.write_all(array.slice(start, _WRITTEN_MAX)))
+            pieces.append(form.write_all(array.slice(start, _WRITTEN_MAX)))
     except Misfit as error:
-        place = "" if error.row is None else f"row {error.row}: "
-        raise InvalidMessage(f"{place}{error}") from error
-    return pa.concat_arrays(made) if made else pa.array([], pa.binary()), array
+        prefix = "" if error.row is None else f"row {error.row}: "
+        raise InvalidMessage(f"{prefix}{error}") from error
+    return pa.concat_arrays(pieces) if pieces else pa.array([], pa.binary()), array
 
 
 def encode_one(schema: Schema, obj: object) -> bytes:
-    """The value of one record: a dict or an instance of the class it was made of.
+    """The value of one record: a dict, or an instance of the schema's class.
 
-    raises: InvalidMessage: the field, what it is and what it must be
+    raises: InvalidMessage with the field, its value and its type
     """
     form = form_of(schema)
     try:
@@ -129,24 +128,24 @@ def decode_one(schema: Schema, data: bytes, as_type: type[T], as_of: Schema | No
 def decode_one(
     schema: Schema, data: bytes, as_type: type[T] | None = None, as_of: Schema | None = None
 ) -> T | dict[str, Any]:
-    """The record of one value: a dict as Arrow makes it of a struct, or an instance of a class.
+    """The record of one value: a dict in the form of Arrow's structs, or an instance of a class.
 
-    as_of:  the schema whose record it shall be
-    raises: InvalidMessage: it is no record of the schema, or not one that `as_of` can read;
+    as_of:  return a record of this schema
+    raises: InvalidMessage: it is not a record of the schema, or `as_of` cannot read it;
             InvalidArgument: the class does not fit
     """
     form = form_of(schema)
     try:
-        found = natural(schema.record, form.read(data), form)
+        record = natural(schema.record, form.read(data), form)
         if as_of is not None and as_of != schema:
-            found = resolved_one(found, schema, as_of)
-        return found if as_type is None else instance(found, as_type)
+            record = resolved_one(record, schema, as_of)
+        return record if as_type is None else instance(record, as_type)
     except Misfit as error:
         raise InvalidMessage(str(error)) from error
 
 
 def _blocks(values: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, list[bytes | None]]]:
-    """Values a block at a time, with the row of the first; never many large ones at once."""
+    """Values a block at a time, with the row of the first; a block has few large values."""
     row = 0
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         for start in range(0, len(chunk), _ROWS_MAX):
@@ -158,10 +157,10 @@ def _blocks(values: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, list[byte
 
 
 def _column(schema: Schema, form: Form, block: list[bytes | None]) -> pa.StructArray:
-    records = form.read_valid([one for one in block if one is not None])
+    records = form.read_valid([value for value in block if value is not None])
     if len(records) < len(block):
         rows = iter(records)
-        records = [None if one is None else next(rows) for one in block]
+        records = [None if value is None else next(rows) for value in block]
     return column(schema.record, records, form)
 
 
@@ -179,12 +178,12 @@ def _all_valid(schema: Schema, form: Form, values: list[bytes]) -> bool:
 def _invalid_rows(
     schema: Schema, form: Form, start: int, block: list[bytes | None]
 ) -> list[tuple[int, str]]:
-    found = []
-    for n, one in enumerate(block):
-        if one is None:
+    rows_invalid = []
+    for n, value in enumerate(block):
+        if value is None:
             continue
         try:
-            natural(schema.record, form.read(one), form)
+            natural(schema.record, form.read(value), form)
         except Misfit as error:
-            found.append((start + n, str(error)))
-    return found
+            rows_invalid.append((start + n, str(error)))
+    return rows_invalid

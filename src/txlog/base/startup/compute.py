@@ -1,8 +1,8 @@
-"""Owns how the package gets pyarrow.compute: `from txlog.base.startup import compute as pc`.
+"""Gives the package pyarrow.compute: `from txlog.base.startup import compute as pc`.
 
-pyarrow makes some three hundred functions when that module is imported, which takes as long as half
-of the rest of Arrow. A module of ours runs when it is first used (`lazy`), so a command that
-calls no kernel never pays for it.
+Importing that module makes pyarrow create some three hundred functions, which takes as long as half
+of the rest of Arrow. Our modules run at their first use (`lazy`), so a command that calls no
+kernel never pays for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Owns crc32c: the checksum of everything that is written, computed by the processor.
 
-The package of that name also imports the metadata of all packages and a command line, fifty modules
-and a fifth of the time of `produce`, to know its version. Only its compiled part is needed, so that
-is loaded alone; where it is not found so, the package is imported as usual. Either way it is the
-same function.
+The package of that name also imports the metadata of all packages and a command line, just for its
+version: fifty modules, and a fifth of the time of `produce`. So this module loads only its compiled
+part. If that is not found, it imports the package as usual. Either way the function is the same.
 """
 
 from __future__ import annotations
@@ -33,4 +32,4 @@ def _found() -> Any:
 
 
 crc32c: Callable[..., int] = _found().crc32c
-"""crc32c(data, value=0): the checksum of bytes, going on from value."""
+"""crc32c(data, value=0): the checksum of bytes, continued from value."""

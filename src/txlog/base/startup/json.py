@@ -1,7 +1,7 @@
-"""Owns how commands get orjson: `from txlog.base.startup import json as orjson`.
+"""Gives commands orjson: `from txlog.base.startup import json as orjson`.
 
-orjson brings dataclasses and inspect; as a module of ours it is loaded by what reads or writes JSON
-records, and by nothing else.
+orjson imports dataclasses and inspect. As a module of ours it is loaded only by code that reads or
+writes JSON records.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Owns when our own modules run: one that is imported as a module runs when it is first used.
+"""Owns when our own modules run: one that is imported as a module runs at its first use.
 
-    from txlog.engine.upkeep.checkpoint import seal          seal.py is found, and runs when used
-    from txlog.engine.upkeep.checkpoint.seal import NAME     seal.py runs here
-
-So a command pays for what it does and not for all that the client can do: `produce` of one message
-used 70 of 225 modules. Only modules of txlog are treated so, never a package, and no other
-library's. Code that needs a module loaded before a point of no return imports a name from it.
+So a command pays only for its own work: `produce` of one message used 70 of 225 modules. This
+applies to modules of txlog only, not to packages or other libraries. Code that needs a module
+loaded before a point of no return imports a name from it.
 
 The modules of `txlog.engine.door` consist of imports alone, and go one step further: each name of a
 door is imported when a caller first uses that name. A door of 40 names then costs its caller only
 the modules behind the names that it takes, as if there were no door.
 
-1. A module runs once, in the thread that comes first; others wait for it as for any import.
-2. A run that raises leaves the module as it was found, and the next use runs it again.
-3. Threads cannot wait for each other in a circle: modules import each other in none.
-4. Code that enters while its thread runs it, from `__del__` or a signal handler, finds what is
-   there by then, as the module's own top level does; what is not there yet is refused by name.
+1. A module runs once, in the first thread that uses it; others wait for it as for any import.
+2. A run that raises leaves the module unchanged, and the next use runs it again.
+3. Threads cannot wait for each other in a circle, because modules do not import each other in one.
+4. Code that re-enters while its own thread runs the module, from `__del__` or a signal handler, can
+   use the names defined so far, like the module's own top level; other names raise an error.
 """
 
 from __future__ import annotations
@@ -34,16 +31,16 @@ if TYPE_CHECKING:
 
 PREFIX = "txlog."
 DOORS = "txlog.engine.door."
-# What the import system asks of a module that is there.
+# Attributes that the import system reads from a loaded module.
 _PLAIN = frozenset(("__spec__", "__name__", "__loader__", "__file__", "__class__", "__package__"))
 
 
 class NotThereYet(AttributeError):
-    """A name of a module whose top level has not come to it."""
+    """A name that the module's top level has not defined yet."""
 
 
 class LazyModule(ModuleType):
-    """A module that was found and has not run; any use of a name in it runs it."""
+    """A module that was found but has not run; any use of a name in it runs it."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in _PLAIN or _run(self):
@@ -52,8 +49,8 @@ class LazyModule(ModuleType):
             return ModuleType.__getattribute__(self, name)
         except AttributeError:
             raise NotThereYet(
-                f"{self.__name__} is still being loaded, and {name} is not there: called from "
-                "within that, from __del__ or a signal handler; call it when that has ended"
+                f"{self.__name__} is still being loaded and has no {name} yet: the caller runs in "
+                "__del__ or a signal handler during the load; call it after the load"
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -67,17 +64,17 @@ class LazyModule(ModuleType):
 
 
 class _Loader:
-    """Stands before the loader of a module until the module runs."""
+    """Replaces the loader of a module until the module runs."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.lock: Any = RLock()  # its owner runs the module
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """An ordinary module will do."""
+        """Return None: an ordinary module is fine."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the run off until the module is used."""
+        """Delay the run until the module is used."""
         module.__class__ = LazyModule
 
     def __getattr__(self, name: str) -> Any:
@@ -137,7 +134,7 @@ class _Door:
 
 
 class _Finder:
-    """Finds the modules of this package as the path finder does, and puts off their run."""
+    """Finds the modules of this package like the path finder, but delays their run."""
 
     @staticmethod
     def find_spec(
@@ -153,23 +150,23 @@ class _Finder:
 
 
 def install() -> None:
-    """Put the finder before the others; done once, by the package itself."""
+    """Put the finder before the others; the package itself calls this once."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 def _run(module: LazyModule) -> bool:
-    """Let the module run, if nobody has; False while this thread is in its run."""
+    """Run the module if it has not run; return False while this thread is running it."""
     plain = ModuleType.__getattribute__
     spec = plain(module, "__spec__")
     waiting = spec.loader
     if not isinstance(waiting, _Loader):
-        return True  # another thread has run it since the caller looked
-    if waiting.lock._is_owned():  # asked of the lock: an interrupt may end any note of ours
+        return True  # another thread has run it in the meantime
+    if waiting.lock._is_owned():  # the lock knows; an interrupt could leave a flag of ours wrong
         return False
     with waiting.lock:
         if spec.loader is not waiting:
-            return True  # it has run while this thread waited
+            return True  # another thread ran it while this thread waited
         module.__loader__ = waiting.loader
         waiting.loader.exec_module(module)
         spec.loader = waiting.loader

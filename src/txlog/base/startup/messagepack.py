@@ -1,8 +1,9 @@
-"""Owns how a process of ours gets msgspec: without typing_extensions, which it does not need.
+"""Imports msgspec without typing_extensions, which it does not need.
 
-msgspec asks typing_extensions for three names that typing has since 3.11, and takes typing's where
-the other is missing. Importing it takes a fifth of the time of Arrow. So it is missing for the
-moment of the import; nobody else may import then, so only the command line does this, as it starts.
+msgspec reads three names from typing_extensions that typing has since 3.11, and uses typing if the
+package is missing. Importing the package takes a fifth of the time of Arrow. So it is hidden during
+the import of msgspec. No other thread may import then, so only the command line does this, at
+start.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ EXTENSIONS: Final = "typing_extensions"
 
 
 def load() -> None:
-    """Import msgspec, if nobody has."""
+    """Import msgspec, if no module has."""
     if "msgspec" in sys.modules or EXTENSIONS in sys.modules:
         return
     modules: dict[str, Any] = sys.modules
-    modules[EXTENSIONS] = None  # by which an import fails
+    modules[EXTENSIONS] = None  # makes an import fail
     try:
         import msgspec  # noqa: F401
     finally:

@@ -1,12 +1,12 @@
 """Owns how Arrow columns become text, and columns of text the bytes of records.
 
-No value becomes an object of Python, but for what has no kernel: base64, and bytes that are not
-UTF-8. A column of text is a string array, null where there is nothing; a text alone when all rows
-have the same; None when no row has any. A record is a list of parts, columns and the bytes between
-them, and `joined` lays all rows of it side by side in one buffer.
+No value becomes a Python object, except where no kernel exists: base64, and bytes that are not
+UTF-8. A column of text is a string array with null for no value; a single str if all rows have the
+same text; None if no row has any. A record is a list of parts, which are columns and the bytes
+between them; `joined` joins the parts of all rows in one buffer.
 
-What a JSON string or a cell must not hold is looked for in the bytes of the whole column at once,
-and replaced only where there is some: most columns have none.
+Characters that a JSON string or a cell cannot contain are searched in the bytes of the whole column
+at once, and replaced only if there are any: most columns have none.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ Part: TypeAlias = pa.Array | bytes
 
 _PIECE_BYTES: Final = 32 << 20
 _INSTANT: Final = "2026-11-20T09:12:04.117Z"
-# What `parse_time` takes of both that Arrow reads, too; of digits at most those of any instant.
+# The subset of `parse_time` that Arrow can read, too; numbers have at most the digits of an
+# instant.
 _RFC3339: Final = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
     r"(Z|[+-][0-9]{2}:[0-9]{2})$"
 )
 _DIGITS: Final = "^[0-9]{1,15}$"
-_INSTANT_CHARS: Final = len(_INSTANT) - 1  # as Arrow writes it
+_INSTANT_CHARS: Final = len(_INSTANT) - 1  # length of an instant in Arrow's text
 _CODE_BYTES: Final = 8
-_LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
+_LARGE_BYTES: Final = 128 << 20  # escaped text can be six times as long
 _WIDE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string)
 _LARGE: Final = (pa.types.is_large_string, pa.types.is_large_binary)
@@ -48,11 +49,11 @@ _TSV: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _CSV_MARKS: Final = (",", '"', "\n", "\r")
 
 
-# --- rows that have room ---------------------------------------------------------------------
+# --- rows that fit in memory -----------------------------------------------------------------
 
 
 def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
-    """A table or batch in pieces whose text has room in memory; a row is never cut."""
+    """A table or batch in pieces whose text fits in memory; a row is never cut."""
     if len(table) < 2 or not _is_heavy(table, _PIECE_BYTES):
         yield table
         return
@@ -62,13 +63,13 @@ def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
 
 
 def _is_heavy(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> bool:
-    # The exact size takes a millisecond of a table of many chunks, that of its buffers none.
+    # The exact size of a table of many chunks takes a millisecond, that of its buffers none.
     heavy: bool = table.get_total_buffer_size() > limit_bytes and table.nbytes > limit_bytes
     return heavy
 
 
 def widened(table: pa.Table | pa.RecordBatch) -> Callable[[pa.Array], pa.Array]:
-    """What gives its columns offsets of 64 bits, if their text may be more than 2 GiB."""
+    """A function that gives columns offsets of 64 bits, if their text may exceed 2 GiB."""
     if not _is_heavy(table, _LARGE_BYTES):
         return lambda column: column
     return lambda column: column.cast(_WIDE.get(column.type, column.type))
@@ -78,17 +79,17 @@ def widened(table: pa.Table | pa.RecordBatch) -> Callable[[pa.Array], pa.Array]:
 
 
 def is_large(column: pa.Array) -> bool:
-    """Its offsets have 64 bits."""
+    """Whether its offsets have 64 bits."""
     return any(is_kind(column.type) for is_kind in _LARGE)
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Bytes that are UTF-8 as text, where they lie. Raises pa.ArrowInvalid."""
+    """UTF-8 bytes as text, without a copy. Raises pa.ArrowInvalid."""
     return column.cast(pa.large_string() if is_large(column) else pa.string())
 
 
 def data_of(column: pa.Array) -> memoryview:
-    """The bytes of all rows of a binary or string array, as they lie in memory."""
+    """The bytes of all rows of a binary or string array, without a copy."""
     if not len(column):
         return memoryview(b"")
     _, ends, data = column.buffers()
@@ -98,41 +99,41 @@ def data_of(column: pa.Array) -> memoryview:
 
 
 def with_data(column: pa.Array, data: bytes) -> pa.Array:
-    """The column with other bytes: of each row as many, or the same multiple of as many."""
-    before = len(data_of(column))
+    """The column with other bytes: each row has as many, or the same multiple of that."""
+    bytes_before = len(data_of(column))
     kind = pa.int64() if is_large(column) else pa.int32()
     ends = pa.Array.from_buffers(
         kind, len(column) + 1, [None, column.buffers()[1]], 0, column.offset
     )
     moved = pc.subtract(ends, ends[0])
-    if before and len(data) != before:
-        moved = pc.multiply_checked(moved, pa.scalar(len(data) // before, kind))
+    if bytes_before and len(data) != bytes_before:
+        moved = pc.multiply_checked(moved, pa.scalar(len(data) // bytes_before, kind))
     buffers = [None, moved.buffers()[1], pa.py_buffer(data)]
-    made = pa.Array.from_buffers(column.type, len(column), buffers)
-    return pc.if_else(column.is_valid(), made, pa.scalar(None, column.type))
+    moved_column = pa.Array.from_buffers(column.type, len(column), buffers)
+    return pc.if_else(column.is_valid(), moved_column, pa.scalar(None, column.type))
 
 
 def same(column: pa.Array) -> pa.Scalar | None:
-    """The value that all rows have, or None: they differ, or there are none."""
+    """The value that all rows share, or None: they differ, or there are no rows."""
     if column.null_count or not len(column):
         return None
     first = column[0]
     return first if pc.all(pc.equal(column, first)).as_py() else None
 
 
-def by_distinct(column: pa.Array, said: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """What `said` makes of a column, null of null, asked for each value once if they recur."""
+def by_distinct(column: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """The column that `convert` returns, null for null; recurring values are converted once."""
     encoded = column.dictionary_encode()
     if len(encoded.dictionary) * 2 > len(column) - column.null_count:
-        return said(column)
-    return said(encoded.dictionary).take(encoded.indices)
+        return convert(column)
+    return convert(encoded.dictionary).take(encoded.indices)
 
 
 def mapped(
-    column: pa.Array, said: Callable[[Any], Any], kind: pa.DataType | None = None
+    column: pa.Array, convert: Callable[[Any], Any], kind: pa.DataType | None = None
 ) -> pa.Array:
-    """What `said` says of each value that is not null: for what has no kernel."""
-    values = [None if value is None else said(value) for value in column.to_pylist()]
+    """Convert each value that is not null in Python: for conversions without a kernel."""
+    values = [None if value is None else convert(value) for value in column.to_pylist()]
     return pa.array(values, kind or (pa.large_binary() if is_large(column) else pa.binary()))
 
 
@@ -140,27 +141,27 @@ def strings(column: pa.Array) -> Column:
     """Text, as a column of text."""
     if column.null_count == len(column):
         return None
-    found = same(column)
-    return column if found is None else found.as_py()
+    common = same(column)
+    return column if common is None else common.as_py()
 
 
 def numbers(column: pa.Array) -> Column:
-    """Integers or booleans in decimal or as true and false."""
+    """Integers in decimal, or booleans as true and false."""
     if column.null_count == len(column):
         return None
-    one = same(column)
-    if one is not None:
-        return str(one.as_py()).lower()
+    common = same(column)
+    if common is not None:
+        return str(common.as_py()).lower()
     return column.cast(pa.string())
 
 
 def instants(column: pa.Array) -> Column:
-    """Milliseconds, or timestamps of those, in RFC 3339; what no year has as its number."""
+    """Milliseconds, or timestamps in ms, as RFC 3339; years out of range stay numbers."""
     if column.null_count == len(column):
         return None
     ms = column.cast(pa.int64())
-    one = same(ms)
-    return by_distinct(ms, _instants) if one is None else format_time(one.as_py())
+    common = same(ms)
+    return by_distinct(ms, _instants) if common is None else format_time(common.as_py())
 
 
 def _within(ms: pa.Array) -> pa.Array:
@@ -170,14 +171,14 @@ def _within(ms: pa.Array) -> pa.Array:
 def _instants(ms: pa.Array) -> pa.Array:
     within = _within(ms)
     is_near = are_all(within)
-    known = ms if is_near else pc.if_else(within, ms, pa.scalar(0, pa.int64()))
-    text = known.cast(pa.timestamp("ms")).cast(pa.string())
+    near_ms = ms if is_near else pc.if_else(within, ms, pa.scalar(0, pa.int64()))
+    text = near_ms.cast(pa.timestamp("ms")).cast(pa.string())
     text = pc.binary_join_element_wise(_with_t(text), "Z", "")
     return text if is_near else pc.if_else(within, text, ms.cast(pa.string()))
 
 
 def _with_t(text: pa.Array) -> pa.Array:
-    """Days and times with a T between them."""
+    """Days and times, joined by a T."""
     data = data_of(text)
     if text.offset or text.null_count or len(data) != len(text) * _INSTANT_CHARS:
         return pc.binary_replace_slice(text, 10, 11, "T")
@@ -187,9 +188,9 @@ def _with_t(text: pa.Array) -> pa.Array:
 
 
 def from_instants(column: pa.Array) -> pa.Array | None:
-    """The milliseconds of text as `parse_time` reads it; None: it must be asked for some.
+    """The milliseconds of text, as `parse_time` reads it; None: some rows need `parse_time`.
 
-    All are written as instants with an offset, or all as numbers: what programs write.
+    All rows are instants with an offset, or all are numbers: the forms that programs write.
     """
     try:
         if _are_instants(column):
@@ -207,7 +208,7 @@ def from_instants(column: pa.Array) -> pa.Array | None:
 
 
 def are_all(are_so: pa.Array) -> bool:
-    """Whether no row is false; null is not."""
+    """Whether no row is false; null does not count as false."""
     return pc.all(are_so).as_py() in (True, None)
 
 
@@ -219,7 +220,7 @@ def _from_digits(column: pa.Array) -> pa.Array:
 
 
 def _are_instants(text: pa.Array) -> bool:
-    """Whether all has the form of an instant as it is written here, if it is one."""
+    """Whether all rows have the form of an instant in our own output."""
     sizes = pc.min_max(pc.binary_length(text)).as_py()
     if sizes["min"] != sizes["max"] or sizes["min"] != len(_INSTANT):
         return False
@@ -232,13 +233,13 @@ def _are_instants(text: pa.Array) -> bool:
 
 
 def text_of(column: pa.Array) -> tuple[Column, Column]:
-    """Bytes as text, and how they say it: utf8, base64, none for no bytes."""
+    """Bytes as text, and their encoding: utf8, base64, or none for null."""
     if column.null_count == len(column):
         return None, None
     try:
         text = as_text(column)
     except pa.ArrowInvalid:
-        pairs = [(None, None) if one is None else _text(one) for one in column.to_pylist()]
+        pairs = [(None, None) if data is None else _text(data) for data in column.to_pylist()]
         kind = pa.large_string() if is_large(column) else pa.string()
         return tuple(pa.array(half, kind) for half in zip(*pairs, strict=True))
     return text, only_where(column.is_valid(), "utf8") if column.null_count else "utf8"
@@ -252,7 +253,7 @@ def _text(data: bytes) -> tuple[str, str]:
 
 
 def only_where(mask: pa.Array, text: str) -> pa.Array:
-    """A text in the rows of a mask."""
+    """A text in the rows where the mask is true."""
     return pc.if_else(mask, pa.scalar(text), pa.scalar(None, pa.string()))
 
 
@@ -260,11 +261,10 @@ def only_where(mask: pa.Array, text: str) -> pa.Array:
 
 
 class Pairs(NamedTuple):
-    """The pairs of maps of strings: where those of each one begin and end, names and values.
+    """The pairs of maps of strings: the offsets of each map's pairs, their names and values.
 
-    A name comes once: where it came first, with the value that came last.
-
-    rows: which of these each row is, if they recur; None: each is one row
+    A name occurs once: at its first position, with its last value.
+    rows: for each row the number of its map, if maps recur; None: each row has its own map
     """
 
     offsets: pa.Array
@@ -272,47 +272,49 @@ class Pairs(NamedTuple):
     values: pa.Array
     rows: pa.Array | None = None
 
-    def each(self, said: Sequence[Part], between: str) -> pa.Array:
-        """The parts of all pairs of a row as one text of it."""
-        return self._of_rows(self._joined(said, between))
+    def each(self, parts: Sequence[Part], between: str) -> pa.Array:
+        """The parts of all pairs of a row, joined into one text per row."""
+        return self._of_rows(self._joined(parts, between))
 
     def objects(self) -> pa.Array:
-        """Each row as an object of JSON, one without pairs as an empty one."""
-        said = [*json_text(self.names), b":", *json_text(self.values)]
-        parts = [b"{", self._joined(said, ","), b"}"]
+        """Each row as an object of JSON; an empty object for a row without pairs."""
+        pair_parts = [*json_text(self.names), b":", *json_text(self.values)]
+        parts = [b"{", self._joined(pair_parts, ","), b"}"]
         return self._of_rows(as_text(joined(parts, len(self.offsets) - 1)))
 
     def counts(self) -> pa.Array:
-        """How many pairs each row has."""
+        """The number of pairs of each row."""
         return self._of_rows(pc.pairwise_diff(self.offsets)[1:])
 
-    def _joined(self, said: Sequence[Part], between: str) -> pa.Array:
-        texts = joined(said, len(self.names))
+    def _joined(self, parts: Sequence[Part], between: str) -> pa.Array:
+        texts = joined(parts, len(self.names))
         lists = pa.ListArray.from_arrays(self.offsets, texts)
         return pc.binary_join(lists, pa.scalar(between.encode(), texts.type))
 
-    def _of_rows(self, made: pa.Array) -> pa.Array:
-        return made if self.rows is None else made.take(self.rows)
+    def _of_rows(self, texts: pa.Array) -> pa.Array:
+        return texts if self.rows is None else texts.take(self.rows)
 
 
 def pairs_of(maps: pa.Array) -> Pairs | None:
-    """The pairs of maps of strings, null as none; None: no row has any."""
+    """The pairs of maps of strings, null as empty; None: no row has any."""
     if maps.null_count == len(maps):
         return None
-    if maps.null_count:  # a null may have a length
+    if maps.null_count:  # a null map may have a length
         sizes = pc.pairwise_diff(maps.offsets)[1:]
         if pc.any(pc.and_(maps.is_null(), pc.greater(sizes, 0))).as_py():
             maps = maps.take(pa.arange(0, len(maps)))
-    found = _recurring(_pairs(maps))
-    if not len(found.names):
+    pairs = _recurring(_pairs(maps))
+    if not len(pairs.names):
         return None
-    lists = pa.ListArray.from_arrays(found.offsets, found.names)
+    lists = pa.ListArray.from_arrays(pairs.offsets, pairs.names)
     rows = pc.list_parent_indices(lists).cast(pa.int64())
-    codes = found.names.dictionary_encode()
+    codes = pairs.names.dictionary_encode()
     places = both(rows, codes.indices, len(codes.dictionary))
     if pc.count_distinct(places).as_py() == len(places):
-        return found
-    once = [None if one is None else list(dict(one).items()) for one in maps.to_pylist()]
+        return pairs
+    once = [
+        None if row_map is None else list(dict(row_map).items()) for row_map in maps.to_pylist()
+    ]
     return _pairs(pa.array(once, maps.type))
 
 
@@ -323,21 +325,21 @@ def _pairs(maps: pa.Array) -> Pairs:
     return Pairs(moved, maps.keys[start:stop], maps.items[start:stop])
 
 
-def _recurring(found: Pairs) -> Pairs:
-    """The same with each that recurs once, if most do: properties are often few."""
-    names = found.names.dictionary_encode("encode")
-    values = found.values.dictionary_encode("encode")
+def _recurring(pairs: Pairs) -> Pairs:
+    """The pairs with recurring maps stored once, if most recur: properties often do."""
+    names = pairs.names.dictionary_encode("encode")
+    values = pairs.values.dictionary_encode("encode")
     width = len(values.dictionary)
-    if width * 2 > len(found.values):
-        return found
+    if width * 2 > len(pairs.values):
+        return pairs
     codes = both(names.indices.cast(pa.int64()), values.indices, width)
-    # The codes of a row's pairs lie behind each other: as bytes they say which row it is.
-    ends = pc.multiply(found.offsets.cast(pa.int64()), _CODE_BYTES)
+    # The codes of a row's pairs are adjacent: as bytes they identify the row's map.
+    ends = pc.multiply(pairs.offsets.cast(pa.int64()), _CODE_BYTES)
     buffers = [None, ends.buffers()[1], codes.buffers()[1]]
     rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
     rows = rows.dictionary_encode()
     if len(rows.dictionary) * 2 > len(rows):
-        return found
+        return pairs
     data = data_of(rows.dictionary)
     once = pa.Array.from_buffers(pa.int64(), len(data) // _CODE_BYTES, [None, pa.py_buffer(data)])
     name = pc.divide(once, pa.scalar(width, pa.int64()))
@@ -353,23 +355,24 @@ def _recurring(found: Pairs) -> Pairs:
 
 
 def both(high: pa.Array, low: pa.Array, width: int) -> pa.Array:
-    """One number of two; low is less than width."""
+    """Combine two numbers into one; low is less than width."""
     return pc.add(pc.multiply(high, pa.scalar(width, pa.int64())), low.cast(pa.int64()))
 
 
-# --- what a place takes ----------------------------------------------------------------------
+# --- escapes of each format ------------------------------------------------------------------
 
 
 def _replaced(text: pa.Array, written: dict[str, str]) -> pa.Array:
     data = bytes(data_of(text))
-    for char, said in written.items():  # a backslash comes first: what is written has some
+    # the backslash comes first, as the escapes contain backslashes
+    for char, escape in written.items():
         if char.encode() in data:
-            text = pc.replace_substring(text, char, said)
+            text = pc.replace_substring(text, char, escape)
     return text
 
 
 def json_escaped(text: pa.Array) -> pa.Array:
-    """Text as it stands between the quotes of a JSON string."""
+    """Text in its form between the quotes of a JSON string."""
     data = data_of(text)
     if len(orjson.dumps(str(data, "utf-8"))) == len(data) + 2:
         return text
@@ -380,18 +383,19 @@ def json_escaped(text: pa.Array) -> pa.Array:
 
 
 def tsv_escaped(text: pa.Array) -> pa.Array:
-    """Text as a cell of TSV: tab, newline, carriage return and backslash are written out."""
+    """Text as a cell of TSV: tab, newline, carriage return and backslash are escaped."""
     return _replaced(text, _TSV)
 
 
 def csv_quoted(text: pa.Array) -> pa.Array:
-    """Text as a cell of CSV, in quotes where it must be."""
+    """Text as a cell of CSV, in quotes if needed."""
     data = bytes(data_of(text))
     marks = [mark for mark in _CSV_MARKS if mark.encode() in data]
     if not marks:
         return text
     must: pa.Array = None
-    for mark in marks:  # faster than to look for it: what is shorter without has some
+    # removing a mark is faster than searching it: text that gets shorter had some
+    for mark in marks:
         without = pc.replace_substring(text, mark, "")
         has = pc.not_equal(pc.binary_length(without), pc.binary_length(text))
         must = has if must is None else pc.or_(must, has)
@@ -404,7 +408,7 @@ def in_quotes(text: pa.Array) -> pa.Array:
 
 
 def like(column: pa.Array, *parts: pa.Array | str) -> list[pa.Array | pa.Scalar]:
-    """Parts of a join as wide as a column, which a kernel needs."""
+    """Parts of a join with the offset width of a column, which the kernel needs."""
     return [pa.scalar(part, column.type) if isinstance(part, str) else part for part in parts]
 
 
@@ -414,7 +418,7 @@ def json_text(column: Column) -> list[Part]:
 
 
 def json_safe(column: Column) -> list[Part]:
-    """The same for text in which nothing needs to be written otherwise."""
+    """The same for text in which nothing needs escaping."""
     if column is None:
         return [b"null"]
     if isinstance(column, str):
@@ -426,7 +430,7 @@ def json_safe(column: Column) -> list[Part]:
 
 
 def json_bare(column: Column) -> list[Part]:
-    """The parts of numbers or of JSON itself, or null."""
+    """The parts of numbers, or of JSON itself, or null."""
     if isinstance(column, pa.Array):
         return [pc.fill_null(column, "null") if column.null_count else column]
     return [b"null" if column is None else column.encode()]
@@ -435,22 +439,22 @@ def json_bare(column: Column) -> list[Part]:
 def cell(form: str, column: Column, *, is_safe: bool = False, recurs: bool = False) -> list[Part]:
     """The parts of a cell of tsv or csv, where null is empty.
 
-    is_safe: there is nothing in it to be written otherwise, as in a number
-    recurs:  few texts may be those of many rows
+    is_safe: nothing in it needs escaping, as in a number
+    recurs:  many rows may share few texts
     """
     if column is None:
         return []
     escaped = tsv_escaped if form == "tsv" else csv_quoted
     if isinstance(column, str):
-        found: str = escaped(pa.array([column]))[0].as_py()
-        return [found.encode()]
+        escaped_text: str = escaped(pa.array([column]))[0].as_py()
+        return [escaped_text.encode()]
     if recurs:
         return [by_distinct(column, escaped)]
     return [column if is_safe else escaped(column)]
 
 
 def quoted_cell(column: Column, *, is_number: bool, recurs: bool = False) -> list[Part]:
-    """The parts of a cell of csv where all text has quotes and null is empty."""
+    """The parts of a cell of csv in which all text has quotes and null is empty."""
     if column is None:
         return []
     if isinstance(column, str):
@@ -463,10 +467,10 @@ def quoted_cell(column: Column, *, is_number: bool, recurs: bool = False) -> lis
 def delimited(form: str, cells: Sequence[list[Part]]) -> list[Part]:
     """The parts of a line of tsv or csv."""
     parts: list[Part] = []
-    for number, one in enumerate(cells):
+    for number, cell_parts in enumerate(cells):
         parts += [b"\t" if form == "tsv" else b","] if number else []
-        parts += one
-    if form == "csv" and len(cells) == 1:  # else an empty cell would be no line
+        parts += cell_parts
+    if form == "csv" and len(cells) == 1:  # otherwise an empty cell would be an empty line
         parts = [_not_empty(cells[0])]
     return [*parts, b"\n"]
 
@@ -491,7 +495,7 @@ def json_object(members: Sequence[tuple[str, list[Part]]]) -> list[Part]:
 
 
 def joined(parts: Sequence[Part], count: int) -> pa.Array:
-    """The parts of each of `count` rows behind each other, null as nothing: binary."""
+    """The parts of each of `count` rows, joined into binary rows; null is empty."""
     whole = _merged(parts)
     columns = [part for part in whole if not isinstance(part, bytes)]
     large = any(is_large(column) for column in columns)
@@ -500,19 +504,21 @@ def joined(parts: Sequence[Part], count: int) -> pa.Array:
         return pa.repeat(pa.scalar(b"".join(map(bytes, whole)), kind), count)
     if len(whole) == 1 and not columns[0].null_count:
         return columns[0].cast(kind)
-    given = [pa.scalar(one, kind) if isinstance(one, bytes) else one.cast(kind) for one in whole]
+    arrays = [
+        pa.scalar(piece, kind) if isinstance(piece, bytes) else piece.cast(kind) for piece in whole
+    ]
     return pc.binary_join_element_wise(
-        *given, pa.scalar(b"", kind), null_handling="replace", null_replacement=b""
+        *arrays, pa.scalar(b"", kind), null_handling="replace", null_replacement=b""
     )
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
-    """The parts, with neighbouring bytes as one."""
-    made: list[Part] = []
+    """The parts, with adjacent bytes merged."""
+    merged: list[Part] = []
     for part in parts:
-        before = made[-1] if made else None
-        if isinstance(part, bytes) and isinstance(before, bytes):
-            made[-1] = before + part
+        previous = merged[-1] if merged else None
+        if isinstance(part, bytes) and isinstance(previous, bytes):
+            merged[-1] = previous + part
         else:
-            made.append(part)
-    return made
+            merged.append(part)
+    return merged

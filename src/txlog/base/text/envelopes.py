@@ -1,8 +1,8 @@
-"""Owns envelopes: lines of JSON that say all of a message, as columns of messages.
+"""Owns envelopes: lines of JSON that contain all of a message, as columns of messages.
 
-A block of them is read at once (`clean`), which is None when one of them is bad, or is written in a
-way that is not understood there. Then `envelope_row` reads them one by one, and says what is wrong
-where; what is clean gives the same columns either way. Source: spec/cli 7.
+`clean` reads a block of them at once. It returns None if one of them is bad, or written in a form
+that it does not parse. Then `envelope_row` reads them one by one, with an error for each bad one;
+good envelopes give the same columns either way. Source: spec/cli 7.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Encoding = Literal["utf8", "base64"]
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One line, as `consume` writes it; any other is read by itself."""
+    """One line, in the form that `consume` writes; other lines are read one by one."""
 
     key: str | None = None
     key_encoding: Encoding | None = None
     value: str | None = None
     value_encoding: Encoding | None = None
     properties: msgspec.Raw = msgspec.Raw(b"null")
-    event_time: int | float | None = None  # a float is told from an integer, and refused
+    event_time: int | float | None = None  # accepts a float in order to refuse it later
     deliver_at: int | float | None = None
     deliver_after: int | float | None = None
     sequence_id: int | float | None = None
@@ -75,63 +75,65 @@ def _properties_decoder() -> Callable[[bytes], list[dict[str, str] | None]]:
 
 
 def clean(lines: pa.Array, records: pa.Array) -> pa.Table | None:
-    """The messages of envelopes, a line each."""
+    """The messages of envelopes, one per line; None: read them one by one."""
     decode = _decoder()
     try:
         text.as_text(records)
-        found = [decode(record) for record in records.to_pylist()]
+        envelopes = [decode(record) for record in records.to_pylist()]
     except (msgspec.DecodeError, pa.ArrowInvalid):
         return None
-    members = {name: [*map(get, found)] for name, get in _MEMBERS.items()}
-    made: dict[str, pa.Array | None] = {"line": lines}
+    members = {name: [*map(get, envelopes)] for name, get in _MEMBERS.items()}
+    columns: dict[str, pa.Array | None] = {"line": lines}
     for name in ("value", "key"):
-        made[name] = _bytes(members[name], members[f"{name}_encoding"])
+        columns[name] = _bytes(members[name], members[f"{name}_encoding"])
     for name, (least, most) in _LIMITS.items():
-        made[name] = _integers(members[name], least, most, TYPES[name])
-    made["properties"] = _objects(members["properties"])
-    made["producer"] = pa.array(members["producer"], pa.string())
-    return None if any(column is None for column in made.values()) else whole_table(made)
+        columns[name] = _integers(members[name], least, most, TYPES[name])
+    columns["properties"] = _objects(members["properties"])
+    columns["producer"] = pa.array(members["producer"], pa.string())
+    return None if any(column is None for column in columns.values()) else whole_table(columns)
 
 
 def _integers(
-    said: Sequence[float | None], least: int, most: int, kind: pa.DataType
+    values: Sequence[float | None], least: int, most: int, kind: pa.DataType
 ) -> pa.Array | None:
-    """Integers in range; None: some are not."""
-    if said.count(None) == len(said):
-        return pa.nulls(len(said), kind)
+    """Integers in range; None: some are out of range or not integers."""
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
     try:
-        numbers = pa.array(said)
+        numbers = pa.array(values)
     except (pa.ArrowInvalid, OverflowError):
         return None
-    if not pa.types.is_int64(numbers.type):  # a float among them makes all of them floats
+    if not pa.types.is_int64(numbers.type):  # one float turns the whole column into floats
         return None
     ends = pc.min_max(numbers).as_py()
     return numbers.cast(kind) if least <= ends["min"] and ends["max"] <= most else None
 
 
-def _objects(said: Sequence[msgspec.Raw]) -> pa.Array | None:
-    """Maps of objects, null where they are empty or none; None: some are no maps of strings.
+def _objects(raw_maps: Sequence[msgspec.Raw]) -> pa.Array | None:
+    """Maps from JSON objects, null for empty or none; None: some are not maps of strings.
 
-    Those that are written alike are read once, if the first ones show that there are such.
+    Equal texts are parsed once, if the first ones show that texts recur.
     """
-    texts, places = [*map(bytes, said)], None
+    texts, places = [*map(bytes, raw_maps)], None
     if len({*texts[:_SHOWN]}) * 2 <= len(texts[:_SHOWN]):
         encoded = pa.array(texts, pa.binary()).dictionary_encode()
         texts, places = encoded.dictionary.to_pylist(), encoded.indices
     try:
-        pairs = [one or _NOTHING for one in _properties_decoder()(b"[%b]" % b",".join(texts))]
+        pairs = [
+            members or _NOTHING for members in _properties_decoder()(b"[%b]" % b",".join(texts))
+        ]
     except msgspec.DecodeError:
         return None
     names = pa.array([*chain.from_iterable(pairs)], pa.string())
     values = pa.array([*chain.from_iterable(map(dict.values, pairs))], pa.string())
     ends = pc.cumulative_sum(pa.array([*map(len, pairs)], pa.int32()))
-    made = maps(ends, names, values)
-    return made if places is None else made.take(places)
+    objects = maps(ends, names, values)
+    return objects if places is None else objects.take(places)
 
 
-def _bytes(said: Sequence[str | None], encodings: Sequence[Encoding | None]) -> pa.Array | None:
-    """Bytes that an encoding says; None: it does not."""
-    column = pa.array(said, pa.string())
+def _bytes(texts: Sequence[str | None], encodings: Sequence[Encoding | None]) -> pa.Array | None:
+    """Bytes decoded by their encoding; None: some do not decode."""
+    column = pa.array(texts, pa.string())
     if not column.null_count and {*encodings} == {"utf8"}:
         return column.cast(pa.binary())
     kinds = pa.array(encodings, pa.string())
@@ -142,8 +144,8 @@ def _bytes(said: Sequence[str | None], encodings: Sequence[Encoding | None]) -> 
     try:
         return pa.array(
             [
-                one if one is None or kind == "utf8" else base64.b64decode(one, validate=True)
-                for one, kind in zip(said, encodings, strict=True)
+                text if text is None or kind == "utf8" else base64.b64decode(text, validate=True)
+                for text, kind in zip(texts, encodings, strict=True)
             ],
             pa.binary(),
         )

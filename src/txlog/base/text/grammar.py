@@ -1,6 +1,6 @@
-"""Owns what is JSON: one value by RFC 8259, whatever a reader can hold of it.
+"""Owns the definition of JSON: one value by RFC 8259, even if readers cannot represent it.
 
-`import` and `produce` ask here, so that both take and refuse the same lines.
+`import` and `produce` use it, so that both accept and refuse the same lines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from txlog.base.startup import json as orjson
 
 
 def json_failure(value: bytes) -> ValueError | None:
-    """Why bytes are not JSON; None: they are.
+    """Why bytes are not JSON; None if they are.
 
     orjson refuses a number that no double holds, such as 1e400, which JSON allows.
     """

@@ -1,7 +1,8 @@
-"""Owns the fields of messages as columns of text, and the records that are made of them.
+"""Owns the fields of messages as columns of text, and the records made from them.
 
-JSON never depends on bytes it cannot express: text is utf8, anything else base64. An embedded JSON
-value is passed on as it is; only its line breaks, which can only be white space, become blanks.
+JSON never contains bytes it cannot express: text is utf8, anything else base64. An embedded JSON
+value is passed on unchanged, except that its line breaks, which can only be white space, become
+blanks.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ _ENVELOPE: Final = (
 
 
 class Messages:
-    """The fields of a table of RECEIVED, each made text when it is asked for.
+    """The fields of a table of RECEIVED; each becomes text when it is used.
 
     The table may lack columns: their fields are null.
 
-    beside: columns that messages do not have themselves
+    extra: columns that messages do not have themselves
     """
 
-    def __init__(self, table: pa.Table, beside: Mapping[str, pa.Array] | None = None) -> None:
+    def __init__(self, table: pa.Table, extra: Mapping[str, pa.Array] | None = None) -> None:
         self.count = len(table)
         self._table = table
-        self._beside = beside or {}
+        self._beside = extra or {}
         self._widen = columns.widened(table)
         self._made: dict[str, Column] = {}
-        self.asked: set[str] = set()  # columns that something was made of
+        self.asked: set[str] = set()  # columns that were used
 
     def stored(self, name: str) -> pa.Array | None:
-        """A column as it is, None if there is none; of properties each name once."""
+        """A column unchanged, None if it is missing; in properties each name once."""
         self.asked.add(name)
         if name in self._beside:
             return self._beside[name]
         if name not in self._table.column_names:
             return None
         column = self._table.column(name)
-        found = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        return self._widen(found)
+        column_whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self._widen(column_whole)
 
     def field(self, name: str) -> Column:
         """A field of a record as text; instants in RFC 3339."""
@@ -96,7 +97,7 @@ class Messages:
         return columns.numbers(column) if name in _BARE else columns.strings(column)
 
     def _as_made(self, name: str) -> Column:
-        """What a table has that was made for files."""
+        """A column that the table has already in the form for files."""
         column = self.stored(name)
         return columns.numbers(column) if name in _BARE else columns.strings(column)
 
@@ -119,8 +120,8 @@ class Messages:
         if index is not None and index.null_count < len(index):
             if index.null_count or not pc.min(index).as_py():
                 index = pc.if_else(pc.equal(index, 0), pa.scalar(None, index.type), index)
-                behind = pc.binary_join_element_wise(":", index.cast(pa.string()), "")
-                parts.append(pc.fill_null(behind, ""))
+                suffix = pc.binary_join_element_wise(":", index.cast(pa.string()), "")
+                parts.append(pc.fill_null(suffix, ""))
             else:
                 parts += [":", index.cast(pa.string())]
         return pc.binary_join_element_wise(*parts, "")
@@ -133,12 +134,13 @@ class Messages:
         if len(distinct) == 1 and not distinct[0] & _COUNTER_HIGH:
             coordinator = str(TxnId.from_halves(distinct[0], 0)).partition(":")[0]
 
-            def said(values: pa.Array) -> pa.Array:
+            def text_of(values: pa.Array) -> pa.Array:
                 counters = values.view(pa.uint64()).cast(pa.string())
                 return pc.binary_join_element_wise(coordinator, counters, ":")
 
-            return columns.by_distinct(least, said)
-        highs, lows = most.dictionary_encode(), least.dictionary_encode()  # several coordinators
+            return columns.by_distinct(least, text_of)
+        # ids of several coordinators
+        highs, lows = most.dictionary_encode(), least.dictionary_encode()
         width = len(lows.dictionary)
         rows = columns.both(highs.indices.cast(pa.int64()), lows.indices, width)
         rows = rows.dictionary_encode()
@@ -158,27 +160,27 @@ class Messages:
     @cached_property
     def pairs(self) -> columns.Pairs | None:
         """The properties; None: no message has any."""
-        found = self.stored("properties")
-        return None if found is None else columns.pairs_of(found)
+        properties = self.stored("properties")
+        return None if properties is None else columns.pairs_of(properties)
 
     # --- records -------------------------------------------------------------------------------
 
     def json_lines(self, names: Sequence[str], *, embed: bool) -> pa.Array:
-        """JSON records with these fields, a line each; embed: JSON values as they are."""
-        made = {}
+        """JSON records with these fields, one per line; embed: embed JSON values."""
+        embedded = {}
         if embed and ("value" in names or "value_encoding" in names):
-            made = self._embedded()
-        members = [(name, made.get(name) or self._json(name)) for name in names]
+            embedded = self._embedded()
+        members = [(name, embedded.get(name) or self._json(name)) for name in names]
         return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def _json(self, name: str) -> list[Part]:
         if name in _BARE:
             return columns.json_bare(self.field(name))
-        said = columns.json_safe if name in _SAFE else columns.json_text
-        return said(self.field(name))
+        encode = columns.json_safe if name in _SAFE else columns.json_text
+        return encode(self.field(name))
 
     def _embedded(self) -> dict[str, list[Part]]:
-        """Value and encoding, where some values are JSON objects or arrays."""
+        """Value and encoding, if some values are JSON objects or arrays."""
         value = self.stored("value")
         if value is None or value.null_count == len(value):
             return {}
@@ -194,18 +196,18 @@ class Messages:
         if b"\n" in data or b"\r" in data:
             bodies = columns.with_data(bodies, data.translate(BREAKS))
         text, encoding = columns.text_of(pc.if_else(mask, nothing, value))
-        [rest] = [columns.joined(columns.json_text(text), self.count)]
-        whole = pc.if_else(mask, bodies, rest.cast(bodies.type))
-        said = _filled(encoding, self.count)
-        kinds = pc.if_else(mask, pa.scalar("json", said.type), said)
+        [plain_texts] = [columns.joined(columns.json_text(text), self.count)]
+        whole = pc.if_else(mask, bodies, plain_texts.cast(bodies.type))
+        encodings = _filled(encoding, self.count)
+        kinds = pc.if_else(mask, pa.scalar("json", encodings.type), encodings)
         return {"value": [whole], "value_encoding": columns.json_safe(kinds)}
 
     def envelopes(self) -> pa.Array:
-        """Envelopes, a line each: key, value, properties and times byte for byte."""
+        """Envelopes, one per line: key, value, properties and times byte for byte."""
         members = []
         for name in _ENVELOPE:
-            said = columns.json_bare(self.number(name)) if name in _INSTANTS else self._json(name)
-            members.append((name, said))
+            parts = columns.json_bare(self.number(name)) if name in _INSTANTS else self._json(name)
+            members.append((name, parts))
         return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def delimited(self, form: str, names: Sequence[str]) -> pa.Array:
@@ -218,14 +220,14 @@ class Messages:
         return columns.joined(columns.delimited(form, cells), self.count)
 
     def quoted(self, names: Sequence[str]) -> pa.Array:
-        """Lines of csv in which all that is no number has quotes, and null has none."""
+        """Lines of csv in which everything but numbers has quotes, and null has none."""
         cells = []
         for name in names:
             column = self.field(name)
-            given = self.stored(name)
-            if name == "properties" and given is not None:
+            stored = self.stored(name)
+            if name == "properties" and stored is not None:
                 text = self.column(name)
-                column = pc.if_else(given.is_valid(), text, pa.scalar(None, text.type))
+                column = pc.if_else(stored.is_valid(), text, pa.scalar(None, text.type))
             is_number, recurs = name in _BARE[:-1], name == "properties"
             cells.append(columns.quoted_cell(column, is_number=is_number, recurs=recurs))
         return columns.joined(columns.delimited("csv", cells), self.count)
@@ -238,7 +240,7 @@ def _filled(column: Column, count: int) -> pa.Array:
 
 
 def _is_embedded(value: bytes | None) -> bool:
-    """An object or array of JSON."""
+    """Whether a value is an object or array of JSON."""
     if value is None or value.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
         return False
     try:

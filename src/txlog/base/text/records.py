@@ -1,7 +1,6 @@
-"""Owns records of an input: blocks of bytes cut into records, and the columns that they become.
+"""Owns records of an input: blocks of bytes cut into records, and columns of parsed records.
 
-No Python object is made for a record that is only cut: a block is split by Arrow into one binary
-array.
+A record that is only cut becomes no Python object: Arrow splits a block into one binary array.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.errors import BadRecord
 
-# the longest record that could be a message with its key
+# The longest record that can be a message with its key.
 _RECORD_BYTES_MAX = MESSAGE_BYTES_MAX + KEY_BYTES_MAX
 _INSTANT = pa.timestamp("ms", "UTC")
 TYPES = {
@@ -37,12 +36,12 @@ def split_records(
     line: int,
     record_bytes_max: int = _RECORD_BYTES_MAX,
 ) -> Iterator[tuple[pa.Array, int, bool] | None]:
-    """Yield (records, line of the first, ended) as blocks come; None when nothing came.
+    """Yield (records, line of the first, ended) as blocks arrive; None when no block came.
 
-    ended is false for a last record without its separator, which comes alone.
+    ended is false for a last record without its separator, which is yielded alone.
     raises: BadRecord (104) for a record too long to be a message
     """
-    held: list[bytes] = []
+    blocks_held: list[bytes] = []
     held_bytes = 0
     for block in blocks:
         if block is None:
@@ -50,19 +49,19 @@ def split_records(
             continue
         cut = block.rfind(separator)
         if cut < 0:
-            held.append(block)
+            blocks_held.append(block)
             held_bytes += len(block)
             if held_bytes > record_bytes_max:
                 raise BadRecord(f"line {line}: longer than {record_bytes_max} bytes", line=line)
             continue
-        data = b"".join([*held, block[:cut]])
-        rest = block[cut + 1 :]
-        held, held_bytes = ([rest], len(rest)) if rest else ([], 0)
+        data = b"".join([*blocks_held, block[:cut]])
+        remainder = block[cut + 1 :]
+        blocks_held, held_bytes = ([remainder], len(remainder)) if remainder else ([], 0)
         records = pc.split_pattern(pa.array([data], pa.binary()), separator).values
         yield records, line, True
         line += len(records)
-    if held:
-        yield pa.array([b"".join(held)], pa.binary()), line, False
+    if blocks_held:
+        yield pa.array([b"".join(blocks_held)], pa.binary()), line, False
 
 
 class Columns:
@@ -81,12 +80,12 @@ class Columns:
 
     def table(self) -> pa.Table:
         """Return the columns that are not all null."""
-        kept = {
+        columns = {
             name: pa.array(column, TYPES[name])
             for name, column in self._lists.items()
             if name in ("line", "value") or any(item is not None for item in column)
         }
-        return pa.table(kept)
+        return pa.table(columns)
 
     def clear(self) -> None:
         """Begin again."""
@@ -94,11 +93,11 @@ class Columns:
             column.clear()
 
 
-def whole_table(made: Mapping[str, pa.Array]) -> pa.Table | None:
-    """The columns that are not all null; both a time and a delay are bad."""
+def whole_table(columns: Mapping[str, pa.Array]) -> pa.Table | None:
+    """The columns that are not all null; None: a record has both a time and a delay."""
     there = {
         name: column
-        for name, column in made.items()
+        for name, column in columns.items()
         if name in ("line", "value") or column.null_count < len(column)
     }
     if "deliver_at" in there and "deliver_after" in there:
@@ -109,7 +108,7 @@ def whole_table(made: Mapping[str, pa.Array]) -> pa.Table | None:
 
 
 def maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
-    """The maps of pairs that lie behind each other, null where they are empty."""
+    """Maps from adjacent pairs; null where a map is empty."""
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     maps = pa.MapArray.from_arrays(offsets, names, values)
     is_any = pc.greater(pc.pairwise_diff(offsets)[1:], 0)
@@ -117,11 +116,11 @@ def maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def check_delivery(row: dict[str, object], line: int) -> None:
-    """Refuse both a time and a delay. Raises BadRecord (104)."""
+    """Refuse a record with both a time and a delay. Raises BadRecord (104)."""
     if row.get("deliver_at") is not None and row.get("deliver_after") is not None:
         raise bad_record(line, "both deliver_at and deliver_after")
 
 
 def bad_record(line: int, reason: str) -> BadRecord:
-    """The error for a record, by the line that it is on."""
+    """The error for a bad record on this line."""
     return BadRecord(f"line {line}: {reason}", line=line)

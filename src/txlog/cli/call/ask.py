@@ -1,4 +1,4 @@
-"""Owns asking before what cannot be undone: the plan, the question, the refusal (spec/cli 4)."""
+"""Asks before an irreversible change: the plan, the question, the refusal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from txlog.errors import Refused
 
 
 def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
-    """Return when the user agrees: -y, or y at the question on a terminal.
+    """Return if the user agrees: -y, or y at the question on a terminal.
 
-    word: what must be typed instead of y
+    word: the word to type instead of y
 
-    raises: Refused (901), and nothing was done
+    raises: Refused (901) before anything was done
     """
     if call.flags.yes:
         return

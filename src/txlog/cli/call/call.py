@@ -1,7 +1,7 @@
 """Owns one call of a command: global flags and environment, the store, the clock, diagnostics.
 
-Flag before environment before default. The store is the first of: -S; TXLOG_STORE; the nearest
-directory upwards that holds `txlog.toml`; the profile's; `./txlog-store`.
+A flag overrides a variable, a variable the default. The store is the first of: -S; TXLOG_STORE; the
+nearest directory upwards with a `txlog.toml`; the store of the profile; `./txlog-store`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (
 
 
 class Globals(msgspec.Struct):
-    """The global flags as they were given."""
+    """The values of the global flags."""
 
     store: str | None = None
     profile: str | None = None
@@ -71,7 +71,7 @@ class Globals(msgspec.Struct):
 
 
 class Described(Protocol):
-    """What a call must know about its command."""
+    """The facts that a call needs about its command."""
 
     path: str
     function: Any
@@ -85,10 +85,10 @@ class Described(Protocol):
 
 
 class Line(Protocol):
-    """The last line of a terminal, where something is drawn."""
+    """The last line of a terminal, on which a bar may be drawn."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Take it away for the length of a block."""
+        """Remove the bar while a block runs."""
 
 
 class Call:
@@ -105,7 +105,7 @@ class Call:
         self.started = time.monotonic()
         self._stack = ExitStack()
         self._clock: Clock | None = None
-        self.line: Line | None = None  # the last line of a terminal, while something is drawn there
+        self.line: Line | None = None  # set while a bar is drawn
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -113,17 +113,17 @@ class Call:
         report.color = flags.color or "auto"
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
         self.clock = self._make_clock()
-        self.lock_timeout_ms = self._lock_timeout()  # None: as the store says
+        self.lock_timeout_ms = self._lock_timeout()  # None: the store's own setting
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
         environ = self._with_user_format()
         self.output: Output = output_for(command, flags, environ)
         if command.dry_run:
             self.output.extra["dry_run"] = dry_run
-        asked = flags.format in ("json", "ndjson") and not command.input_format
-        report.json = report.json or asked
+        wants_json = flags.format in ("json", "ndjson") and not command.input_format
+        report.json = report.json or wants_json
 
     def run(self, values: dict[str, Any]) -> int:
-        """Run the command with its own values and close what it opened; return the exit code."""
+        """Run the command with its own values and close its resources; return the exit code."""
         if self.flags.version:
             version = importlib.import_module("txlog.cli.call.version")
             self.output.text(version.as_json() if self.flags.json else version.as_text())
@@ -140,10 +140,10 @@ class Call:
         return self.exit
 
     def client(self, *, write: bool = False, durability: str | None = None) -> Client:
-        """Open the store; when the command ends it is closed, and its notes are printed.
+        """Open the store; at the end of the command, close it and print its notes.
 
         write:  the command changes the store
-        raises: ReadOnlyStore (409) for a changing command with --read-only; what open raises
+        raises: ReadOnlyStore (409) for a changing command with --read-only; the errors of opening
         """
         path = self.store_path()
         self.report.store = os.path.abspath(path)
@@ -163,11 +163,11 @@ class Call:
         return client
 
     def enter(self, context: AbstractContextManager[T]) -> T:
-        """Enter a context that ends with the command."""
+        """Enter a context that is left when the command ends."""
         return self._stack.enter_context(context)
 
     def relations(self) -> RelationReader:
-        """Open the store for SQL over its messages: less is loaded than for a client."""
+        """Open the store for SQL over its messages, which imports less than a client does."""
         path = self.store_path()
         self.report.store = os.path.abspath(path)
         api = importlib.import_module("txlog.engine.door.relation")
@@ -205,11 +205,11 @@ class Call:
         self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
         return word
 
-    def check_choice(self, flag: str, value: str | None, words: tuple[str, ...]) -> None:
+    def check_choice(self, flag: str, value: str | None, choices: tuple[str, ...]) -> None:
         """Refuse a value that is not one of the words (201)."""
-        if value is not None and value not in words:
-            shown = value if len(value) <= 40 else f"{value[:37]}..."
-            raise Usage(f'{flag} is {"|".join(words)}, not "{shown}"')
+        if value is not None and value not in choices:
+            excerpt = value if len(value) <= 40 else f"{value[:37]}..."
+            raise Usage(f'{flag} is {"|".join(choices)}, not "{excerpt}"')
 
     def txn_of(self, flag: str | None, *, no_join: bool = False) -> TxnId | None:
         """Return the transaction to join: --txn-id, else TXLOG_TXN unless --no-join."""
@@ -220,17 +220,17 @@ class Call:
         return of_variable("TXLOG_TXN", TxnId.parse)
 
     def summary(self, text: str) -> None:
-        """Say what was done; not with -q, and not beside --json."""
+        """Print a summary of the change; not with -q, and not with --json."""
         if self.flags.quiet < 1 and not self.output.as_json:
             self._say("info", text, "dry run: " if self.dry_run else "")
 
     def say(self, text: str) -> None:
-        """Print what an option asked for, whatever the format of the data; not with -q."""
+        """Print a report that an option requests, in any data format; not with -q."""
         if self.flags.quiet < 1:
             self._say("info", text)
 
     def note(self, text: str) -> None:
-        """Say something useful to a person: on a terminal, or with -v."""
+        """Print a hint: on a terminal, or with -v."""
         if self.flags.quiet < 1 and (self.flags.verbose or is_terminal(2)):
             self._say("note", text)
 
@@ -240,18 +240,18 @@ class Call:
             self._say("warning", text)
 
     def stopped(self, exit: int, text: str, facts: Mapping[str, object]) -> None:
-        """Say how far a command got before a signal ended it; only -qq silences it.
+        """Report how far a command got before a signal ended it; only -qq silences it.
 
-        With --json it is one object on stderr, as errors are (spec/cli 5), but without a TXL code.
+        With --json it is one object on stderr, like an error (spec/cli 5), but without a TXL code.
         """
         if self.flags.quiet >= 2:
             return
         text = printable(f"{'interrupted' if exit == 130 else 'terminated'}: {text}")
         if self.report.json or self.flags.log_format == "json":
-            told: dict[str, object] = {"exit": exit, "message": text}
+            report: dict[str, object] = {"exit": exit, "message": text}
             for name, value in facts.items():
-                told[name] = str(value) if isinstance(value, TxnId) else value
-            saying.say(tables.as_json({"interrupted": told}) + "\n")
+                report[name] = str(value) if isinstance(value, TxnId) else value
+            saying.say(tables.as_json({"interrupted": report}) + "\n")
         else:
             self._say("info", text)
 
@@ -263,7 +263,7 @@ class Call:
         return self.found_store()[0]
 
     def found_store(self) -> tuple[str, str]:
-        """The path of the store and what named it.
+        """The path of the store, and the flag, variable, file or default that named it.
 
         raises: StoreNotFound (301)
         """
@@ -280,25 +280,25 @@ class Call:
         }
         rows: list[dict[str, Any]] = []
         for name, usual in _USUAL.items():
-            given = getattr(self.flags, name)
+            flag_value = getattr(self.flags, name)
             value, origin = self.user.get(name, (usual, "built in"))
             variable = variables.get(name, "")
             if os.environ.get(variable):
                 value, origin = ("never" if name == "color" else os.environ[variable]), variable
-            if given and name not in self.taken:
-                value, origin = given, f"--{name.replace('_', '-')}"
-            shown = str(value).lower() if isinstance(value, bool) else str(value or "")
-            rows.append({"name": name, "value": shown, "origin": origin})
+            if flag_value and name not in self.taken:
+                value, origin = flag_value, f"--{name.replace('_', '-')}"
+            text = str(value).lower() if isinstance(value, bool) else str(value or "")
+            rows.append({"name": name, "value": text, "origin": origin})
         return rows
 
     def _take_user_settings(self) -> None:
-        """Fill in from config.toml what neither a flag nor a variable sets."""
+        """Fill in settings of config.toml that neither a flag nor a variable sets."""
         self.taken: set[str] = set()
-        named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
+        color_variables = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
         for name, (value, _) in self.user.items():
             if name in ("store", "format", "lock_timeout") or getattr(self.flags, name):
                 continue
-            if name == "color" and any(os.environ.get(each) for each in named):
+            if name == "color" and any(os.environ.get(each) for each in color_variables):
                 continue
             setattr(self.flags, name, value)
             self.taken.add(name)
@@ -311,7 +311,7 @@ class Call:
             self.flags.quiet, self.flags.verbose = _LEVELS[level]
 
     def _with_user_format(self) -> Mapping[str, str]:
-        """The environment; the format of config.toml as TXLOG_FORMAT, so it holds where it fits."""
+        """The environment, with config.toml's format as TXLOG_FORMAT: it applies where it fits."""
         if "format" not in self.user or os.environ.get("TXLOG_FORMAT"):
             return os.environ
         return {**os.environ, "TXLOG_FORMAT": str(self.user["format"][0])}
@@ -339,21 +339,21 @@ class Call:
         return of_variable("TXLOG_LOCK_TIMEOUT", parse_duration)
 
     def usual_lock_timeout_ms(self) -> int:
-        """How long to wait for a lock where no flag, no variable and not the store says so."""
+        """The lock time-out when no flag, variable or store sets one."""
         if "lock_timeout" in self.user:
             return parse_duration(str(self.user["lock_timeout"][0]))
         return Settings().lock_timeout_ms
 
     def _settle_lock_timeout(self, client: RelationReader) -> None:
-        """Take the user's setting for the lock, unless something with precedence sets it."""
+        """Use the user's lock time-out, unless a flag, a variable or the store sets one."""
         if self.lock_timeout_ms is None and "lock_timeout" in self.user:
             usual_ms = self.usual_lock_timeout_ms()
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
                 client.wait_for_locks(usual_ms)
 
-    def _say(self, level: str, text: str, before: str = "") -> None:
+    def _say(self, level: str, text: str, prefix: str = "") -> None:
         text = printable(text)
-        line = f"{before}{text}"
+        line = f"{prefix}{text}"
         if level != "info":
             choice = "never" if self.flags.log_file is not None else self.flags.color or "auto"
             line = f"{saying.marked(level, choice, os.environ)}{text}"
@@ -367,14 +367,14 @@ class Call:
             saying.log(self.flags.log_file, line)
             return
         if is_terminal(1) and is_terminal(2):
-            self.output.out.flush()  # on one screen, remarks about data come after it
+            self.output.out.flush()  # on a terminal, messages must follow the data they are about
         saying.say(line + "\n")
 
 
 def of_variable(name: str, read: Callable[[str], T]) -> T:
     """Read the value of an environment variable.
 
-    raises: what read raises, with the variable's name, which the command line does not show
+    raises: the errors of `read`, with the variable's name, as the command line does not show it
     """
     try:
         return read(os.environ[name])
@@ -384,7 +384,7 @@ def of_variable(name: str, read: Callable[[str], T]) -> T:
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:
-    """Return owner and key of a transaction key: KEY is the caller's, OWNER&KEY another's."""
+    """Return owner and key of a transaction key: KEY is the caller's, OWNER&KEY another user's."""
     if text is None or "&" not in text:
         return None, text
     owner, _, key = text.partition("&")
@@ -393,24 +393,24 @@ def split_key(text: str | None) -> tuple[str | None, str | None]:
     return owner, key
 
 
-def utf8(word: str, what: str) -> str:
-    """Return an argument as text, in any locale: its bytes are UTF-8.
+def utf8(word: str, name: str) -> str:
+    """Return an argument as text, in any locale: its bytes must be UTF-8.
 
     raises: InvalidArgument (201)
     """
     try:
         return os.fsencode(word).decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{what} is not UTF-8") from error
+        raise InvalidArgument(f"{name} is not UTF-8") from error
 
 
 def truthy(name: str) -> bool:
-    """Tell whether an environment switch is set."""
+    """Return whether an environment switch is set."""
     return os.environ.get(name, "") not in ("", "0", "false", "no")
 
 
 def is_terminal(number: int) -> bool:
-    """Tell whether a standard stream is a terminal."""
+    """Return whether a standard stream is a terminal."""
     try:
         return os.isatty(number)
     except OSError:

@@ -1,4 +1,4 @@
-"""Owns what a call finds by itself: the user's settings and the store (spec/cli 3)."""
+"""Finds the user's settings and the store of a call (spec/cli 3)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class _Flags(Protocol):
 
 
 def profile_of(flags: _Flags) -> str | None:
-    """The profile named by a flag, else by a variable."""
+    """The profile that a flag names, else the one that a variable names."""
     return flags.profile or os.environ.get("TXLOG_PROFILE") or None
 
 
 def user_settings(profile: str | None) -> UserSettings:
-    """What config.toml sets, name -> (value, where); its reader is imported only for a file.
+    """The settings of config.toml, name -> (value, origin); without a file no reader is imported.
 
     raises: InvalidArgument (201) for a bad file; NotFound (308) for a missing profile
     """
@@ -33,12 +33,12 @@ def user_settings(profile: str | None) -> UserSettings:
     if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
         return {}
     reader = importlib.import_module("txlog.cli.call.user_config")
-    found: UserSettings = reader.read(os.environ, profile)
-    return found
+    settings: UserSettings = reader.read(os.environ, profile)
+    return settings
 
 
 def find_store(flags: _Flags, user: UserSettings) -> tuple[str, str]:
-    """The path of the store and what named it.
+    """The path of the store, and the flag, variable, file or default that named it.
 
     raises: StoreNotFound (301); NotFound (308) for a profile without a store
     """
@@ -68,4 +68,4 @@ def find_store(flags: _Flags, user: UserSettings) -> tuple[str, str]:
         raise NotFound(f"profile {profile_of(flags)} names no store", setting="store")
     if os.path.isfile(os.path.join(here, STORE_DEFAULT, STORE_FILE)):
         return os.path.join(here, STORE_DEFAULT), "built in"
-    raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
+    raise StoreNotFound("no store here", hint="txlog init creates one; -S PATH names one")

@@ -1,6 +1,6 @@
-"""Owns files that txlog writes outside a store when told to: man pages, completions.
+"""Owns files that the user installs outside a store: man pages, completions.
 
-They go where the user's programs look for them, and only bytes that differ are written.
+They go to the directories that the user's programs search; unchanged files are not written.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def install(call: Call, path: Path, text: str) -> bool:
         changed = not path.is_file() or path.read_bytes() != data
         if changed:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Renamed so that no reader sees half of it; not flushed, since it can be recreated.
-            beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            beside.write_bytes(data)
-            os.replace(beside, path)
+            # Renamed, so that readers see the whole file; not flushed, as it can be recreated.
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
     except OSError as error:
         raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
     call.output.result({"path": str(path), "changed": changed})

@@ -1,4 +1,4 @@
-"""Owns long texts: on a terminal they go through the pager, elsewhere they are printed."""
+"""Shows long texts: through the pager on a terminal, printed elsewhere."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from txlog.cli.call.call import Call, is_terminal
 
 
 def show_text(call: Call, text: str) -> None:
-    """Print text; on a terminal by PAGER, or less, unless --no-pager."""
-    words = shlex.split(os.environ.get("PAGER", "less"))
-    if call.flags.no_pager or not words or not (is_terminal(0) and is_terminal(1)):
+    """Print text; on a terminal through PAGER, or less, unless --no-pager."""
+    pager_command = shlex.split(os.environ.get("PAGER", "less"))
+    if call.flags.no_pager or not pager_command or not (is_terminal(0) and is_terminal(1)):
         call.output.drawn(text)
         return
-    # less ends by itself when the text fits, and leaves it on the screen.
+    # less ends by itself when the text fits the screen, and leaves the text there.
     environment = {"LESS": "FRX", **os.environ}
     try:
-        pager = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
+        pager = subprocess.Popen(pager_command, stdin=subprocess.PIPE, env=environment)
     except OSError:
         call.output.drawn(text)
         return

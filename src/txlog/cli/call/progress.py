@@ -1,16 +1,16 @@
-"""Owns progress bars: on the last line of a terminal's stderr, gone when the command ends.
+"""Owns progress bars: on the last line of a terminal's stderr, removed when the command ends.
 
     files   orders ━━━━━━━━━━━━━━━━━━───────────── 58% 15.7 MiB of 27.0 MiB, 3.1 MiB/s, 4s left
     pipes   orders 1,204,000 messages, 12.3 MiB, 2.1 MiB/s
     words   orders: writing, 12s
 
-A bar appears after half a second. The work only notes how far it is; a thread draws, so that a bar
-appears even during one long call. Other output on stderr is printed inside `aside`, so that no line
-begins in a bar. The cursor is never hidden, and a second signal, which ends the process at once,
-takes the bar away as well.
+A bar appears after half a second. The work only records its progress; a thread draws, so that a bar
+appears even during one long call. Other output on stderr is printed inside `aside`, so that it does
+not start in the line of a bar. The cursor is never hidden, and a second signal, which ends the
+process at once, also removes the bar.
 
-rich draws the line when there is one to draw. It is shown and removed here and not by rich.live,
-which hides the cursor until it ends in order; a second signal or a kill ends nothing in order.
+rich draws the line. This module shows and removes it without rich.live, because rich.live hides the
+cursor until an orderly end, and a second signal or a kill prevents that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ERASE: Final = "\r\x1b[K"
 
 
 class Sight(NamedTuple):
-    """What a line shows: a name, words, and between them a bar where a share, 0 to 1, is known."""
+    """The content of a line: a name, words, and between them a bar for a share from 0 to 1."""
 
     name: str
     words: str = ""
@@ -48,16 +48,17 @@ class Sight(NamedTuple):
 
 
 class Line:
-    """The last line of stderr: what is drawn there, and what must not run into it.
+    """The last line of stderr, with the bar on it; other output must not run into it.
 
-    prints: the command writes to stdout meanwhile: then there is a bar only if stdout is a file,
-            because whatever reads a pipe may be on the same screen
+    prints: the command also writes to stdout; then a bar appears only if stdout is a file, because
+            the reader of a pipe may print on the same screen
     """
 
     def __init__(self, call: Call, *, prints: bool = False) -> None:
         flags = call.flags
         silent = flags.no_progress or truthy("TXLOG_NO_PROGRESS") or flags.quiet
-        can = is_terminal(2) and os.environ.get("TERM") != "dumb"  # that could not take it away
+        # a dumb terminal cannot erase the bar
+        can = is_terminal(2) and os.environ.get("TERM") != "dumb"
         self.shows = not silent and not call.output.as_json and can
         self._color = is_colored(flags.color or "auto", can, os.environ)
         if prints and not _is_file(1):
@@ -66,19 +67,19 @@ class Line:
         self._drawn = ""
 
     def draw(self, sight: Sight) -> None:
-        """Replace what is drawn, cut to the width."""
+        """Replace the drawing, cut to the width of the terminal."""
         screen = importlib.import_module("txlog.cli.terminal.screen")
-        name, words = printable(sight.name), printable(sight.words)
-        shown = screen.progress(name, words, sight.share, columns_of() - 1, self._color)
+        name, caption = printable(sight.name), printable(sight.words)
+        drawing = screen.progress(name, caption, sight.share, columns_of() - 1, self._color)
         with self._lock:
-            if shown != self._drawn:
-                self._drawn = shown
-                _write(f"{ERASE}{shown}")
+            if drawing != self._drawn:
+                self._drawn = drawing
+                _write(f"{ERASE}{drawing}")
                 signals.parting(ERASE)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Remove the line and keep it away for the length of the block."""
+        """Remove the line, and keep it away while the block runs."""
         with signals.shielded(), self._lock:
             if self._drawn:
                 self._drawn = ""
@@ -88,9 +89,9 @@ class Line:
 
 
 class Bar(Line):
-    """A line that a thread redraws for as long as the context lasts.
+    """A line that a thread redraws while the context lasts.
 
-    sight: returns what it shows; the thread calls it
+    sight: returns the current content; the thread calls it
     """
 
     def __init__(self, call: Call, sight: Callable[[], Sight], *, prints: bool = False) -> None:
@@ -124,18 +125,18 @@ class Bar(Line):
 
 
 class Words(Bar):
-    """A bar of words: what the work is doing, and for how long.
+    """A bar of words: the current work, and for how long it has run.
 
-    It is called with the words; said: the first ones
+    Call it with the next words; text: the first words
     """
 
-    def __init__(self, call: Call, said: str = "", *, prints: bool = False) -> None:
+    def __init__(self, call: Call, text: str = "", *, prints: bool = False) -> None:
         super().__init__(call, self._words, prints=prints)
-        self._said = said
+        self._said = text
         self._since = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say what the work is doing."""
+        """Replace the words that describe the current work."""
         self._said = text
 
     def _words(self) -> Sight:
@@ -148,10 +149,10 @@ class Words(Bar):
 class Amount(Bar):
     """A bar for an amount: bytes of files whose sizes are known, else a counter.
 
-    total:   bytes in all, as far as is known
-    read:    bytes that were read
-    records: messages made of them
-    done:    those of the messages that are stored; `read` counts by their share
+    total:   bytes in all, if known
+    read:    bytes read so far
+    records: messages made from them
+    done:    messages stored; the bar shows the same share of `read`
     """
 
     def __init__(self, call: Call, name: str, total: int | None, *, prints: bool = False) -> None:
@@ -172,21 +173,21 @@ class Amount(Bar):
 
 
 def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
-    """What a bar of an amount shows.
+    """The content of a bar for an amount.
 
-    total: None when unknown; more bytes may come than that
+    total: None if unknown; the real number may be higher
     """
     rate = done_bytes / elapsed_s if elapsed_s > 0 else 0.0
     if not total:
-        said = [] if not messages else [counted(messages, "message")]
+        parts = [] if not messages else [counted(messages, "message")]
         if done_bytes:
-            said += [size(done_bytes), f"{size(int(rate))}/s"]
-        return Sight(name, ", ".join(said))
+            parts += [size(done_bytes), f"{size(int(rate))}/s"]
+        return Sight(name, ", ".join(parts))
     share = min(1.0, done_bytes / total)
-    words = f"{int(share * 100):3}% {size(done_bytes)} of {size(total)}, {size(int(rate))}/s"
+    caption = f"{int(share * 100):3}% {size(done_bytes)} of {size(total)}, {size(int(rate))}/s"
     if rate and share < 1:
-        words += f", {duration(int((total - done_bytes) / rate + 0.5) * 1000)} left"
-    return Sight(name, words, share)
+        caption += f", {duration(int((total - done_bytes) / rate + 0.5) * 1000)} left"
+    return Sight(name, caption, share)
 
 
 def size_of(paths: Sequence[str]) -> int | None:
@@ -199,10 +200,10 @@ def size_of(paths: Sequence[str]) -> int | None:
                     return None
                 total += max(0, os.fstat(0).st_size - os.lseek(0, 0, os.SEEK_CUR))
                 continue
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
                 return None
-            total += found.st_size
+            total += status.st_size
     except OSError:
         return None
     return total or None
@@ -216,17 +217,19 @@ def _is_file(number: int) -> bool:
 
 
 def columns_of() -> int:
-    """How wide the terminal of stderr is."""
-    named = os.environ.get("TERMINAL_WIDTH") or os.environ.get("COLUMNS") or ""
+    """The width of stderr's terminal in columns."""
+    columns = os.environ.get("TERMINAL_WIDTH") or os.environ.get("COLUMNS") or ""
     try:
         return (
-            int(named) if named.isdecimal() and len(named) < 10 else os.get_terminal_size(2).columns
+            int(columns)
+            if columns.isdecimal() and len(columns) < 10
+            else os.get_terminal_size(2).columns
         ) or 80
     except OSError:
         return 80
 
 
 def _write(text: str) -> None:
-    """Write at once and whole; a terminal that is gone is not an error of the work."""
+    """Write in one call; a terminal that was closed is not an error of the work."""
     with suppress(OSError, ValueError, AttributeError):
         os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Owns several targets in one call: continue after a failure, then list it; `-` reads stdin.
+"""Runs a command over several targets: continue after a failure, then list it; `-` reads stdin.
 
 Source: spec/cli 5.
 """
@@ -12,9 +12,9 @@ from txlog.errors import PartlyDone, TxlogError
 
 
 def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
-    """Act on every name.
+    """Call act with every name.
 
-    raises: the first error when nothing was done; PartlyDone (701) when something was
+    raises: the first error if no call succeeded; PartlyDone (701) if some did
     """
     done: list[str] = []
     failed: list[tuple[str, TxlogError]] = []
@@ -40,10 +40,10 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
     )
 
 
-def words_or_stdin(words: Sequence[str]) -> list[str]:
-    """Return words, with each `-` replaced by the lines of stdin that are not blank."""
+def words_or_stdin(args: Sequence[str]) -> list[str]:
+    """Return args, with each `-` replaced by the lines of stdin that are not blank."""
     out: list[str] = []
-    for word in words:
+    for word in args:
         if word != "-":
             out.append(word)
         elif sys.stdin is not None:

@@ -1,6 +1,6 @@
 """Owns the user's config.toml: its settings and profiles, read and changed.
 
-Keys at the top always apply; those of a section [NAME] apply with the profile NAME, and override.
+Keys at the top always apply; keys of a section [NAME] apply with the profile NAME, and override.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def path(environ: Mapping[str, str]) -> str:
-    """Where the file is, or would be."""
+    """The path of the file, even if it does not exist."""
     return str(config_home(environ) / "txlog" / "config.toml")
 
 
@@ -38,17 +38,17 @@ def read(environ: Mapping[str, str], profile: str | None) -> dict[str, tuple[str
     if profile is not None:
         section = levels[0][0].get(profile)
         if not isinstance(section, dict):
-            told = f"there is no {where}" if text is None else f"{where} has no [{profile[:40]}]"
-            raise NotFound(f"no profile {profile[:40]}: {told}", path=where)
+            reason = f"there is no {where}" if text is None else f"{where} has no [{profile[:40]}]"
+            raise NotFound(f"no profile {profile[:40]}: {reason}", path=where)
         levels.append((section, f"profile {profile}"))
-    found: dict[str, tuple[str | bool, str]] = {}
+    settings: dict[str, tuple[str | bool, str]] = {}
     for level, origin in levels:
         for name, value in level.items():
             if not isinstance(value, dict):
-                found[name] = (_checked(name, value, where), origin)
-    if "store" in found:
-        found["store"] = (os.path.expanduser(str(found["store"][0])), found["store"][1])
-    return found
+                settings[name] = (_checked(name, value, where), origin)
+    if "store" in settings:
+        settings["store"] = (os.path.expanduser(str(settings["store"][0])), settings["store"][1])
+    return settings
 
 
 def profiles(environ: Mapping[str, str]) -> list[str]:
@@ -61,9 +61,9 @@ def profiles(environ: Mapping[str, str]) -> list[str]:
 def change(
     environ: Mapping[str, str], profile: str | None, name: str, word: str, *, dry_run: bool
 ) -> str | None:
-    """Set one setting in the file, at the top or in a profile; return what it was before.
+    """Set one setting in the file, at the top or in a profile; return its old value.
 
-    The rest of the file stays as it was written, comments too.
+    All other lines stay as they were, comments too.
     raises: NotFound (308) for another name; InvalidArgument; DiskFailed
     """
     if name not in USER_SETTINGS:
@@ -75,17 +75,17 @@ def change(
     value = _checked(name, _switch(word) if name in SWITCHES else word, "")
     where = path(environ)
     text = _text(where) or ""
-    before = _parsed(text, where)
-    level = before if profile is None else before.get(profile, {})
+    old_config = _parsed(text, where)
+    level = old_config if profile is None else old_config.get(profile, {})
     was = level.get(name)
     answer = None if was is None else _word(was)
-    wanted = {**level, name: value}
+    expected = {**level, name: value}
     if profile is not None:
-        wanted = {**before, profile: wanted}
+        expected = {**old_config, profile: expected}
     if dry_run or was == value:
         return answer
     new = _edited(text, profile, name, value)
-    if _parsed(new, where) != wanted:
+    if _parsed(new, where) != expected:
         raise InvalidArgument(f"{where} is written in a form that txlog cannot edit", path=where)
     try:
         os.makedirs(os.path.dirname(where), exist_ok=True)
@@ -96,12 +96,12 @@ def change(
 
 
 def _edited(text: str, profile: str | None, name: str, value: str | bool) -> str:
-    """The text with one line put in place of another, or added to its section."""
+    """The text with one line replaced, or added to its section."""
     line = f"{name} = {json.dumps(value, ensure_ascii=False)}"
     lines = text.splitlines()
     begin = 0
     if profile is not None:
-        heads = [n for n, one in enumerate(lines) if one.strip() == f"[{profile}]"]
+        heads = [n for n, text_line in enumerate(lines) if text_line.strip() == f"[{profile}]"]
         if not heads:
             return "\n".join([*lines, *([""] if lines else []), f"[{profile}]", line, ""])
         begin = heads[0] + 1
@@ -142,10 +142,10 @@ def _switch(word: str) -> bool:
 
 
 def _checked(name: str, value: object, where: str) -> str | bool:
-    before = f"{where}: " if where else ""
+    prefix = f"{where}: " if where else ""
     if name not in USER_SETTINGS:
         raise InvalidArgument(
-            f"{before}no setting {name[:60]}", hint=" ".join(USER_SETTINGS), path=where or None
+            f"{prefix}no setting {name[:60]}", hint=" ".join(USER_SETTINGS), path=where or None
         )
     if isinstance(value, bool) and name in SWITCHES:
         return value
@@ -154,6 +154,6 @@ def _checked(name: str, value: object, where: str) -> str | bool:
             parse_duration(value)
         if value in _WORDS.get(name, (value,)):
             return value
-        raise InvalidArgument(f"{before}{name} is {'|'.join(_WORDS[name])}, not {value[:40]}")
+        raise InvalidArgument(f"{prefix}{name} is {'|'.join(_WORDS[name])}, not {value[:40]}")
     kind = "true or false" if name in SWITCHES else "a text"
-    raise InvalidArgument(f"{before}{name} must be {kind}", path=where or None)
+    raise InvalidArgument(f"{prefix}{name} must be {kind}", path=where or None)

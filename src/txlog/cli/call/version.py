@@ -1,4 +1,4 @@
-"""Owns the long answer to --version: versions of what txlog builds on, without importing it."""
+"""Owns the long answer to --version: versions of the packages in use, without importing them."""
 
 from __future__ import annotations
 

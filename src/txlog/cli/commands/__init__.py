@@ -1,30 +1,30 @@
-"""The commands, a module a noun or a large verb.
+"""The commands: one module for each noun or large verb.
 
-Each holds the options of its commands over one call of the API. `produce`, `consume` and `run` have
-packages of their own.
+Each module holds the options of its commands, over one call of the API each. `produce`, `consume`
+and `run` have packages of their own.
 
 Contents:
 
     admin         checkpoint, coordinators, keys, partitions
-    admin_space   giving space back: compact, offload, confirm, trim, gc; and accept-clock
+    admin_space   free disk space: compact, offload, confirm, trim, gc; and accept-clock
     admin_stats   shows coordinators, sidecars, pending acknowledgements and locks
     bench         `bench`
-    check         `check`: whether a store is healthy, in a monitor's words and exit codes
+    check         `check`: the health of a store, in a monitor's words and exit codes
     completion    completion scripts, printed or installed
     config        the settings of a store and of the user
     delay         delayed messages: list them, deliver or cancel them, maintain their index
     demo          `demo`
-    inspect       how `inspect` shows what a word or a file turns out to be
+    inspect       how `inspect` shows the object that a word or file names
     job           `job`: audit, lateness, replay, compact and the others; which engine runs them
     man           manual pages: installed, shown, found
     metrics       `metrics`: text for Prometheus, or a file for its node exporter
     policy        policies of delayed delivery, retention, schemas and watermarks
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
-    segment       the files that a topic's rows are in
+    segment       the files that hold a topic's rows
     serve         `serve`: the store for clients of Apache Pulsar, and by HTTP
     spark         arguments for spark-submit, and a job to start from
-    status        what `status` prints
+    status        the output of `status`
     store         init, copy, status, inspect
     sub           subscriptions
     token         tokens for clients of `txlog serve`

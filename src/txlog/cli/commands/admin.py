@@ -70,12 +70,12 @@ def list_keys(
     call: Call,
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
     prefix: Annotated[str, Option("--prefix", metavar="STR")] = "",
-    state: Annotated[list[str] | None, Option("--state", metavar="S…", help="of its txn")] = None,
+    state: Annotated[list[str] | None, Option("--state", metavar="S…", help="its status")] = None,
     older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="not used for this long")
+        str | None, Option("--older-than", metavar="DUR", help="unused for this long")
     ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
-    deleted: Annotated[bool, Option("--deleted", help="deleted ones too")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="include deleted keys")] = False,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
 ) -> None:
     """List transaction keys of all owners, with their epoch and unfinished transaction."""
@@ -83,7 +83,7 @@ def list_keys(
         call.check_choice("--state", word, STATES)
     age_ms = call.duration(older_than)
     rows = call.client().admin.transaction_keys(deleted=deleted, owner=owner)
-    kept = [
+    matching = [
         row
         for row in rows
         if row["transaction_key"].startswith(prefix)
@@ -91,11 +91,11 @@ def list_keys(
         and (age_ms is None or row["age_ms"] > age_ms)
         and (topic is None or topic in row["topic_list"])
     ]
-    if call.output.form == "names":  # spec/cli 2: as the other commands take it
-        for row in kept:
+    if call.output.form == "names":  # spec/cli 2: in the form that other commands accept
+        for row in matching:
             if row["owner_uid"] != os.geteuid():
                 row["transaction_key"] = f"{row['owner']}&{row['transaction_key']}"
-    call.output.rows(kept[:limit])
+    call.output.rows(matching[:limit])
 
 
 @command(
@@ -123,7 +123,7 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     dry_run=True,
 )
 def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
-    """Delete a transaction key; its open transaction is aborted, its last epoch kept."""
+    """Delete a transaction key; abort its open transaction, keep its last epoch."""
     whose, key = _whose(key, owner)
     answer = call.client(write=True).admin.delete_transaction_key(key, whose)
     aborted = ", ".join(str(txn) for txn in answer["aborted_list"])
@@ -156,10 +156,10 @@ def scale_coordinators(
 
 def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
     """Return owner and key of OWNER&KEY, or of KEY and --owner."""
-    named, bare = split_key(key)
-    if named is not None and owner is not None:
+    key_owner, bare = split_key(key)
+    if key_owner is not None and owner is not None:
         raise Usage("--owner and OWNER&KEY exclude each other")
-    return named or owner, bare or ""
+    return key_owner or owner, bare or ""
 
 
 # --- take a partition offline, and bring it back ---------------------------------------------
@@ -178,7 +178,7 @@ def offline(
     call: Call,
     target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
 ) -> None:
-    """Take a partition offline: calls that need it end with 5, commits and aborts wait for it."""
+    """Take a partition offline: calls that need it end with 5; commits and aborts wait for it."""
     client = call.client(write=True)
     answer = client.admin.set_offline(target)
     _say(call, answer)
@@ -198,7 +198,7 @@ def online(
     call: Call,
     target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
 ) -> None:
-    """Check the files of a partition and bring it back, then finish all that waited for it."""
+    """Check the files of a partition, bring it back, then finish the calls that waited for it."""
     answer = call.client(write=True).admin.set_online(target)
     _say(call, answer)
     call.output.result(answer)

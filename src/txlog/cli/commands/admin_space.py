@@ -1,4 +1,4 @@
-"""Owns the commands that give space back: compact, offload, confirm, trim, gc; accept-clock."""
+"""Owns the commands that free disk space: compact, offload, confirm, trim, gc; accept-clock."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def compact(
     call: Call,
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
     partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="print the planned changes")] = False,
 ) -> None:
     """Rewrite the sidecar in commit order, without rows of aborted transactions."""
     client = call.client(write=not dry_run)
     with Words(call, f"compacting {topic}"):
         answer = client.admin.compact(topic, partition, dry_run=dry_run)
-    before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
+    old_bytes, new_bytes = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
     call.summary(
         f"{_tense(dry_run, 'compact')} {answer['topic']}: "
         f"{counted(int(answer['messages']), 'message')} of "
         f"{counted(int(answer['transactions']), 'transaction')} kept, "
-        f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+        f"{answer['aborted_dropped']:,} dropped, {size(old_bytes)} before, {size(new_bytes)} after"
     )
     call.output.result(answer)
 
@@ -60,16 +60,16 @@ def compact(
 def compact_topic(
     call: Call,
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
-    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="print the planned changes")] = False,
 ) -> None:
     """Keep the newest message of each key in files that outlive the log.
 
-    All partitions as of one moment. A message without a value deletes its key, and messages
-    without a key are left out. The log stays as it is: `consume --read-compacted`, readers with
-    read_compacted and table views read the compacted messages first, then what came since. Run it
-    again at any time: it reads the compacted messages and what came since, never the whole log.
-    From then on the topic's retention lets go only of what was compacted. With `policy retention
-    set --compaction-threshold` checkpoints do it.
+    It compacts all partitions as of one moment. A message without a value deletes its key, and
+    messages without a key are left out. The log does not change: `consume --read-compacted`,
+    readers with read_compacted and table views read the compacted messages first, then newer ones.
+    Run it again at any time: it reads only the compacted messages and newer ones. From then on the
+    topic's retention deletes only messages that were compacted. With `policy retention set
+    --compaction-threshold` checkpoints compact the topic.
     """
     client = call.client(write=not dry_run)
     with Words(call, f"compacting {topic}"):
@@ -82,7 +82,7 @@ def compact_topic(
             f"{size(answer['size_after_bytes'])}"
         )
     else:
-        call.summary(f"nothing came to {answer['topic']} since it was compacted")
+        call.summary(f"{answer['topic']} has no new messages since it was compacted")
     call.output.result(answer)
 
 
@@ -98,15 +98,18 @@ def compact_changes(call: Call) -> None:
     """Reduce the logs of changes to the newest row of each key, cursor and catalog entry.
 
     The logs are system/__transaction_key, those of cursors, and system/catalog: DuckDB and Spark
-    read them as Parquet, and query has them as transaction_key_log, cursor_log, catalog_log. Older
-    rows are gone, as after a compaction of a topic. Each cursor gets a file of its own, in
+    read them as Parquet, and query has them as transaction_key_log, cursor_log, catalog_log. It
+    deletes older rows, as the compaction of a topic does. Each cursor gets its own file, in
     _cursors/SUBSCRIPTION of its partition.
     """
     client = call.client(write=True)
     with Words(call, "compacting the logs of changes"):
         rows = client.admin.compact_changes()
-    before, after = sum(row["rows_before"] for row in rows), sum(row["rows_after"] for row in rows)
-    call.summary(f"{counted(before, 'change')} before, {after:,} after")
+    rows_before, rows_after = (
+        sum(row["rows_before"] for row in rows),
+        sum(row["rows_after"] for row in rows),
+    )
+    call.summary(f"{counted(rows_before, 'change')} before, {rows_after:,} after")
     call.output.rows(rows)
 
 
@@ -126,26 +129,26 @@ def offload(
         str | None, Option("--to", metavar="DIR|URI", help="a directory, s3://bucket/prefix")
     ] = None,
     partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="print the planned changes")] = False,
 ) -> None:
-    """Move sealed files out of the store; readers, queries and Spark find them there.
+    """Move sealed files out of the store; readers, queries and Spark still read them.
 
-    Each copy is read back and compared before its ledger switches to it. Local files go once
-    reader_grace_ms has passed, with the second checkpoint after the offload, as repair may need
-    them until then; on a nearly full disk at once. Offloaded files go when a trim or a deletion
-    lets them go and `txlog admin checkpoint` or `txlog admin gc --apply` runs. Credentials for S3
-    come from the environment.
+    Each copy is read back and compared before its ledger switches to it. The second checkpoint
+    after the offload removes local files, once reader_grace_ms has passed, as repair may need them
+    until then; on a nearly full disk they go at once. A trim or deletion frees offloaded files, and
+    `txlog admin checkpoint` or `txlog admin gc --apply` removes them. Credentials for S3 come from
+    the environment.
     """
     if to is None:
-        raise Usage("say where to: --to DIR or --to s3://bucket/prefix")
+        raise Usage("the target is missing: --to DIR or --to s3://bucket/prefix")
     client = call.client(write=not dry_run)
     with Words(call, f"offloading {topic}"):
         answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
-    left = answer["ledgers_left"]
-    stay = "stays" if left == 1 else "stay"
+    remaining = answer["ledgers_left"]
+    stay = "stays" if remaining == 1 else "stay"
     call.summary(
         f"{_tense(dry_run, 'offload')} {counted(answer['files'], 'file')} of {answer['topic']}, "
-        f"{size(answer['size_bytes'])}; {counted(left, 'ledger')} {stay}"
+        f"{size(answer['size_bytes'])}; {counted(remaining, 'ledger')} {stay}"
         " (open, in parts, or not clean)"
     )
     call.output.result(answer)
@@ -163,12 +166,12 @@ def confirm_place(
     call: Call,
     place: Annotated[str, Argument(help="a directory, s3://bucket/prefix", show_default=False)],
 ) -> None:
-    """Let this user read files of the store at a place that somebody has offloaded them to.
+    """Let this user read files of the store at a place that another user has offloaded to.
 
-    Whoever made a store may name any file or bucket in it, so nothing outside is opened because a
-    store names it. Offloading confirms its place for the user who runs it. A store that came from
-    another user, another machine or an older version needs this command, once for each place.
-    Files there are not removed because of it.
+    The user who makes a store can name any file or bucket in it, so txlog opens nothing outside
+    just because a store names it. Offloading confirms its place for the user who runs it. Run this
+    command once for each place if the store came from another user, another machine or an older
+    version. It does not allow txlog to remove files there.
     """
     answer = call.client(write=False).admin.confirm(place)
     call.summary(f"files of this store are read at {remote.without_options(answer['place'])}")
@@ -190,15 +193,15 @@ def trim(
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
     to: Annotated[str | None, Option("--to", metavar="BOUND", help="everything before it")] = None,
     by_policy: Annotated[
-        bool, Option("--by-policy", help="whatever the topic's retention lets go")
+        bool, Option("--by-policy", help="all messages that the topic's retention no longer keeps")
     ] = False,
-    force: Annotated[bool, Option("--force-unacked", help="even what is not acknowledged")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+    force: Annotated[bool, Option("--force-unacked", help="also unacknowledged messages")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="print the planned changes")] = False,
 ) -> None:
     """Delete the oldest messages, by whole ledgers."""
     exclusive(to=to, by_policy=by_policy)
     if to is None and not by_policy:
-        raise Usage("say what to trim: --to BOUND or --by-policy")
+        raise Usage("the bound is missing: --to BOUND or --by-policy")
     bound = None if to is None else parse_bound(to, call.now_ms())
     client = call.client(write=not dry_run)
     plan = client.admin.trim(topic, bound, by_policy=by_policy, force_unacked=force, dry_run=True)
@@ -209,7 +212,7 @@ def trim(
         call.summary(f"{_tense(dry_run, 'trim')} {_amount(plan)}")
     else:
         call.summary(
-            f"nothing to trim in {plan['topic']}: only whole ledgers go, and none lies before"
+            f"nothing to trim in {plan['topic']}: only whole ledgers go, and none is before"
         )
     call.output.result({**plan, "dry_run": dry_run})
 
@@ -223,9 +226,7 @@ def trim(
 def gc(
     call: Call,
     apply: Annotated[bool, Option("--apply", help="unlink them")] = False,
-    keep: Annotated[str, Option("--keep", metavar="DUR", help="for readers that began before")] = (
-        "1h"
-    ),
+    keep: Annotated[str, Option("--keep", metavar="DUR", help="age of protected files")] = ("1h"),
 ) -> None:
     """Find files that no manifest names; --apply unlinks them."""
     keep_ms = call.duration(keep)
@@ -243,18 +244,18 @@ def gc(
     changes=True,
 )
 def accept_clock(call: Call) -> None:
-    """Say that the wall clock is right, so that old data expires by it again.
+    """Declare the wall clock correct, so that old data expires by it again.
 
-    A clock that jumped forward by more than clock_jump_max_ms is not trusted: nothing is deleted,
-    acknowledged or forgotten by it, and `status` and `check` say so. After a reboot it is trusted
-    once it has run for an hour; so is a clock that was set back.
+    After a forward jump of more than clock_jump_max_ms txlog does not trust the clock: it deletes,
+    acknowledges and forgets nothing by it, and `status` and `check` report that. After a reboot it
+    trusts the clock again after an hour; it also trusts a clock that was set back.
     """
     answer = call.client(write=True).admin.accept_clock()
     ahead = duration(max(0, int(answer["ahead_ms"])))
     if answer["was_believed"]:
         call.summary("the clock was trusted already")
     else:
-        call.summary(f"the clock is trusted, {ahead} ahead of what was expected")
+        call.summary(f"the clock is trusted, {ahead} ahead of the expected time")
     call.output.result(answer)
 
 

@@ -1,4 +1,4 @@
-"""Owns the commands that look at coordinators, sidecars, pending acknowledgements and locks."""
+"""Owns the commands that show coordinators, sidecars, pending acknowledgements and locks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from txlog.cli.line.declared import Argument, Option
 
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
 _Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]
-_Txn = Annotated[str | None, Option("--txn", metavar="ID", help="what it has there")]
-_Internal = Annotated[bool, Option("--internal", help="its ledger too")]
+_Txn = Annotated[str | None, Option("--txn", metavar="ID", help="only its part")]
+_Internal = Annotated[bool, Option("--internal", help="include its ledger")]
 
 
 @command(
@@ -58,7 +58,7 @@ def coordinator_stats(
 def transaction_metadata(
     call: Call, txn: Annotated[str, Argument(metavar="ID", show_default=False)]
 ) -> None:
-    """Show everything known about a transaction."""
+    """Show all details of a transaction."""
     call.output.single(call.client().admin.transaction_metadata(TxnId.parse(txn)))
 
 
@@ -76,8 +76,8 @@ def slow_transactions(
     coordinator: _Coordinator = None,
 ) -> None:
     """List unfinished transactions older than a time, oldest first."""
-    found = call.client().admin.slow_transactions(parse_duration(time), coordinator)
-    call.output.rows(found)
+    rows = call.client().admin.slow_transactions(parse_duration(time), coordinator)
+    call.output.rows(rows)
 
 
 @command(
@@ -98,7 +98,7 @@ def transaction_buffer_stats(
     partition: _Partition = None,
     txn: _Txn = None,
 ) -> None:
-    """Show the sidecars of a topic; with --txn what one transaction has in them."""
+    """Show the sidecars of a topic; with --txn only one transaction's messages in them."""
     txn_id = _only_with(call, txn, 4)
     call.output.rows(call.client().admin.transaction_buffer_stats(topic, partition, txn=txn_id))
 
@@ -122,7 +122,7 @@ def pending_ack_stats(
     txn: _Txn = None,
     internal: _Internal = False,
 ) -> None:
-    """Show what open transactions hold in a subscription; with --txn what one holds."""
+    """Show acknowledgements that open transactions hold; with --txn those of one transaction."""
     txn_id = _only_with(call, txn, 2)
     call.output.rows(
         call.client().admin.pending_ack_stats(
@@ -159,12 +159,12 @@ def position_in_pending_ack(
     fields="name path held pid command since_time subscription",
 )
 def locks(call: Call) -> None:
-    """Show who holds which lock. A lock dies with its process, so there is no unlock."""
+    """Show locks and the processes that hold them; a lock ends with its process."""
     call.output.rows(call.client().admin.locks())
 
 
 def _only_with(call: Call, txn: str | None, last: int) -> TxnId | None:
-    """Return the transaction; without one the last fields of the command are left out."""
+    """Return the transaction; without one, hide the last fields of the command."""
     if txn is not None:
         return TxnId.parse(txn)
     if call.flags.columns is None:

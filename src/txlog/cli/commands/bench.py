@@ -1,4 +1,4 @@
-"""Owns the command `bench`: how fast a store is on the disk that would hold it."""
+"""Owns the command `bench`: the speed of a store on the disk that would hold it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MODES = ("produce", "consume", "txn", "mixed")
 def bench(
     call: Call,
     mode: Annotated[
-        str, Option("--mode", metavar="produce|consume|txn|mixed", help="what one operation does")
+        str, Option("--mode", metavar="produce|consume|txn|mixed", help="the kind of operation")
     ] = "mixed",
     size: Annotated[str, Option("--size", metavar="SIZE", help="of a message")] = "100",
-    lasting: Annotated[str, Option("--duration", metavar="DUR", help="how long to run")] = "10s",
+    lasting: Annotated[str, Option("--duration", metavar="DUR", help="length of the run")] = "10s",
     txn_size: Annotated[
         int, Option("--txn-size", metavar="N", help="messages of a batch or transaction")
     ] = 100,
@@ -46,15 +46,15 @@ def bench(
     """Measure how many operations a store does per second, and how long each takes.
 
     produce: one durable message. consume: a batch received and acknowledged. txn: a batch sent in
-    a transaction. mixed: a transaction that receives and sends. It measures a temporary store
-    beside the named store, else in the working directory; nothing of it is left.
+    a transaction. mixed: a transaction that receives and sends. It measures a temporary store next
+    to the named store, or in the working directory, and deletes it afterwards.
     """
     call.check_choice("--mode", mode, _MODES)
     duration_ms = call.duration(lasting)
     assert duration_ms is not None
     if not duration_ms:
         raise InvalidArgument("--duration needs a time above 0", code=203)
-    before = None if compare is None else _before(compare, mode)
+    rate_before = None if compare is None else _before(compare, mode)
     try:
         folder = os.path.dirname(os.path.abspath(call.store_path()))
     except StoreNotFound:
@@ -62,8 +62,8 @@ def bench(
     if not os.path.isdir(folder):
         raise NotFound(f"there is no directory {folder}", path=folder)
     work = importlib.import_module("txlog.cli.benchmark")
-    with Words(call) as told:
-        told(f"{mode}, {lasting}")
+    with Words(call) as tell:
+        tell(f"{mode}, {lasting}")
         row = work.bench(
             folder,
             mode,
@@ -72,8 +72,12 @@ def bench(
             txn_size=txn_size,
             durability=call.durability() or "sync",
         )
-    if before:
-        row = {**row, "before_per_second": before, "ratio": round(row["per_second"] / before, 3)}
+    if rate_before:
+        row = {
+            **row,
+            "before_per_second": rate_before,
+            "ratio": round(row["per_second"] / rate_before, 3),
+        }
         if call.flags.columns is None:
             call.output.shown = [*call.command.table_fields, "before_per_second", "ratio"]
     call.output.rows([row])
@@ -87,10 +91,10 @@ def _before(path: str, mode: str) -> float:
     except FileNotFoundError as error:
         raise NotFound(f"there is no {path}", path=path) from error
     except (ValueError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} is not what bench --json prints", path=path) from error
+        raise InvalidArgument(f"{path} is not output of bench --json", path=path) from error
     for row in rows if isinstance(rows, list) else [rows]:
         if isinstance(row, Mapping) and row.get("mode") == mode:
-            found: Any = row.get("per_second")
-            if isinstance(found, int | float) and found > 0:
-                return float(found)
+            rate: Any = row.get("per_second")
+            if isinstance(rate, int | float) and rate > 0:
+                return float(rate)
     raise InvalidArgument(f"{path} has no figure of mode {mode}", path=path)

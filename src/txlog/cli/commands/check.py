@@ -1,4 +1,4 @@
-"""Owns the command `check`: whether a store is healthy, in monitors' words and exit codes."""
+"""Owns the command `check`: the health of a store, in monitors' words and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _STYLES: Final = ("text", "nagios", "prometheus", "json")
-# For values of a check: the unit that monitors know, and how many of it one of ours is.
+# For values of a check: the unit that monitors use, and the factor from our unit to it.
 _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)}
 
 
@@ -38,22 +38,23 @@ _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)
 def check(
     call: Call,
     topics: Annotated[
-        list[str] | None, Option("--topic", "-t", metavar="T", help="only these; may be repeated")
+        list[str] | None,
+        Option("--topic", "-t", metavar="T", help="only this topic; repeatable"),
     ] = None,
     backlog_warn: Annotated[
-        int | None, Option("--backlog-warn", metavar="N", help="messages of a subscription")
+        int | None, Option("--backlog-warn", metavar="N", help="messages in a backlog")
     ] = None,
     backlog_crit: Annotated[
         int | None, Option("--backlog-crit", metavar="N", help="the same, critical")
     ] = None,
     txn_age_warn: Annotated[
-        str | None, Option("--txn-age-warn", metavar="DUR", help="of an unfinished transaction")
+        str | None, Option("--txn-age-warn", metavar="DUR", help="age of a transaction")
     ] = None,
     txn_age_crit: Annotated[
         str | None, Option("--txn-age-crit", metavar="DUR", help="the same, critical")
     ] = None,
     lag_warn: Annotated[
-        str | None, Option("--lag-warn", metavar="DUR", help="of a watermark behind the clock")
+        str | None, Option("--lag-warn", metavar="DUR", help="lag behind the clock")
     ] = None,
     lag_crit: Annotated[
         str | None, Option("--lag-crit", metavar="DUR", help="the same, critical")
@@ -62,7 +63,7 @@ def check(
         str, Option("--style", metavar="text|nagios|prometheus|json", help="shape of the answer")
     ] = "text",
     outfile: Annotated[
-        str | None, Option("--outfile", metavar="PATH", help="write it there, replaced at once")
+        str | None, Option("--outfile", metavar="PATH", help="file, replaced in one step")
     ] = None,
 ) -> None:
     """Check whether a store is healthy: 0 ok, 1 warning, 2 critical, 3 unknown or an error.
@@ -99,7 +100,7 @@ def _bounds(name: str, warn: int | None, crit: int | None) -> tuple[int | None, 
 
 
 def _failed(error: TxlogError) -> Check:
-    """The answer for a store that cannot be examined."""
+    """The answer for a store that it cannot examine."""
     status = "critical" if isinstance(error, Corruption) else "unknown"
     detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
     row: CheckRow = {
@@ -138,11 +139,11 @@ def _shown(row: CheckRow) -> str:
 def _nagios(call: Call, answer: Check) -> str:
     rows = answer["check_list"]
     wrong = [row for row in rows if row["status"] != "ok"]
-    said = "; ".join(f"{row['name']}: {_said(row)}" for row in wrong[:3])
+    summary = "; ".join(f"{row['name']}: {_said(row)}" for row in wrong[:3])
     figures = " ".join(_perfdata(row) for row in rows if row["name"] != "store")
-    first = f"TXLOG {answer['status'].upper()} - {said or f'{len(rows)} checks'}"
+    first = f"TXLOG {answer['status'].upper()} - {summary or f'{len(rows)} checks'}"
     more = [f"{row['status'].upper()} {row['name']}: {row['detail']}" for row in wrong[3:]]
-    # Every monitor reads one line; a bar would begin the figures.
+    # Every monitor reads the first line. A bar in it would start the figures.
     lines = [line.replace("|", "/").replace("\n", " ") for line in (first, *more)]
     lines[0] += f" | {figures}" if figures else ""
     return "".join(f"{line}\n" for line in lines)
@@ -171,21 +172,21 @@ def _number(value: float) -> str:
 
 def _prometheus(call: Call, answer: Check) -> str:
     family = importlib.import_module("txlog.client.answers.metric_family").Family
-    said = "0 ok, 1 warning, 2 critical, 3 unknown"
+    legend = "0 ok, 1 warning, 2 critical, 3 unknown"
     rows = answer["check_list"]
     statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
     values = [("", {"check": row["name"]}, row["value"]) for row in rows if row["name"] != "store"]
-    made = [
+    families = [
         family(
             "txlog_check",
             "gauge",
-            f"Worst of all checks: {said}.",
+            f"Worst of all checks: {legend}.",
             [("", {}, EXITS[answer["status"]])],
         ),
-        family("txlog_check_status", "gauge", f"One check: {said}.", statuses),
-        family("txlog_check_value", "gauge", "What was measured: messages, ms or bytes.", values),
+        family("txlog_check_status", "gauge", f"One check: {legend}.", statuses),
+        family("txlog_check_value", "gauge", "The measured value: messages, ms or bytes.", values),
     ]
-    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(made)
+    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(families)
     return text
 
 

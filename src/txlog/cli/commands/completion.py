@@ -16,7 +16,7 @@ from txlog.errors import Usage
 SHELLS: Final = ("bash", "zsh", "fish")
 _FOLDER: Final = Path(__file__).with_name("shells")
 Shell = Annotated[
-    str | None, Argument(metavar="bash|zsh|fish", show_default=False, help="none: that of SHELL")
+    str | None, Argument(metavar="bash|zsh|fish", show_default=False, help="default: $SHELL")
 ]
 
 
@@ -28,7 +28,7 @@ def show(call: Call, shell: Shell = None) -> None:
     """Print the script that completes txlog: verbs, flags and their values, names in the store.
 
     Names of topics, subscriptions, keys and transactions are read, without a lock, from the store
-    that the command line refers to.
+    that the command line selects.
     """
     call.output.text(script(_shell(shell)))
 
@@ -58,7 +58,7 @@ def script(shell: str) -> str:
 
 
 def place(shell: str) -> Path:
-    """Where a shell looks for completions of a user."""
+    """The directory in which a shell looks for a user's completions."""
     if shell == "bash":
         return data_home(os.environ) / "bash-completion" / "completions" / "txlog"
     if shell == "zsh":
@@ -66,8 +66,8 @@ def place(shell: str) -> Path:
     return config_home(os.environ) / "fish" / "completions" / "txlog.fish"
 
 
-def _shell(given: str | None) -> str:
-    name = given or os.path.basename(os.environ.get("SHELL", ""))
+def _shell(shell: str | None) -> str:
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS:
         raise Usage(f'a shell is {"|".join(SHELLS)}, not "{name[:40]}"')
     return name

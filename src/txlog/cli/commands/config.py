@@ -27,12 +27,12 @@ Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
 )
 def show(
     call: Call,
-    origin: Annotated[bool, Option("--origin", help="say where each value comes from")] = False,
+    origin: Annotated[bool, Option("--origin", help="show the origin of each value")] = False,
 ) -> None:
-    """List settings: those of this user and call, then those of the store.
+    """List settings: first those of this user and call, then those of the store.
 
-    A flag overrides a variable, that the store, that config.toml, and that the built-in default.
-    Without a store only the first group is listed.
+    A flag overrides a variable, a variable the store, the store config.toml, and config.toml the
+    built-in default. Without a store only the first group is listed.
     """
     if origin and call.flags.columns is None:
         call.output.shown = ["name", "value", "origin"]
@@ -45,7 +45,7 @@ def show(
     fields="name value origin",
 )
 def get(call: Call, key: Key) -> None:
-    """Print the value of a setting, with --json also where it comes from."""
+    """Print the value of a setting, with --json also its origin."""
     rows = _rows(call)
     row = next((each for each in rows if each["name"] == key), None)
     if row is None:
@@ -78,7 +78,7 @@ def set_(
         bool, Option("--user", help="in config.toml of this user; NAME.KEY: of the profile NAME")
     ] = False,
 ) -> None:
-    """Set a setting of the store, for all who use it, or with --user one of this user.
+    """Change a setting of the store for all its users, or with --user one of this user.
 
     A setting in …_ms takes 5m, one in …_bytes takes 64MiB. A process that has the store open
     notices the change the next time it reads the store.
@@ -89,18 +89,18 @@ def set_(
     if key in USER_SETTINGS:
         raise InvalidArgument(f"{key} is a setting of a user", hint="--user sets it")
     admin = call.client(write=True).admin
-    known = {row["name"]: row for row in admin.settings()}
-    if key not in known:
-        raise _unknown(key, list(known))
-    answer = admin.set_setting(key, _parsed(key, value, known[key]["value"]))
+    settings = {row["name"]: row for row in admin.settings()}
+    if key not in settings:
+        raise _unknown(key, list(settings))
+    answer = admin.set_setting(key, _parsed(key, value, settings[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
         undo = f"; undo: txlog config set {key} {shlex.quote(was)}" if key != "coordinators" else ""
         call.summary(f"{key} is {now}, it was {was}{'' if call.dry_run else undo}")
     else:
         call.summary(f"{key} was {now} already")
-    shown = {"value": now, "was": was}
-    call.output.result({"name": key, "changed": answer["changed"], **shown})
+    values = {"value": now, "was": was}
+    call.output.result({"name": key, "changed": answer["changed"], **values})
 
 
 @command(
@@ -108,7 +108,7 @@ def set_(
     examples=("txlog config path", "cat $(txlog config path)"),
 )
 def path(call: Call) -> None:
-    """Print where the user's config.toml is, or would be."""
+    """Print the path of the user's config.toml, even if the file does not exist."""
     call.output.text(f"{user_config.path(os.environ)}\n")
 
 
@@ -122,8 +122,8 @@ def _rows(call: Call) -> list[Row]:
     rows = [{"name": "store", "value": os.path.abspath(store), "origin": origin}, *rows]
     listed = call.client().admin.settings()
     durability = os.environ.get("TXLOG_DURABILITY")
-    for known in listed:
-        row: Row = {**known}
+    for setting in listed:
+        row: Row = {**setting}
         if row["name"] == "durability" and durability:
             row.update(value=durability, origin="TXLOG_DURABILITY")
         if row["name"] == "lock_timeout_ms":
@@ -133,7 +133,7 @@ def _rows(call: Call) -> list[Row]:
 
 
 def _lock_timeout(call: Call, row: Row) -> None:
-    """Say how long this call waits for a lock, and where that is set."""
+    """Add the lock time-out of this call to the row, and its origin."""
     if call.lock_timeout_ms is not None:
         origin = "--lock-timeout" if call.flags.lock_timeout else "TXLOG_LOCK_TIMEOUT"
         row.update(value=call.lock_timeout_ms, origin=origin)
@@ -144,15 +144,17 @@ def _lock_timeout(call: Call, row: Row) -> None:
 def _set_user(call: Call, key: str, value: str) -> None:
     profile, _, name = key.rpartition(".")
     where = user_config.path(os.environ)
-    before = user_config.change(os.environ, profile or None, name, value, dry_run=call.dry_run)
-    changed = before != value
-    said = "is set" if changed else "was so already"
-    call.summary(f"{key} {said} in {where}")
-    call.output.result({"name": key, "value": value, "was": before, "changed": changed})
+    value_before = user_config.change(
+        os.environ, profile or None, name, value, dry_run=call.dry_run
+    )
+    changed = value_before != value
+    change = "is set" if changed else "was so already"
+    call.summary(f"{key} {change} in {where}")
+    call.output.result({"name": key, "value": value, "was": value_before, "changed": changed})
 
 
 def _parsed(name: str, text: str, now: object) -> int | str | float:
-    """The value that text stands for, by the setting's name and present value.
+    """Parse the text of a value, by the setting's name and its current value.
 
     raises: InvalidArgument (201, 203)
     """
@@ -173,7 +175,7 @@ def _parsed(name: str, text: str, now: object) -> int | str | float:
 
 
 def _shown(name: str, value: object) -> str:
-    """A value as it is written; switches are kept as 0 and 1."""
+    """The text of a value; switches are stored as 0 and 1."""
     return ("true" if value else "false") if name in SWITCHES else str(value)
 
 

@@ -1,7 +1,7 @@
 """Owns the commands of delayed messages: list them, deliver or cancel them, maintain their index.
 
-Those that deliver or cancel show their plan and ask first; the plan is the same decision, not
-carried out.
+Commands that deliver or cancel show their plan and ask first; the plan is the same decision
+without effects.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Row = dict[str, Any]
 LIST_FIELDS: Final = "topic partition message_id deliver_at due_in_ms key size_bytes | txn"
 HISTOGRAM_FIELDS: Final = ["due_within_ms", "messages"]
 BAR_COLUMNS: Final = 40
-ROWS_AT_ONCE: Final = 10_000  # of a listing; of a million a row is a kilobyte
+ROWS_AT_ONCE: Final = 10_000  # rows of a listing; a million rows need a kilobyte each
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Subscription = Annotated[
-    str | None, Option("--subscription", "-s", metavar="SUB", help="not acknowledged there")
+    str | None, Option("--subscription", "-s", metavar="SUB", help="only unacknowledged ones")
 ]
-Before = Annotated[str | None, Option("--before", metavar="TIME", help="due before it")]
+Before = Annotated[str | None, Option("--before", metavar="TIME", help="due before then")]
 
 
 # --- look ------------------------------------------------------------------------------------
@@ -51,11 +51,11 @@ def list_delayed(
     call: Call,
     topic: Topic,
     subscription: Subscription = None,
-    before: Before = None,
+    due_before: Before = None,
     key: Annotated[str | None, Option("--key", "-k", metavar="K", help="of this key")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
     histogram: Annotated[
-        bool, Option("--histogram", help="how many are due within each span of time")
+        bool, Option("--histogram", help="count the messages due in each span of time")
     ] = False,
 ) -> None:
     """List messages that are not due yet, by due time."""
@@ -63,7 +63,7 @@ def list_delayed(
     exclusive(histogram=histogram, limit=limit is not None)
     if subscription is not None:
         check_name("subscription", subscription)
-    before_ms = None if before is None else parse_time(before, call.now_ms())
+    before_ms = None if due_before is None else parse_time(due_before, call.now_ms())
     handle = call.client().topic(topic)
     if histogram:
         _print_histogram(call, handle.histogram(subscription, before_ms))
@@ -80,10 +80,10 @@ def list_delayed(
 def next_delayed(
     call: Call,
     topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
-    count: Annotated[int, Option("-n", min=1, metavar="N", help="so many")] = 1,
+    count: Annotated[int, Option("-n", min=1, metavar="N", help="number of messages")] = 1,
     subscription: Subscription = None,
 ) -> None:
-    """Show what is due next, in TOPIC or in the whole store."""
+    """Show the messages that are due next, in TOPIC or in the whole store."""
     if subscription is not None:
         check_name("subscription", subscription)
     client = call.client()
@@ -115,7 +115,7 @@ def next_delayed(
 def buckets(call: Call, topic: Topic) -> None:
     """List the buckets of the index: sealed ones, the mutable one, those waiting for a commit.
 
-    An unindexed range has messages that the index does not know: it is rebuilt when needed.
+    An unindexed range has messages that the index does not know; it is rebuilt when needed.
     """
     if call.output.form == "names":
         raise Usage("-f names: there is no name or id here")
@@ -131,8 +131,8 @@ def _batches(
     key: bytes | None,
 ) -> Iterator[list[Row]]:
     now_ms = call.now_ms()
-    found = handle.delayed(subscription, before_ms, limit, key=key)
-    for at in range(0, found.num_rows, ROWS_AT_ONCE):
+    rows = handle.delayed(subscription, before_ms, limit, key=key)
+    for at in range(0, rows.num_rows, ROWS_AT_ONCE):
         yield [
             {
                 "topic": handle.short,
@@ -144,12 +144,12 @@ def _batches(
                 "size_bytes": row["size_bytes"],
                 "txn": _transaction(row),
             }
-            for row in _plain(found.slice(at, ROWS_AT_ONCE))
+            for row in _plain(rows.slice(at, ROWS_AT_ONCE))
         ]
 
 
 def _plain(table: Any) -> list[Row]:
-    """The rows with their time in ms: an instant may be out of range for a datetime."""
+    """The rows with their time in ms: an instant can be out of range for a datetime."""
     at = table["deliver_at"].cast("int64")
     return table.drop_columns(["deliver_at"]).append_column("at", at).to_pylist()  # type: ignore[no-any-return]
 
@@ -171,14 +171,14 @@ def _print_histogram(call: Call, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _length(count: int, most: int) -> int:
-    """How long a bar is; any count above zero has one."""
+    """The length of a bar; it is at least 1 for any count above zero."""
     return -(-count * BAR_COLUMNS // most)
 
 
-# --- decide ----------------------------------------------------------------------------------
+# --- promote and cancel ----------------------------------------------------------------------
 
 Ids = Annotated[list[str] | None, Argument(metavar="ID")]
-DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="those due before it")]
+DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="messages due before it")]
 Every = Annotated[bool, Option("--all", help="everything delayed")]
 
 
@@ -197,15 +197,15 @@ def promote(
     call: Call,
     topic: Topic,
     ids: Ids = None,
-    before: DueBefore = None,
-    every: Every = False,
+    due_before: DueBefore = None,
+    all_: Every = False,
     subscription: Annotated[
         str | None,
-        Option("--subscription", "-s", metavar="SUB", help="else all shared and key-shared ones"),
+        Option("--subscription", "-s", metavar="SUB", help="else shared and key-shared ones"),
     ] = None,
 ) -> None:
-    """Deliver delayed messages now; later ones still wait."""
-    _change(call, topic, ids, before, every, subscription, "promote")
+    """Deliver delayed messages now, before they are due."""
+    _change(call, topic, ids, due_before, all_, subscription, "promote")
 
 
 @command(
@@ -223,14 +223,14 @@ def cancel(
     call: Call,
     topic: Topic,
     ids: Ids = None,
-    before: DueBefore = None,
-    every: Every = False,
+    due_before: DueBefore = None,
+    all_: Every = False,
     subscription: Annotated[
-        str | None, Option("--subscription", "-s", metavar="SUB", help="else all of them")
+        str | None, Option("--subscription", "-s", metavar="SUB", help="default: all subscriptions")
     ] = None,
 ) -> None:
     """Acknowledge delayed messages before they are due, so that they are never delivered."""
-    _change(call, topic, ids, before, every, subscription, "cancel")
+    _change(call, topic, ids, due_before, all_, subscription, "cancel")
 
 
 _DONE = {"promote": "promoted", "cancel": "cancelled"}
@@ -240,22 +240,24 @@ def _change(
     call: Call,
     topic: str,
     ids: list[str] | None,
-    before: str | None,
-    every: bool,
+    due_before: str | None,
+    all_: bool,
     subscription: str | None,
     verb: str,
 ) -> None:
-    if bool(ids) + (before is not None) + every != 1:
-        raise Usage(f"say what to {verb}: ID…, --before TIME or --all")
+    if bool(ids) + (due_before is not None) + all_ != 1:
+        raise Usage(f"give one of the following to {verb} messages: ID…, --before TIME or --all")
     if subscription is not None:
         check_name("subscription", subscription)
-    before_ms = None if before is None else parse_time(before, call.now_ms())
-    wanted = _parsed(ids) if ids else None
+    before_ms = None if due_before is None else parse_time(due_before, call.now_ms())
+    message_ids = _parsed(ids) if ids else None
     handle = call.client(write=True).topic(topic)
     act = _action(handle, verb)
 
     def ask(dry_run: bool) -> Mapping[str, Any]:
-        return act(wanted, before=before_ms, all=every, subscription=subscription, dry_run=dry_run)
+        return act(
+            message_ids, before=before_ms, all=all_, subscription=subscription, dry_run=dry_run
+        )
 
     done = _DONE[verb]
     answer = ask(not call.dry_run)
@@ -264,9 +266,9 @@ def _change(
         confirm(call, f"{verb} {_amount(answer, done)} of {where}")
         answer = ask(False)
     ignored = answer["not_delayed"]
-    beside = f", {counted(ignored, 'message')} not delayed" if ignored else ""
+    not_delayed = f", {counted(ignored, 'message')} not delayed" if ignored else ""
     did = f"{done} {_amount(answer, done)}" if answer[done] else f"nothing to {verb}"
-    call.summary(f"{did} of {where}{beside}")
+    call.summary(f"{did} of {where}{not_delayed}")
     call.output.result(answer)
 
 
@@ -282,7 +284,7 @@ def _parsed(ids: list[str]) -> list[MessageId]:
 
 
 def _amount(answer: Mapping[str, Any], done: str) -> str:
-    """The number of messages, with the first and last of their times."""
+    """The number of messages, with the earliest and latest of their due times."""
     first, last = answer["first_at"], answer["last_at"]
     if first == last:
         return f"{counted(answer[done], 'message')} due {format_time(first)}"
@@ -303,11 +305,10 @@ def merge(
     call: Call,
     topic: Topic,
     to: Annotated[
-        int | None,
-        Option("--to", min=1, metavar="N", help="how many to keep; else max_num_buckets"),
+        int | None, Option("--to", min=1, metavar="N", help="buckets to keep; else max_num_buckets")
     ] = None,
 ) -> None:
-    """Merge the buckets of the index, which saves memory and files; nothing waits for it."""
+    """Merge the buckets of the index, which saves memory and files; other calls do not wait."""
     handle = call.client(write=True).topic(topic)
     with Words(call, f"merging buckets of {topic}"):
         answer = handle.merge(to, dry_run=call.dry_run)
@@ -331,12 +332,12 @@ def merge(
 def rebuild(
     call: Call,
     topic: Topic,
-    first: Annotated[str | None, Option("--from", metavar="L:E", help="else the first")] = None,
-    last: Annotated[str | None, Option("--to", metavar="L:E", help="else the last")] = None,
+    first: Annotated[str | None, Option("--from", metavar="L:E", help="default: the first")] = None,
+    last: Annotated[str | None, Option("--to", metavar="L:E", help="default: the last")] = None,
 ) -> None:
-    """Rebuild the sealed buckets from the log, and report what differed.
+    """Rebuild the sealed buckets from the log, and report the differences.
 
-    The mutable bucket needs no rebuilding: it is made from the frames of the log itself.
+    The mutable bucket needs no rebuild: each process builds it from the frames of the log.
     """
     low = None if first is None else MessageId.parse(first)
     high = None if last is None else MessageId.parse(last)
@@ -344,20 +345,20 @@ def rebuild(
     with Words(call, f"rebuilding the index of {topic}"):
         answer = handle.rebuild(low, high, dry_run=call.dry_run)
     differed = answer["missing"] + answer["surplus"]
-    found = (
+    differences = (
         f"{answer['missing']:,} missing, {answer['surplus']:,} surplus"
         if differed
         else ("nothing differed")
     )
     call.summary(
         f"{answer['topic']}: {counted(answer['messages_read'], 'message')} read, "
-        f"{answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, {found}"
+        f"{answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, {differences}"
     )
     call.output.result(answer)
 
 
 def _message_id(row: Row) -> str | None:
-    """Return the id of a row as text, None while it has none."""
+    """Return the id of a row as text; None while it has none."""
     ledger = row.get("ledger")
     if ledger is None:
         return None

@@ -44,20 +44,20 @@ _TOUR: Final = (
 def demo(
     call: Call,
     path: Annotated[str, Argument(metavar="PATH", show_default=False)] = "./txlog-demo",
-    kills: Annotated[int, Option("--kills", metavar="N", min=0, help="a stage")] = 5,
+    kills: Annotated[int, Option("--kills", metavar="N", min=0, help="kills in each stage")] = 5,
     seed: Annotated[int, Option("--seed", metavar="N")] = 1,
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="invoices")] = None,
     small: Annotated[
         bool, Option("--small", help="instead, a few messages of every kind to look at")
     ] = False,
     tour: Annotated[
-        bool, Option("--tour", help="the same, with commands that show them and what they print")
+        bool, Option("--tour", help="the same, and run commands that show them")
     ] = False,
 ) -> None:
     """Process real invoices exactly once while the worker is killed again and again.
 
-    The store is made in PATH (./txlog-demo) and stays there. DuckDB computes the result a second
-    time from the source; a difference ends with 6.
+    It makes a store in PATH (./txlog-demo) and leaves it there. DuckDB computes the result a second
+    time from the source; if the results differ, the command ends with 6.
 
     A small store has an open and an aborted transaction, a delayed message and a late one.
     """
@@ -80,30 +80,30 @@ def demo(
 
 
 class _Stages(Bar):
-    """Shows how far the workers are; the demo calls it."""
+    """Shows the progress of the workers; the demo calls it."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call, self._stage)
         self._at = ("", 0, 0, 0)
 
     def __call__(self, stage: str, done: int, total: int, kills: int) -> None:
-        """Show how many of all invoices are done, after how many kills in the stage."""
+        """Show the number of invoices done, and the number of kills in this stage."""
         self._at = (stage, done, total, kills)
 
     def _stage(self) -> Sight:
         stage, done, total, kills = self._at
         if not total:
             return Sight("reading the invoices")
-        words = f"{done:,} of {counted(total, 'invoice')}, {kills} killed"
-        return Sight(f"stage {stage}", words, min(1.0, done / total))
+        progress = f"{done:,} of {counted(total, 'invoice')}, {kills} killed"
+        return Sight(f"stage {stage}", progress, min(1.0, done / total))
 
 
 def _small(call: Call, path: str, *, tour: bool) -> None:
-    """Make the small store; for a tour show what some commands print about it."""
-    made = importlib.import_module("txlog.cli.demo.small").make(os.fspath(path), call.clock)
+    """Make the small store; for a tour, also show the output of some commands."""
+    summary = importlib.import_module("txlog.cli.demo.small").make(os.fspath(path), call.clock)
     if not tour:
         call.output.fields = ["path", "topics", "messages"]
-        call.output.single(made)
+        call.output.single(summary)
         return
     run = importlib.import_module("txlog.cli.line.dispatch").run
     more = [] if call.flags.now is None else ["--now", call.flags.now]

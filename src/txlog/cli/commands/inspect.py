@@ -1,4 +1,4 @@
-"""Owns what `inspect` prints: what a word means in the store, or a file, and answers about it."""
+"""Owns the output of `inspect`: the object that a word or a file names, and answers about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What is asked about the thing; with nothing set, what it is."""
+    """The questions about the object; without one, the command describes it."""
 
     sql: str | None
     at: str | None
@@ -47,7 +47,7 @@ class Looks:
     explain: bool
 
     def check(self) -> None:
-        """Refuse what does not go together. Raises Usage."""
+        """Refuse questions that exclude each other. Raises Usage."""
         exclusive(
             sql=self.sql,
             schema=self.schema,
@@ -58,7 +58,7 @@ class Looks:
             sample=self.sample,
         )
         if self.explain and (self.row_groups or self.hexdump is not None):
-            raise Usage("--explain goes with what SQL answers")
+            raise Usage("--explain needs a question that SQL answers")
 
     def statement(self) -> str | None:
         """The question as SQL over `this`."""
@@ -69,10 +69,10 @@ class Looks:
         return self.sql or ("FROM this" if self.explain or self.frames else None)
 
 
-def show(call: Call, what: str | None, looks: Looks) -> None:
-    """Print what a word means in the store, or what was asked about it."""
+def show(call: Call, target: str | None, looks: Looks) -> None:
+    """Print the object that a word names in the store, or answers about it."""
     looks.check()
-    answer, path = _found(call, what, looks)
+    answer, path = _found(call, target, looks)
     if looks.hexdump is not None:
         _hexdump(call, answer, path, looks.hexdump)
     elif looks.row_groups or (looks.stats and path is not None and _is_parquet(path)):
@@ -87,17 +87,17 @@ def show(call: Call, what: str | None, looks: Looks) -> None:
         _single(call, answer, path)
 
 
-def _found(call: Call, what: str | None, looks: Looks) -> tuple[dict[str, Any], str | None]:
-    """(what the word means, the path of the one file that holds it)."""
-    if what is not None and what.startswith(_FILE):
-        return _file(what.removeprefix(_FILE), looks)
+def _found(call: Call, target: str | None, looks: Looks) -> tuple[dict[str, Any], str | None]:
+    """(the object that the word names, the path of the one file that holds it)."""
+    if target is not None and target.startswith(_FILE):
+        return _file(target.removeprefix(_FILE), looks)
     try:
         client = call.client()
     except StoreNotFound:
-        if what is None or not os.path.isfile(what):
+        if target is None or not os.path.isfile(target):
             raise
-        return _file(what, looks)
-    answer: dict[str, Any] = dict(client.inspect(what))
+        return _file(target, looks)
+    answer: dict[str, Any] = dict(client.inspect(target))
     if answer["kind"] == "file":
         return _file(str(answer["path"]), looks)
     if looks.at is not None and looks.statement() is None:
@@ -109,42 +109,44 @@ def _found(call: Call, what: str | None, looks: Looks) -> tuple[dict[str, Any], 
 
 def _file(path: str, looks: Looks) -> tuple[dict[str, Any], str]:
     if looks.at is not None:
-        raise Usage("--at is a place in a topic")
+        raise Usage("--at is a position in a topic")
     return inspect_file(path), path
 
 
 def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, int, int, int]]:
-    """(partition, ledger, entry, index) of the first message of each partition there or after."""
+    """(partition, ledger, entry, index) of each partition's first message at or after the bound."""
     if answer["kind"] not in ("topic", "partition"):
-        raise Usage("--at is a place in a topic")
+        raise Usage("--at is a position in a topic")
     topic, client = str(answer["topic"]), call.client()
     bound = parse_bound(at, call.now_ms())
-    one = answer.get("partition")
-    found: list[tuple[int, int, int, int]] = []
-    for number in range(client.describe_topic(topic)["partitions"]) if one is None else [one]:
+    partition = answer.get("partition")
+    positions: list[tuple[int, int, int, int]] = []
+    for number in (
+        range(client.describe_topic(topic)["partitions"]) if partition is None else [partition]
+    ):
         for table in client.read(topic, range=Range(start=bound), partitions=[number], limit=1):
-            found += [
+            positions += [
                 (number, row["ledger"], row["entry"], row["index"] or 0)
                 for row in table.to_pylist()
             ]
-    return found
+    return positions
 
 
 def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
-    """The id of the message there, of the first partition that has one."""
+    """The id of the first message at or after the bound, in the first partition that has one."""
     for _, ledger, entry, index in _starts(call, answer, at):
         return f"{ledger}:{entry}:{index}" if index else f"{ledger}:{entry}"
     raise MessageNotFound(f"there is no message at or after {at}")
 
 
 def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> None:
-    """Print what SQL says about the thing."""
+    """Print the answer of SQL about the object."""
     views = importlib.import_module("txlog.lake.sql.this")
     sql = str(looks.statement())
     if answer["kind"] == "file":
         if looks.frames and answer["type"] != "journal":
             raise Usage("--frames goes with a journal file, or the store")
-        asked = views.FileQuery(path, sql)
+        query = views.FileQuery(path, sql)
     else:
         if looks.frames and answer["kind"] != "store":
             raise Usage("--frames goes with a journal file, or the store")
@@ -152,24 +154,24 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
         if looks.at is not None and not starts:
             raise MessageNotFound(f"there is no message at or after {looks.at}")
         this = "FROM frames" if looks.frames else views.select_of(answer, starts)
-        asked = importlib.import_module("txlog.lake.sql.client_query").Query(
+        query = importlib.import_module("txlog.lake.sql.client_query").Query(
             call.client(), sql, None, looks.isolation, this=this
         )
-    with asked:
+    with query:
         if looks.explain:
-            call.output.text(asked.plan())
+            call.output.text(query.plan())
             return
-        rows = asked.rows()
+        rows = query.rows()
         importlib.import_module("txlog.cli.output.query_rows").Printed(
             call.output, call.output.fields
         ).print((rows.schema, iter(rows)))
 
 
-def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
-    """Print bytes of a file, or of a frame counted from its first."""
-    offset, colon, length = words.partition(":")
-    if not (colon and offset.isdecimal() and length.isdecimal() and len(words) < 40):
-        raise InvalidArgument(f"--hexdump is OFFSET:LEN, not {words[:40]}", code=203)
+def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, byte_range: str) -> None:
+    """Print bytes of a file or of a frame; for a frame the offset counts from its start."""
+    offset, colon, length = byte_range.partition(":")
+    if not (colon and offset.isdecimal() and length.isdecimal() and len(byte_range) < 40):
+        raise InvalidArgument(f"--hexdump is OFFSET:LEN, not {byte_range[:40]}", code=203)
     if path is None or answer["kind"] == "message":
         raise Usage("--hexdump goes with a file, a frame or a ledger that is one file")
     start = int(answer["offset"]) if answer["kind"] == "frame" else 0
@@ -182,7 +184,7 @@ def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str
 
 
 def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
-    """Print what the thing is; for people also how DuckDB reads its file."""
+    """Print the description; on a terminal also the DuckDB command that reads its file."""
     record = answer.pop("record", None)
     embedded = None
     if isinstance(record, pa.Table):
@@ -193,7 +195,7 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
             embedded = orjson.Fragment(record["value"][0].as_py().translate(BREAKS))
     if call.flags.columns is not None:
         check_columns(call.output.fields, list(answer))
-    if embedded is not None:  # a value that is JSON stays as it is, as in a record of consume
+    if embedded is not None:  # like consume, embed a JSON value unchanged
         row = select({**answer, "value": None}, call.output.fields or list(answer))
         if "value" in row:
             row["value"] = embedded
@@ -208,12 +210,12 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
 def _is_parquet(path: str) -> bool:
     if not Path(path).is_file():
         return False
-    found: bool = importlib.import_module("txlog.client.answers.inspect").is_parquet(path)
-    return found
+    is_parquet: bool = importlib.import_module("txlog.client.answers.inspect").is_parquet(path)
+    return is_parquet
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row whose bounds are text: a column has one type, the bounds have many."""
+    """A row whose bounds are text: a column has one type, but bounds have many types."""
     return {
         name: str(value) if name in ("min", "max") and value is not None else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Owns the commands of jobs: those that only read, those that write, those that do upkeep."""
+"""Owns the commands of jobs: jobs that read, jobs that write, jobs of upkeep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 
-Master = Annotated[str | None, Option("--master", metavar="URL", help="of Spark; default local[*]")]
+Master = Annotated[str | None, Option("--master", metavar="URL", help="Spark's; default local[*]")]
 Conf = Annotated[
     list[str] | None, Option("--conf", metavar="K=V", help="a property of Spark; may be repeated")
 ]
@@ -26,18 +26,18 @@ Conf = Annotated[
 
 @contextmanager
 def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None) -> Iterator[Any]:
-    """The engine that the flags name; it is closed with the context.
+    """The engine that the flags select; leaving the context closes it.
 
     raises: Usage (201); MissingExtra (107) without pyspark or Java
     """
     call.check_choice("--engine", word, ("duckdb", "spark"))
-    given = _pairs(conf or [])
+    properties = _pairs(conf or [])
     if word == "duckdb":
-        if master is not None or given:
+        if master is not None or properties:
             raise Usage("--master and --conf go with --engine spark")
         yield importlib.import_module("txlog.lake.jobs.local").Local()
         return
-    engine = importlib.import_module("txlog.spark").Spark(master, given)
+    engine = importlib.import_module("txlog.spark").Spark(master, properties)
     try:
         yield engine
     finally:
@@ -52,15 +52,15 @@ _HOMES: Final = {
 
 
 def job_of(name: str) -> Callable[..., dict[str, Any]]:
-    """The function of a job, imported only when it runs."""
-    found: Callable[..., dict[str, Any]] = getattr(
+    """The function of a job; its module is imported only when it runs."""
+    function: Callable[..., dict[str, Any]] = getattr(
         importlib.import_module(f"txlog.lake.jobs.{_HOMES.get(name, name)}"), name
     )
-    return found
+    return function
 
 
 def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) -> None:
-    """Say what a job did; with --json print the answer."""
+    """Print a summary of the job; with --json print the answer."""
     took = call.elapsed_ms()
     call.summary(f"{done} ({engine}, {duration(took)})")
     name = call.command.path.removeprefix("job ")
@@ -70,7 +70,7 @@ def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) 
 def print_listed(
     call: Call, answer: Mapping[str, Any], name: str, columns: str, engine: str
 ) -> None:
-    """Print an answer as one object; without --json only its list, as a table."""
+    """Print an answer as one object; without --json print only its list, as a table."""
     command = call.command.path.removeprefix("job ")
     if call.output.as_json or call.flags.columns is not None:
         more = {"job": command, "engine": engine, "elapsed_ms": call.elapsed_ms()}
@@ -80,19 +80,19 @@ def print_listed(
     call.output.rows(answer[name])
 
 
-def _pairs(given: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in given:
+def _pairs(words: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
             raise Usage(f'--conf is K=V, not "{word[:40]}"')
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 # --- jobs that read --------------------------------------------------------------------------
 
-Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes it")]
+Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="the engine")]
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 
@@ -110,12 +110,12 @@ def audit(
 ) -> None:
     """Check the stored rows of the topics, or of all topics, against the store's own records.
 
-    The engine relies on no code of txlog: it reads every file and works out afresh which messages
-    are committed. It ends with 6 when a check fails.
+    The engine runs no code of txlog: it reads every file and determines independently which
+    messages are committed. The command ends with 6 when a check fails.
     """
     client = call.client()
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
-        answer = job_of("audit")(client, topics or [], chosen, told)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
+        answer = job_of("audit")(client, topics or [], chosen, tell)
     print_listed(call, answer, "check_list", "name topic partition expected found ok", engine)
     checks, failed = len(answer["check_list"]), answer["failed"]
     call.summary(
@@ -140,18 +140,17 @@ def lateness(
     conf: Conf = None,
 ) -> None:
     """Show how long after their event times messages were published, by publish time.
-
     A message is late if its event time is below the greatest one before it in its partition. The
-    JSON also says how many would be late for a watermark that lags by a second, a minute, an hour.
+    JSON also has counts of late messages for watermarks that lag by a second, a minute, an hour.
     """
     by_ms = call.duration(by)
     assert by_ms is not None
     client = call.client()
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
-        told(f"{topic}: reading")
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
+        tell(f"{topic}: reading")
         answer = job_of("lateness")(client, topic, by_ms, chosen)
-    shown = "from_time messages late p50_ms p90_ms p99_ms max_ms"
-    print_listed(call, answer, "row_list", shown, engine)
+    columns = "from_time messages late p50_ms p90_ms p99_ms max_ms"
+    print_listed(call, answer, "row_list", columns, engine)
     late = ", ".join(
         f"{row['late']:,} with {duration(row['delay_ms'])}"
         for row in answer["delay_list"]
@@ -165,9 +164,9 @@ def lateness(
 
 # --- jobs that write -------------------------------------------------------------------------
 
-Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes it")]
+Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="the engine")]
 Key = Annotated[
-    str, Option("--transaction-key", "--key", metavar="KEY", help="whose batch it is; required")
+    str, Option("--transaction-key", "--key", metavar="KEY", help="key of the batch; required")
 ]
 
 
@@ -187,10 +186,10 @@ def bulk_load(
     topic: Topic,
     key: Key,
     form: Annotated[
-        str | None, Option("--in", metavar="parquet|csv|ndjson", help="else by the suffixes")
+        str | None, Option("--in", metavar="parquet|csv|ndjson", help="default: by the suffixes")
     ] = None,
     key_column: Annotated[
-        str | None, Option("--key-column", metavar="C", help="else the column key")
+        str | None, Option("--key-column", metavar="C", help="default: the column key")
     ] = None,
     value_columns: Annotated[
         str | None,
@@ -198,11 +197,11 @@ def bulk_load(
             "--value-columns",
             "--value-column",
             metavar="C,…",
-            help="one as it is, several as a JSON object; else value, or the row as JSON",
+            help="one unchanged, several as a JSON object; default: value, or the row as JSON",
         ),
     ] = None,
     event_time_column: Annotated[
-        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+        str | None, Option("--event-time-column", metavar="C", help="default: event_time")
     ] = None,
     engine: Changing = "spark",
     master: Master = None,
@@ -217,9 +216,9 @@ def bulk_load(
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         answer = job_of("bulk_load")(
-            client, files, topic, key, chosen, dry_run=call.dry_run, tell=told
+            client, files, topic, key, chosen, dry_run=call.dry_run, tell=tell
         )
     if answer["already"]:
         done = f"{source} is in {topic} already"
@@ -245,13 +244,11 @@ def replay(
     dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
     key: Key,
     range_: Annotated[
-        str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
+        str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
     ] = None,
     transform: Annotated[
         str | None,
-        Option(
-            "--transform", metavar="MODULE:FUNCTION", help="a function that changes the messages"
-        ),
+        Option("--transform", metavar="MODULE:FUNCTION", help="function that changes the messages"),
     ] = None,
     engine: Changing = "spark",
     master: Master = None,
@@ -261,27 +258,27 @@ def replay(
 
     The same key, range and function again change nothing. The function takes and returns columns
     key, value, properties, event_time, deliver_at: a pyarrow.Table with duckdb, a DataFrame with
-    spark. The property replay_of of each message says where it came from.
+    spark. The property replay_of of each message names its source.
     """
     text = range_ or ""
-    wanted = Range() if range_ is None else parse_range(range_, call.now_ms())
-    if wanted.kind != "range":
+    message_range = Range() if range_ is None else parse_range(range_, call.now_ms())
+    if message_range.kind != "range":
         raise Usage("a replay needs a range: -o takes neither unacked nor txn here")
     function = None
     if transform is not None:
         function = (transform, importlib.import_module("txlog.functions").load(transform))
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         answer = job_of("replay")(
             client,
             topic,
             dest,
-            (text, wanted),
+            (text, message_range),
             key,
             chosen,
             function=function,
             dry_run=call.dry_run,
-            tell=told,
+            tell=tell,
         )
     if answer["already"]:
         done = f"{dest} has this already"
@@ -298,7 +295,7 @@ def replay(
 # --- jobs of upkeep --------------------------------------------------------------------------
 
 Upkeep = Annotated[
-    str, Option("--engine", metavar="duckdb|spark", help="what reads; duckdb: this process")
+    str, Option("--engine", metavar="duckdb|spark", help="engine that reads; duckdb: this process")
 ]
 
 
@@ -320,13 +317,13 @@ def compact(
     Every row is checked against the sidecar's own records before the new file takes its place.
     """
     client = call.client(write=not call.dry_run)
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
-        answer = job_of("compact")(client, topic, chosen, dry_run=call.dry_run, tell=told)
-    before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
+        answer = job_of("compact")(client, topic, chosen, dry_run=call.dry_run, tell=tell)
+    old_bytes, new_bytes = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
     done = (
         f"{answer['topic']}: {counted(answer['messages'], 'message')} of "
         f"{counted(answer['transactions'], 'transaction')} kept, "
-        f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+        f"{answer['aborted_dropped']:,} dropped, {size(old_bytes)} before, {size(new_bytes)} after"
     )
     print_result(call, answer, engine, done)
 
@@ -346,16 +343,16 @@ def rebuild_delayed(
 ) -> None:
     """Rebuild the sealed buckets of the delayed index; Spark finds the messages with a time."""
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
-        answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=told)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
+        answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=tell)
     differed = answer["missing"] + answer["surplus"]
-    found = (
+    differences = (
         f"{answer['missing']:,} missing, {answer['surplus']:,} surplus"
         if differed
         else ("nothing differed")
     )
     done = (
         f"{answer['topic']}: {answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, "
-        f"{found}"
+        f"{differences}"
     )
     print_result(call, answer, engine, done)

@@ -29,7 +29,7 @@ Pages = Annotated[list[str] | None, Argument(metavar="PAGE", show_default=False)
 def install(call: Call) -> None:
     """Write the man pages below $XDG_DATA_HOME/man, where `man` finds them.
 
-    Repeating it is harmless: only pages that changed are written.
+    Repeating it is harmless: it writes only pages that changed.
     """
     top = data_home(os.environ) / "man"
     names = man_pages.page_names()
@@ -55,7 +55,7 @@ def show(call: Call, page: Pages = None) -> None:
 def path(call: Call, page: Pages = None) -> None:
     """Print the directory of the man pages, or the file of one.
 
-    That is where `man install` put them, else where txlog brought them.
+    `man install` put the pages there; otherwise it is the directory of the package.
     """
     name = _named(page)
     for top in (data_home(os.environ) / "man", Path(sys.prefix) / "share" / "man"):
@@ -67,13 +67,15 @@ def path(call: Call, page: Pages = None) -> None:
 
 
 def _named(page: list[str] | None) -> str:
-    """The page that was asked for.
+    """The page that the words name.
 
     raises: NotFound (308)
     """
     word = " ".join(page or ["txlog"])
     name = man_pages.find(word)
     if name is None:
-        shown = word if len(word) <= 40 else f"{word[:37]}..."
-        raise NotFound(f'no page "{shown}"', hint="txlog man show lists the commands", name=shown)
+        excerpt = word if len(word) <= 40 else f"{word[:37]}..."
+        raise NotFound(
+            f'no page "{excerpt}"', hint="txlog man show lists the commands", name=excerpt
+        )
     return name

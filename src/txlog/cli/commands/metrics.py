@@ -28,11 +28,13 @@ def metrics(
     """Print the metrics of the store as Prometheus text, or as JSON."""
     as_json = call.output.as_json
     exclusive(textfile=textfile, json=as_json)
-    found = call.client().admin.metrics()
+    families = call.client().admin.metrics()
     if as_json:
-        call.output.rows(importlib.import_module("txlog.client.answers.metric_family").rows(found))
+        call.output.rows(
+            importlib.import_module("txlog.client.answers.metric_family").rows(families)
+        )
         return
-    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(found)
+    text: str = importlib.import_module("txlog.client.answers.metrics_text").exposition(families)
     if textfile is None:
         call.output.text(text)
     else:

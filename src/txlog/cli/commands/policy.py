@@ -1,6 +1,6 @@
 """Owns the commands of policies: set, get and remove of each of the four kinds.
 
-A kind is a row of a table: its flags, their names in the API, and how each is read.
+A table has one row per kind: its flags, their names in the API, and their parsers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from txlog.cli.line.command import Command, command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import Usage
 
-Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="of a topic")]
+Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="for a topic")]
 Namespace = Annotated[
-    str | None, Option("--namespace", "-N", metavar="TENANT/NAMESPACE", help="of a namespace")
+    str | None, Option("--namespace", "-N", metavar="TENANT/NAMESPACE", help="for a namespace")
 ]
 Names = Annotated[
     list[str] | None,
@@ -25,7 +25,7 @@ Names = Annotated[
 ]
 TtlFrom = Annotated[
     str | None,
-    Option("--ttl-from", metavar="publish|deliver_at", help="when --ttl begins to count"),
+    Option("--ttl-from", metavar="publish|deliver_at", help="start of the time that --ttl counts"),
 ]
 Read = Callable[[Any], object]
 _CHECKS: Final = ("count", "refuse", "off")
@@ -40,7 +40,7 @@ def _bound(parse: Callable[[str], int]) -> Read:
     return lambda text: UNLIMITED if text == "unlimited" else parse(text)
 
 
-# kind → flag of set → the policy's name in the API, and how the flag's value is read
+# kind → flag of set → the policy's name in the API, and the parser of the flag's value
 _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
     "delayed": {
         "active": ("active", _as_given),
@@ -95,29 +95,29 @@ def set_delayed(
     topic: Topic = None,
     namespace: Namespace = None,
     active: Annotated[
-        bool | None, Option("--active/--no-active", help="messages wait, or are delivered at once")
+        bool | None, Option("--active/--no-active", help="wait until due, or deliver at once")
     ] = None,
     tick_time: Annotated[
-        str | None, Option("--tick-time", metavar="DUR", help="between wake-ups, at least")
+        str | None, Option("--tick-time", metavar="DUR", help="shortest time between wake-ups")
     ] = None,
     max_delay: Annotated[
-        str | None, Option("--max-delay", metavar="DUR", help="a longer one is refused; 0s: any")
+        str | None, Option("--max-delay", metavar="DUR", help="refuse longer delays; 0s: no bound")
     ] = None,
     fixed_delay: Annotated[
-        str | None, Option("--fixed-delay", metavar="DUR", help="of every message; 0s: its own")
+        str | None, Option("--fixed-delay", metavar="DUR", help="the same for all; 0s: its own")
     ] = None,
     strict: Annotated[
-        bool | None, Option("--strict/--no-strict", help="never early, or up to a tick")
+        bool | None, Option("--strict/--no-strict", help="never early, or early by up to a tick")
     ] = None,
     ttl_from: TtlFrom = None,
 ) -> None:
     """Set how messages of a topic, a namespace or the store wait for delivery.
 
-    A topic inherits what is not set for it from its namespace, that from the store.
+    A topic inherits policies that it lacks from its namespace, a namespace from the store.
     """
-    given = (active, tick_time, max_delay, fixed_delay, strict, ttl_from)
+    values = (active, tick_time, max_delay, fixed_delay, strict, ttl_from)
     hint = "--active, --tick-time, --max-delay, --fixed-delay, …"
-    _set(call, "delayed", topic, namespace, given, hint)
+    _set(call, "delayed", topic, namespace, values, hint)
 
 
 @_setter(
@@ -132,17 +132,16 @@ def set_retention(
     topic: Topic = None,
     namespace: Namespace = None,
     time: Annotated[
-        str | None, Option("--time", metavar="DUR|unlimited", help="ledgers that are older go")
+        str | None, Option("--time", metavar="DUR|unlimited", help="delete older ledgers")
     ] = None,
     size: Annotated[
-        str | None, Option("--bytes", metavar="SIZE|unlimited", help="ledgers beyond this total go")
+        str | None, Option("--bytes", metavar="SIZE|unlimited", help="delete ledgers above this")
     ] = None,
     acked: Annotated[
-        bool | None,
-        Option("--acked/--no-acked", help="what every subscription acknowledged goes, or stays"),
+        bool | None, Option("--acked/--no-acked", help="delete fully acknowledged ledgers")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR|unlimited", help="older ones are acknowledged")
+        str | None, Option("--ttl", metavar="DUR|unlimited", help="acknowledge older messages")
     ] = None,
     ttl_from: TtlFrom = None,
     compaction_threshold: Annotated[
@@ -150,20 +149,20 @@ def set_retention(
         Option(
             "--compaction-threshold",
             metavar="SIZE|unlimited",
-            help="compact by key once so much came since",
+            help="compact by key after this much new data",
         ),
     ] = None,
 ) -> None:
-    """Set how long messages of a topic, a namespace or the store are kept, and how much of them.
+    """Set how long messages of a topic, a namespace or the store are kept, and how many.
 
-    Whole ledgers go, oldest first, after a checkpoint or by `admin trim --by-policy`; by themselves
-    never what a subscription has not acknowledged. A topic past its compaction threshold is
-    compacted after a checkpoint, as by `admin compact-topic`. What is not set is inherited from the
-    namespace, then the store; `unlimited` ends the search.
+    A checkpoint or `admin trim --by-policy` deletes whole ledgers, oldest first; policies alone
+    never delete a message that a subscription has not acknowledged. After a checkpoint, a topic
+    past its compaction threshold is compacted, as by `admin compact-topic`. A topic inherits
+    policies that it lacks from its namespace, then from the store; `unlimited` ends the search.
     """
-    given = (time, size, acked, ttl, ttl_from, compaction_threshold)
+    values = (time, size, acked, ttl, ttl_from, compaction_threshold)
     hint = "--time, --bytes, --acked, --ttl, --ttl-from or --compaction-threshold"
-    _set(call, "retention", topic, namespace, given, hint)
+    _set(call, "retention", topic, namespace, values, hint)
 
 
 @_setter(
@@ -181,7 +180,7 @@ def set_schema(
         Option(
             "--compatibility",
             metavar="none|backward|forward|full",
-            help="with those before it; also backward_transitive …: with all of them",
+            help="with the last version; also backward_transitive …: with all versions",
         ),
     ] = None,
     validation: Annotated[
@@ -189,20 +188,21 @@ def set_schema(
         Option(
             "--validation",
             metavar="|".join(SCHEMA_VALIDATIONS),
-            help="refuse a value that does not fit, store and count it, or do not look",
+            help="refuse a bad value, store and count it, or do not check",
         ),
     ] = None,
 ) -> None:
-    """Set what a new schema of a topic must fit, and what becomes of a value that does not.
+    """Set the compatibility of new schemas of a topic, and the treatment of values that do not fit.
 
-    backward: it reads what the last one wrote; forward: the last one reads what it writes; full:
-    both. A topic inherits what is not set for it from its namespace, that from the store.
+    backward: it reads values of the last version; forward: the last version reads its values;
+    full: both. A topic inherits policies that it lacks from its namespace, a namespace from the
+    store.
     """
-    words = {"--compatibility": SCHEMA_COMPATIBILITIES, "--validation": SCHEMA_VALIDATIONS}
-    for (flag, choices), word in zip(words.items(), (compatibility, validation), strict=True):
+    allowed = {"--compatibility": SCHEMA_COMPATIBILITIES, "--validation": SCHEMA_VALIDATIONS}
+    for (flag, choices), word in zip(allowed.items(), (compatibility, validation), strict=True):
         call.check_choice(flag, None if word is None else word.lower(), choices)
-    given = (compatibility, validation)
-    _set(call, "schema", topic, namespace, given, "--compatibility or --validation")
+    values = (compatibility, validation)
+    _set(call, "schema", topic, namespace, values, "--compatibility or --validation")
 
 
 @_setter(
@@ -225,35 +225,34 @@ def set_watermark(
         int | None, Option("--snapshot-markers", metavar="N", help="or this many watermarks")
     ] = None,
     producers_max: Annotated[
-        int | None, Option("--producers-max", metavar="N", help="of a partition; 0: any")
+        int | None, Option("--producers-max", metavar="N", help="per partition; 0: any")
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option("--idle-timeout", metavar="DUR", help="idle after this long a silence; 0s: never"),
+        Option("--idle-timeout", metavar="DUR", help="idle after this silence; 0s: never"),
     ] = None,
     open_transaction_check: Annotated[
         str | None,
         Option(
             "--open-transaction-check",
             metavar="|".join(_CHECKS),
-            help="ahead of the producer's own open transaction",
+            help="treatment of times ahead of an open transaction",
         ),
     ] = None,
     emit_interval: Annotated[
-        str | None,
-        Option("--emit-interval", metavar="DUR", help="between two events of a consumer"),
+        str | None, Option("--emit-interval", metavar="DUR", help="between events of a consumer")
     ] = None,
 ) -> None:
-    """Set how watermarks of a topic, a namespace or the store are kept and given.
+    """Set how watermarks of a topic, a namespace or the store are stored and emitted.
 
-    A topic inherits what is not set for it from its namespace, that from the store.
+    A topic inherits policies that it lacks from its namespace, a namespace from the store.
     """
     call.check_choice("--open-transaction-check", open_transaction_check, _CHECKS)
-    given = (
+    values = (
         snapshot_bytes, snapshot_entries, snapshot_markers, producers_max, idle_timeout,
         open_transaction_check, emit_interval,
     )  # fmt: skip
-    _set(call, "watermark", topic, namespace, given, "--idle-timeout, --open-transaction-check, …")
+    _set(call, "watermark", topic, namespace, values, "--idle-timeout, --open-transaction-check, …")
 
 
 def _getter(kind: str, text: str) -> Command:
@@ -277,15 +276,13 @@ def _remover(kind: str, names_shown: str, default: str = "") -> Command:
         for name in names or []:
             call.check_choice("POLICY", name, tuple(policies))
         change = getattr(call.client(write=True).admin, f"remove_{kind}_policies")
-        wanted = [policies[name][0] for name in names or []]
-        answer = change(wanted, topic, namespace)
+        policy_names = [policies[name][0] for name in names or []]
+        answer = change(policy_names, topic, namespace)
         is_store = answer["topic"] is None and answer["namespace"] is None
         done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
         _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
 
-    remove.__doc__ = (
-        f"Inherit policies again; those of the store go back to their defaults{default}."
-    )
+    remove.__doc__ = f"Inherit policies again; the store returns to its defaults{default}."
     path = f"policy {kind} remove"
     examples = (f"txlog {path} --topic orders", f"txlog {path} {names_shown} --topic orders")
     return command(
@@ -295,17 +292,18 @@ def _remover(kind: str, names_shown: str, default: str = "") -> Command:
 
 get_delayed = _getter(
     "delayed",
-    "What holds for delayed messages of a topic, a namespace or the store, and from where.",
+    "Show policies of delayed messages for a topic, a namespace or the store, with their origins.",
 )
 get_retention = _getter(
     "retention",
-    "What is kept of a topic, a namespace or the store, and where that is set; null: no bound.",
+    "Show the retention of a topic, a namespace or the store, and its origins; null: no bound.",
 )
 get_schema = _getter(
-    "schema", "What holds for schemas of a topic, a namespace or the store, and from where."
+    "schema", "Show policies of schemas for a topic, a namespace or the store, and their origins."
 )
 get_watermark = _getter(
-    "watermark", "What holds for watermarks of a topic, a namespace or the store, and from where."
+    "watermark",
+    "Show policies of watermarks for a topic, a namespace or the store, and their origins.",
 )
 remove_delayed = _remover("delayed", "max-delay ttl-from")
 remove_retention = _remover("retention", "time ttl", ": no bound")
@@ -318,17 +316,17 @@ def _set(
     kind: str,
     topic: str | None,
     namespace: str | None,
-    given: tuple[object, ...],
+    flag_values: tuple[object, ...],
     hint: str,
 ) -> None:
-    """Set the policies of a kind that were given: their values, in the order of the table."""
+    """Set the given policies of a kind: their values, in the order of the table."""
     exclusive(topic=topic, namespace=namespace)
     values = {
         name: None if value is None else read(value)
-        for (name, read), value in zip(_POLICIES[kind].values(), given, strict=True)
+        for (name, read), value in zip(_POLICIES[kind].values(), flag_values, strict=True)
     }
-    if all(value is None for value in given):
-        raise Usage(f"say what to set: {hint}")
+    if all(value is None for value in flag_values):
+        raise Usage(f"the policies to set are missing: {hint}")
     change = getattr(call.client(write=True).admin, f"set_{kind}_policies")
     answer = change(topic, namespace, **values)
     done = "policies of {place} are set"
@@ -339,12 +337,12 @@ def _set(
     )
 
 
-def _report(call: Call, answer: Mapping[str, Any], said: str) -> None:
-    """Print the answer and say whose policies they are."""
-    place = "the store"
+def _report(call: Call, answer: Mapping[str, Any], template: str) -> None:
+    """Print the answer, with the topic, namespace or store that it applies to."""
+    scope = "the store"
     if answer["topic"] is not None:
-        place = f"topic {answer['topic']}"
+        scope = f"topic {answer['topic']}"
     elif answer["namespace"] is not None:
-        place = f"namespace {answer['namespace']}"
-    call.summary(said.format(place=place))
+        scope = f"namespace {answer['namespace']}"
+    call.summary(template.format(place=scope))
     call.output.result(answer)

@@ -37,9 +37,7 @@ def query(
     file: Annotated[
         str | None, Option("--file", metavar="F", help="read the SQL from a file")
     ] = None,
-    param: Annotated[
-        list[str] | None, Option("--param", metavar="K=V", help="the value of $K")
-    ] = None,
+    param: Annotated[list[str] | None, Option("--param", metavar="K=V", help="value of $K")] = None,
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
@@ -57,9 +55,9 @@ def query(
 
     Relations: messages, and each topic by its name; compacted, the newest message of each key;
     messages_all, with rows of all kinds; topics subscriptions transactions transaction_keys acks
-    pending_acks delayed delayed_buckets watermarks segments frames; a row for each change:
+    pending_acks delayed delayed_buckets watermarks segments frames; with a row for each change:
     transaction_key_log cursor_log catalog_log.
-    text(key) and json(value) read bytes.
+    text(key) and json(value) decode bytes.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
@@ -75,35 +73,35 @@ def query(
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.lake.sql.query").SqlQuery(
         call.relations(), _listed, text, parameters, isolation, skip_unavailable=skip_unavailable
-    ) as asked:
+    ) as query_:
         if show_sql:
-            call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
+            call.output.text("".join(f"{line};\n" for line in [*query_.statements, text.strip()]))
             return
-        for partition in asked.left_out:
-            call.warn(f"without {partition}, which is not available")
+        for partition in query_.left_out:
+            call.warn(f"the result lacks {partition}, which is unavailable")
         says = call.flags.quiet < 1 and not call.output.as_json and out is None
-        pruned = asked.pruned() if says else 0
+        pruned = query_.pruned() if says else 0
         with Words(call, "running the query", prints=out is None and not is_terminal(1)):
-            batches = shapes.begun(shapes.limited(asked.rows(), limit))
+            batches = shapes.begun(shapes.limited(query_.rows(), limit))
             rows = 0 if out is None else shapes.write_out(out, batches, force=force)
         if out is not None:
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
             return
         rows = shapes.Printed(call.output, call.output.fields).print(batches)
-    some = f"{asked.files - pruned} of " if pruned else ""
+    part_of = f"{query_.files - pruned} of " if pruned else ""
     call.summary(
-        f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "
+        f"{counted(rows, 'row')} ({part_of}{counted(query_.files, 'file')} read, "
         f"{duration(call.elapsed_ms())})"
     )
 
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:
-    """A relation other than messages: only these need the code of reports."""
+    """A relation other than messages; only these load the code of reports."""
     return importlib.import_module("txlog.lake.sql.lists").listed(view, store, name)
 
 
 def _sql(text: str | None, path: str | None) -> str:
-    """The statement, from wherever it was given."""
+    """The statement, from the argument, a file or stdin."""
     if path is not None:
         try:
             with open(path, encoding="utf-8") as file:
@@ -117,12 +115,12 @@ def _sql(text: str | None, path: str | None) -> str:
     return sys.stdin.read() if text == "-" and sys.stdin is not None else text
 
 
-def _parameters(given: list[str]) -> dict[str, str]:
-    """K=V as a mapping."""
-    found: dict[str, str] = {}
-    for word in given:
+def _parameters(words: list[str]) -> dict[str, str]:
+    """Parse K=V words into a mapping."""
+    parameters: dict[str, str] = {}
+    for word in words:
         name, equals, value = utf8(word, "--param").partition("=")
-        if not name or not equals or name in found:
+        if not name or not equals or name in parameters:
             raise Usage(f'--param is K=V, each K once, not "{word[:40]}"')
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters

@@ -33,9 +33,9 @@ _FILE = "txlog-report.html"
 def report(
     call: Call,
     path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
-    out: Annotated[str | None, Option("--out", metavar="PATH", help="the same")] = None,
+    out: Annotated[str | None, Option("--out", metavar="PATH", help="same as PATH")] = None,
     since: Annotated[
-        str | None, Option("--since", metavar="TIME", help="messages visible since then")
+        str | None, Option("--since", metavar="TIME", help="only messages visible since then")
     ] = None,
     by: Annotated[
         str | None, Option("--by", metavar="DUR", help="span of a column, above a second")
@@ -44,13 +44,13 @@ def report(
 ) -> None:
     """Write one HTML file about the store: charts that need no network and no script.
 
-    PATH is ./txlog-report.html, or - for stdout. It shows messages by hour (or what suits them),
+    PATH is ./txlog-report.html, or - for stdout. The file shows messages by hour (or another span),
     transactions by state and duration, backlogs, delayed messages, watermarks, segments, problems.
-    If the store is too damaged to be read, it says what is wrong and ends with 6.
+    If the store is too damaged to be read, the file lists the problems, and the exit code is 6.
     """
     exclusive(PATH=path, out=out)
-    given = path if path is not None else out
-    where = _FILE if given is None else given
+    path_given = path if path is not None else out
+    where = _FILE if path_given is None else path_given
     is_text = where == "-"
     exclusive(json=call.output.as_json, **{"PATH -": is_text})
     if not where or "\0" in where:
@@ -78,14 +78,14 @@ def report(
         file.write(data)
     topics = messages = None
     problems = len(figures["problem_list"]) + len(figures["hanging_list"])
-    said = counted(problems, "problem") if problems else "no problem"
+    trouble = counted(problems, "problem") if problems else "no problem"
     if call.exit:
-        call.summary(f"wrote {where}: the store cannot be read, {said}")
+        call.summary(f"wrote {where}: the store cannot be read, {trouble}")
     else:
         topics = len(figures["topic_list"])
         messages = sum(row["messages"] for row in figures["topic_list"])
         call.summary(
-            f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
+            f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {trouble}"
         )
     call.output.result(
         {

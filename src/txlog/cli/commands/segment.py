@@ -1,4 +1,4 @@
-"""Owns the commands about segments: the files that the rows of a topic are in."""
+"""Owns the commands about segments: the files that hold the rows of a topic."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def list_segments(
     ] = None,
     sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
-    """List the files of a topic or of all, and what is only in journal frames.
+    """List the files of a topic or of all, and the rows that are only in journal frames.
 
-    Files with a log hold changes: of a cursor of the topic; without a TOPIC also those of
-    transaction_key_log, cursor_log and catalog_log that belong to no topic. A trimmed ledger is
-    listed while its file exists: readers may still use it.
+    Files with a log hold changes: of a cursor of the topic; without TOPIC also changes of
+    transaction_key_log, cursor_log and catalog_log outside any topic. A trimmed ledger is listed
+    while its file exists, as readers may still use it.
     """
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
     api = importlib.import_module("txlog.lake.sql.segments")
@@ -61,16 +61,16 @@ def list_segments(
 )
 def show(
     call: Call,
-    what: Annotated[
+    source: Annotated[
         str,
         Argument(
             metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
         ),
     ],
 ) -> None:
-    """Show a ledger or a file, even one of changes: its columns, row groups, codecs and sizes."""
+    """Show a ledger or a file, also one of changes: its columns, row groups, codecs and sizes."""
     api = importlib.import_module("txlog.lake.sql.segments")
-    call.output.single(api.shown(call.relations(), what))
+    call.output.single(api.shown(call.relations(), source))
 
 
 @command(
@@ -84,25 +84,25 @@ def show(
 )
 def cat(
     call: Call,
-    what: Annotated[
+    source: Annotated[
         str,
         Argument(
             metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
         ),
     ],
     row_group: Annotated[
-        int | None, Option("--row-group", metavar="N", help="only this one, from 0")
+        int | None, Option("--row-group", metavar="N", help="only this row group, from 0")
     ] = None,
-    wanted: Annotated[
+    row_range: Annotated[
         str | None, Option("--range", "-o", metavar="RANGE", help="entries: +N, -N, L:E..L:E")
     ] = None,
 ) -> None:
-    """Print stored rows as they are, markers too: off a terminal, one JSON object a line."""
+    """Print stored rows unchanged, markers too: off a terminal, one JSON object a line."""
     if call.output.form == "tsv" and call.flags.format is None:
         call.output.form = "ndjson"
     api = importlib.import_module("txlog.lake.sql.segments")
-    asked = None if wanted is None else parse_range(wanted, call.now_ms())
-    schema, batches = api.stored(call.relations(), what, row_group, asked)
+    entries = None if row_range is None else parse_range(row_range, call.now_ms())
+    schema, batches = api.stored(call.relations(), source, row_group, entries)
     shapes = importlib.import_module("txlog.cli.output.query_rows")
     if call.flags.columns is not None:
         names = [name for name in call.output.fields if schema.get_field_index(name) >= 0]

@@ -28,11 +28,10 @@ PulsarOption = Annotated[
 ]
 HttpOption = Annotated[str, Option("--http", metavar="HOST:PORT", help="for REST; or off")]
 CreationOption = Annotated[
-    bool,
-    Option("--topic-creation/--no-topic-creation", help="make topics at their first use"),
+    bool, Option("--topic-creation/--no-topic-creation", help="create topics at their first use")
 ]
 AuthOption = Annotated[
-    str | None, Option("--auth", metavar="FILE", help="rules: who a client is, and may do what")
+    str | None, Option("--auth", metavar="FILE", help="rules for clients and their rights")
 ]
 CertOption = Annotated[
     str | None, Option("--tls-cert", metavar="FILE", help="certificate, with its chain, as PEM")
@@ -41,21 +40,20 @@ KeyOption = Annotated[
     str | None, Option("--tls-key", metavar="FILE", help="its private key, as PEM")
 ]
 ClientsOption = Annotated[
-    str | None, Option("--tls-client-ca", metavar="FILE", help="who signs clients' certificates")
+    str | None, Option("--tls-client-ca", metavar="FILE", help="CA of clients' certificates")
 ]
 InsecureOption = Annotated[
     bool, Option("--insecure", help="let other machines in without --tls-cert or --auth")
 ]
 LimitOption = Annotated[
-    list[str] | None,
-    Option("--limit", metavar="NAME=VALUE", help="what clients may use at most; repeatable"),
+    list[str] | None, Option("--limit", metavar="NAME=VALUE", help="limit for clients; repeatable")
 ]
 OffloadOption = Annotated[
     list[str] | None,
-    Option("--offload-to", metavar="NAME=PLACE", help="where HTTP may offload to; repeatable"),
+    Option("--offload-to", metavar="NAME=PLACE", help="offload target for HTTP; repeatable"),
 ]
 PidOption = Annotated[
-    str | None, Option("--pidfile", metavar="FILE", help="has the process id while it serves")
+    str | None, Option("--pidfile", metavar="FILE", help="holds the process id while it serves")
 ]
 
 
@@ -85,11 +83,11 @@ def serve(
 ) -> None:
     """Serve the store to stock clients of Apache Pulsar, and by HTTP.
 
-    It says on stderr what it serves where, once it listens; port 0 is any free one. SIGTERM and
-    SIGINT end it within 10 s: what was begun is answered first, and a second one ends that. SIGHUP
-    reads rules, keys and certificates again, and ends connections that they do not allow. It keeps
-    nothing of its own, so it may also be killed, several may serve one store, and commands and
-    programs go on using it.
+    Once it listens, it prints its addresses on stderr; port 0 is any free one. SIGTERM and SIGINT
+    end it within 10 s: it first answers calls that have begun, and a second signal stops that.
+    SIGHUP makes it read rules, keys and certificates again, and end connections that they no longer
+    allow. It keeps no state: you may kill it, several servers may serve one store, and commands and
+    programs can go on using the store.
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
@@ -117,31 +115,31 @@ def serve(
     notify = _module("core.systemd").notify
 
     def told(places: list[str]) -> None:
-        if held is not None:
-            held.write()
+        if pid_file is not None:
+            pid_file.write()
         if call.flags.log_format == "json":
             tell("serving", {"store": call.store_path(), "urls": places})
         else:
             call.say(f"serving {call.store_path()} at {' and '.join(places)}")
         notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
-    with _pidfile(pidfile) as held, _with_extra():
-        give_up = partial(_give_up, tell, held)
+    with _pidfile(pidfile) as pid_file, _with_extra():
+        give_up = partial(_give_up, tell, pid_file)
         app.serve(call.client(write=True), options, told, authority, give_up)
         notify(os.environ, "STOPPING=1")
 
 
-def _give_up(tell: Callable[[str, Mapping[str, object]], None], held: PidFile | None) -> None:
-    """End the process although calls of clients go on; they learn nothing of their outcome."""
-    tell("failed", {"reason": "the server did not end in time: calls of clients are given up"})
-    if held is not None:
-        held.end()
+def _give_up(tell: Callable[[str, Mapping[str, object]], None], pid_file: PidFile | None) -> None:
+    """End the process while calls of clients still run; the clients do not learn their outcome."""
+    tell("failed", {"reason": "the server did not end in time: it drops the calls of its clients"})
+    if pid_file is not None:
+        pid_file.end()
     os._exit(OutcomeUnknown.exit)
 
 
 @contextmanager
 def _with_extra() -> Iterator[None]:
-    """Raises MissingExtra for what is not installed."""
+    """Raises MissingExtra for a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -157,59 +155,61 @@ def _module(name: str) -> Any:
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:
-    """TLS of these files, None without any; raises InvalidArgument."""
+    """A TLS context of these files; None without files; raises InvalidArgument."""
     if cert is None or key is None:
         if cert or key or client_ca:
             raise InvalidArgument("--tls-cert and --tls-key go together, --tls-client-ca with both")
         return None
     ca = None if client_ca is None else Path(client_ca)
-    # without rules a certificate is all that lets a client in
+    # without rules, only a certificate authenticates a client
     return _module("core.tls").Tls(Path(cert), Path(key), ca, needs_certificate=not has_auth)
 
 
 @contextmanager
 def _pidfile(path: str | None) -> Iterator[PidFile | None]:
-    """Hold the file with the process id, and remove it at the end if it is ours.
+    """Hold the file with the process id; remove it at the end if it is still ours.
 
-    raises: AlreadyExists: a server holds it, or it is no such file
+    raises: AlreadyExists: another server holds it, or the file has other content
     """
     if path is None:
         yield None
         return
-    held = PidFile(path)
+    pid_file = PidFile(path)
     try:
-        held.begin()
-        yield held
+        pid_file.begin()
+        yield pid_file
     finally:
-        held.end()
+        pid_file.end()
 
 
 def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:
-    """What happens, as a line on stderr, of JSON with --log-format json.
+    """Return the function that logs an event as a line on stderr; JSON with --log-format json.
 
-    A flood of clients is no flood of lines: beyond so many in a second the next line counts them.
+    Above a number of warnings per second it counts them, and the next line has their number.
     """
-    since, told, untold = 0, 0, 0
+    since, printed, untold = 0, 0, 0
 
     def tell(event: str, facts: Mapping[str, object]) -> None:
-        nonlocal since, told, untold
+        nonlocal since, printed, untold
         level = "warning" if event in _WARNINGS else "info"
         if call.flags.quiet >= (2 if level == "warning" else 1):
             return
         second = call.now_ms() // 1_000
-        since, told = (since, told + 1) if second == since else (second, 1)
-        if told > _LINES_PER_SECOND_MAX and level == "warning":
+        since, printed = (since, printed + 1) if second == since else (second, 1)
+        if printed > _LINES_PER_SECOND_MAX and level == "warning":
             untold += 1
             return
         if untold:
             facts, untold = {**facts, "untold": untold}, 0
-        known = {name: value for name, value in facts.items() if value is not None}
+        known_facts = {name: value for name, value in facts.items() if value is not None}
         if call.flags.log_format == "json":
             at = format_time(call.now_ms())
-            line = json.dumps({"level": level, "time": at, "event": event, **known}, default=str)
+            line = json.dumps(
+                {"level": level, "time": at, "event": event, **known_facts}, default=str
+            )
         else:
-            shown = ", ".join(f"{name} {value}" for name, value in known.items())
-            line = printable(f"{event}: {shown}")
+            text = ", ".join(f"{name} {value}" for name, value in known_facts.items())
+            line = printable(f"{event}: {text}")
         if call.flags.log_file is not None:
             say.log(call.flags.log_file, line)
         else:

@@ -1,4 +1,4 @@
-"""Owns the commands about Spark: arguments for spark-submit, and a job to start from."""
+"""Owns the commands about Spark: arguments for spark-submit, and an example job."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def submit_args(
     call: Call,
     python: Annotated[
         str | None,
-        Option("--python", metavar="PATH", help="the Python that workers run; else this one"),
+        Option("--python", metavar="PATH", help="Python of the workers; default: this one"),
     ] = None,
     archives: Annotated[
         str | None, Option("--archives", metavar="F", help="an environment made by venv-pack")
     ] = None,
 ) -> None:
-    """Print the arguments that let spark-submit run txlog; the sources have docs/cluster.md."""
-    words = importlib.import_module("txlog.lake.spark.submit").submit_args(python, archives)
-    for word in words:
+    """Print the arguments with which spark-submit runs txlog; docs/cluster.md explains them."""
+    arguments = importlib.import_module("txlog.lake.spark.submit").submit_args(python, archives)
+    for word in arguments:
         if any(char.isspace() for char in word):
             raise InvalidArgument(f"a shell would split {word}")
     if call.output.as_json:
-        call.output.result({"args": words})
+        call.output.result({"args": arguments})
     else:
-        call.output.text(" ".join(words) + "\n")
+        call.output.text(" ".join(arguments) + "\n")
 
 
 @command(
@@ -47,13 +47,13 @@ def submit_args(
 def example(
     call: Call,
     topic: Annotated[
-        list[str] | None, Option("--topic", metavar="T…", help="what it reads; else orders")
+        list[str] | None, Option("--topic", metavar="T…", help="topics to read; else orders")
     ] = None,
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
 ) -> None:
     """Print a job that runs unchanged."""
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    made = importlib.import_module("txlog.lake.spark.submit").example(
+    program = importlib.import_module("txlog.lake.spark.submit").example(
         topic or ["orders"], isolation
     )
-    call.output.text(made)
+    call.output.text(program)

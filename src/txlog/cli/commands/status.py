@@ -1,4 +1,4 @@
-"""Owns what `status` prints: a paragraph and a table for people, one object otherwise."""
+"""Owns the output of `status`: a paragraph and a table on a terminal, one object otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def show(call: Call, client: Client, pause_ms: int | None) -> None:
-    """Print the status; given a pause, again and again."""
+    """Print the status; with a pause, repeat that."""
     form = call.output.form
     while True:
         answer = client.status()
@@ -40,28 +40,28 @@ def show(call: Call, client: Client, pause_ms: int | None) -> None:
 
 
 def _checkpoint(call: Call, checkpoint: Mapping[str, Any]) -> str:
-    """Which one is the newest, and on a terminal its age."""
+    """The newest checkpoint, and on a terminal its age."""
     if not checkpoint["generation"]:
         return "no checkpoint"
-    said, at_ms = f"checkpoint {checkpoint['generation']}", checkpoint["written_time"]
+    summary, at_ms = f"checkpoint {checkpoint['generation']}", checkpoint["written_time"]
     if at_ms is None or not call.output.look.human:
-        return said
-    return f"{said}, {tables.duration(max(0, call.now_ms() - at_ms))} ago"
+        return summary
+    return f"{summary}, {tables.duration(max(0, call.now_ms() - at_ms))} ago"
 
 
 def _text(call: Call, answer: Mapping[str, Any]) -> str:
     look = call.output.look
     store, journal, txns = answer["store"], answer["journal"], answer["txns"]
     messages = sum(row["messages"] for row in answer["topic_list"])
-    said = [
+    facts = [
         tables.size(store["size_bytes"]),
         tables.counted(messages, "message"),
         f"durable to LSN {journal['durable_lsn']:,}",
         _checkpoint(call, answer["checkpoint"]),
     ]
-    lines = ["   ".join([printable(store["path"]), *said])]
+    lines = ["   ".join([printable(store["path"]), *facts])]
     if look.width and len(lines[0]) > look.width:
-        lines = [printable(store["path"]), "   ".join(said)]
+        lines = [printable(store["path"]), "   ".join(facts)]
     open_txns = [f"{txns[name]} {name}" for name in ("open", "overdue", "committing", "aborting")]
     lines.append(f"transactions: {', '.join(open_txns)}")
     lines += [f"problem: {printable(p['message'])}" for p in answer["problem_list"]]

@@ -34,19 +34,19 @@ def init(
     ledger_bytes: Annotated[str | None, Option("--ledger-bytes-max", metavar="SIZE")] = None,
     ledger_age: Annotated[str | None, Option("--ledger-age-max", metavar="DUR")] = None,
     shared: Annotated[
-        str | None, Option("--shared", metavar="GROUP", help="who may use it")
+        str | None, Option("--shared", metavar="GROUP", help="the group that may use it")
     ] = None,
     allow_unsafe: Annotated[
         bool, Option("--allow-unsafe-fs", help="a network file system")
     ] = False,
 ) -> None:
-    """Make a store in PATH (default: -S, TXLOG_STORE, else ./txlog-store)."""
+    """Create a store in PATH (default: -S, TXLOG_STORE, else ./txlog-store)."""
     where = path if path is not None else call.flags.store or os.environ.get("TXLOG_STORE")
     where = STORE_DEFAULT if where is None else where
     if not where or "\0" in where:
         raise InvalidArgument("the path of the store is empty or no path")
     if call.read_only:
-        raise ReadOnlyStore("init makes a store, and --read-only writes nothing")
+        raise ReadOnlyStore("init writes a new store, which --read-only forbids")
     settings: dict[str, object] = {
         "coordinators": coordinators,
         "durability": call.durability(durability) if durability else None,
@@ -57,7 +57,7 @@ def init(
         "ledger_bytes_max": None if ledger_bytes is None else parse_size(ledger_bytes),
         "ledger_age_max_ms": call.duration(ledger_age),
     }
-    given = {name: value for name, value in settings.items() if value is not None}
+    settings_given = {name: value for name, value in settings.items() if value is not None}
     call.report.store = os.path.abspath(where)
     api = importlib.import_module("txlog.client.open")
     result = api.init(
@@ -66,10 +66,10 @@ def init(
         shared_group=shared,
         allow_unsafe=allow_unsafe,
         clock=call.clock,
-        **given,
+        **settings_given,
     )
-    made = "made a store in" if result["created"] else "a store is already in"
-    call.summary(f"{made} {result['path']}")
+    verb = "made a store in" if result["created"] else "a store is already in"
+    call.summary(f"{verb} {result['path']}")
     call.output.result(result)
 
 
@@ -86,9 +86,10 @@ def copy(
 ) -> None:
     """Copy the store as it is now to DEST, a new or empty directory, while others write to it.
 
-    The copy is the same store with the same uuid: a backup. Do not use both and move files between
-    them. Of offloaded files it has only the names; only the original store removes them, until the
-    file DEST/copied is deleted. An interrupted copy is not a store: copy to the same DEST again.
+    The copy is a backup: the same store with the same uuid. Do not use both and move files between
+    the two. The copy names offloaded files but does not contain them; only the original store
+    removes those, until you delete the file DEST/copied. An interrupted copy is not a store: copy
+    to the same DEST again.
     """
     client = call.client(write=True)
     bars = importlib.import_module("txlog.cli.call.progress")
@@ -114,9 +115,9 @@ def copy(
 )
 def status(
     call: Call,
-    watch: Annotated[str | None, Option("--watch", metavar="DUR", help="again every DUR")] = None,
+    watch: Annotated[str | None, Option("--watch", metavar="DUR", help="repeat every DUR")] = None,
 ) -> None:
-    """Show what is in the store, and whether it is healthy."""
+    """Show the contents of the store, and its health."""
     pause_ms = None if watch is None else parse_duration(watch)
     if pause_ms == 0:
         raise InvalidArgument("--watch needs a time above 0", code=203)
@@ -137,32 +138,33 @@ def status(
 )
 def inspect(
     call: Call,
-    what: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
+    target: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
     sql: Annotated[str | None, Option("--sql", metavar="SQL", help="a SELECT over `this`")] = None,
-    at: Annotated[str | None, Option("--at", metavar="BOUND", help="from there onwards")] = None,
+    at: Annotated[str | None, Option("--at", metavar="BOUND", help="start here")] = None,
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
-    schema: Annotated[bool, Option("--schema", help="its columns")] = False,
-    stats: Annotated[bool, Option("--stats", help="sizes and bounds of its columns")] = False,
-    row_groups: Annotated[bool, Option("--row-groups", help="those of a Parquet file")] = False,
-    frames: Annotated[bool, Option("--frames", help="those of a journal or the store")] = False,
+    schema: Annotated[bool, Option("--schema", help="show its columns")] = False,
+    stats: Annotated[bool, Option("--stats", help="show sizes and bounds of its columns")] = False,
+    row_groups: Annotated[bool, Option("--row-groups", help="show its row groups")] = False,
+    frames: Annotated[bool, Option("--frames", help="show frames of a journal")] = False,
     hexdump: Annotated[
         str | None, Option("--hexdump", metavar="OFFSET:LEN", help="bytes of a file or frame")
     ] = None,
     sample: Annotated[int | None, Option("--sample", min=0, metavar="N", help="N rows")] = None,
-    explain: Annotated[bool, Option("--explain", help="how DuckDB would run it")] = False,
+    explain: Annotated[bool, Option("--explain", help="show DuckDB's plan")] = False,
 ) -> None:
     """Look at a topic, subscription, key, transaction, message, ledger, frame or file.
 
-    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; without
-    it, the store. A file may be Parquet, Arrow, journal or manifest, of any store or none.
+    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH; without a prefix the
+    command guesses the kind; without WHAT it shows the store. A file may be Parquet, Arrow, journal
+    or manifest, inside a store or outside.
 
     `this` is the messages of a store, topic or partition, a subscription's backlog, all rows of a
-    transaction or ledger; of a file its rows, frames or files.
+    transaction or ledger; for a file its rows, frames or files.
     """
     view = importlib.import_module("txlog.cli.commands.inspect")
     looks = view.Looks(
         sql, at, isolation, schema, stats, row_groups, frames, hexdump, sample, explain
     )
-    view.show(call, what, looks)
+    view.show(call, target, looks)

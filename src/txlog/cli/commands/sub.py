@@ -1,7 +1,7 @@
-"""Owns the commands of subscriptions: create, show, acknowledge, give back, move, delete.
+"""Owns the commands of subscriptions: create, show, acknowledge, return, move, delete.
 
-Those that move or delete one show their plan and ask first; the plan is the same decision, not
-carried out.
+Commands that move or delete a subscription show their plan and ask first; the plan is the same
+decision without effects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIST_FIELDS = (
 )
 
 
-# --- make, list, acknowledge -----------------------------------------------------------------
+# --- create, list, acknowledge -----------------------------------------------------------------
 
 
 @command(
@@ -53,23 +53,23 @@ def create(
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
     position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
     ack_timeout: Annotated[
-        str | None, Option("--ack-timeout", metavar="DUR", help="then a message is delivered again")
+        str | None, Option("--ack-timeout", metavar="DUR", help="redeliver after this time")
     ] = None,
     max_redeliver: Annotated[
         int | None, Option("--max-redeliver", metavar="N", help="then it becomes a dead letter")
     ] = None,
     dead_letter: Annotated[
-        str | None, Option("--dead-letter", metavar="T", help="where dead letters go")
+        str | None, Option("--dead-letter", metavar="T", help="topic for dead letters")
     ] = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
     """Create subscriptions."""
-    given = {
+    options = {
         "ack_timeout_ms": call.duration(ack_timeout),
         "max_redeliver_count": max_redeliver,
         "dead_letter_topic": dead_letter,
     }
-    policies = {policy: value for policy, value in given.items() if value is not None}
+    policies = {policy: value for policy, value in options.items() if value is not None}
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     bound = parse_bound(position, call.now_ms())
@@ -77,7 +77,7 @@ def create(
     short = TopicName.parse(topic).short
 
     def one(name: str) -> None:
-        made = client.create_subscription(
+        created = client.create_subscription(
             topic,
             name,
             type=type,
@@ -91,7 +91,7 @@ def create(
             if row["subscription"] == name:
                 kind, mark = str(row["type"]), row.get("mark_delete")
         call.summary(
-            f"created subscription {name} on {short}" if made else f"{name} on {short} was there"
+            f"created subscription {name} on {short}" if created else f"{name} on {short} exists"
         )
         call.output.result(
             {
@@ -99,7 +99,7 @@ def create(
                 "subscription": name,
                 "type": kind,
                 "position": mark,
-                "created": made,
+                "created": created,
             }
         )
 
@@ -131,7 +131,7 @@ def ack(
     subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
     ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
-    cumulative: Annotated[bool, Option("--cumulative", help="and all before")] = False,
+    cumulative: Annotated[bool, Option("--cumulative", help="also all messages before")] = False,
     txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
     no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
 ) -> None:
@@ -154,7 +154,7 @@ def ack(
 
 
 def topic_of(client: Client, subscription: str) -> str:
-    """Return the topic that has the subscription.
+    """Return the one topic that has the subscription.
 
     raises: SubscriptionNotFound (303); InvalidArgument (205) when several have it
     """
@@ -169,9 +169,9 @@ def topic_of(client: Client, subscription: str) -> str:
             ),
         )
     if len(topics) > 1:
-        shown = ", ".join(topics[:5])
+        listed = ", ".join(topics[:5])
         raise InvalidArgument(
-            f"several topics have a subscription {subscription}: {shown}",
+            f"several topics have a subscription {subscription}: {listed}",
             code=205,
             hint=f"-t {topics[0]}",
             subscription=subscription,
@@ -210,7 +210,7 @@ def backlog(
     by: Annotated[str, Option("--by", metavar="key|age|ledger")] = "age",
     top: Annotated[int, Option("--top", metavar="N", help="how many groups")] = 20,
 ) -> None:
-    """Show what is not acknowledged, in groups. It reads the whole backlog."""
+    """Show unacknowledged messages, in groups. It reads the whole backlog."""
     check_name("subscription", subscription)
     call.check_choice("--by", by, ("key", "age", "ledger"))
     client = call.client()
@@ -243,22 +243,22 @@ def seek(
         bool, Option("--force", help="abort transactions that hold acknowledgements")
     ] = False,
 ) -> None:
-    """Move a subscription: everything before the position is acknowledged, nothing from it on."""
+    """Move a subscription: acknowledge everything before the position, nothing from it on."""
     bound = parse_bound(to, call.now_ms())
     handle = handle_of(call, subscription, topic)
     answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
-    shown = [
+    lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
         f"{_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
-        shown.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
+        lines.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
     if call.dry_run:
-        call.summary("; ".join(shown))
+        call.summary("; ".join(lines))
     else:
         if _moved(plan) or plan["aborted_list"]:
-            confirm(call, "\n".join(shown))
+            confirm(call, "\n".join(lines))
         answer = handle.seek(bound, force=force)
         moved = _moved(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
@@ -268,7 +268,7 @@ def seek(
 
 
 def _moved(answer: Sought) -> list[SeekPartition]:
-    """The partitions in which something is another than before."""
+    """The partitions that the seek changes."""
     return [
         row
         for row in answer["partition_list"]
@@ -303,18 +303,18 @@ def skip(
     count: Annotated[
         int | None, Option("-n", metavar="N", help="the next N of each partition")
     ] = None,
-    every: Annotated[bool, Option("--all", help="the whole backlog")] = False,
+    all_: Annotated[bool, Option("--all", help="the whole backlog")] = False,
     older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
 ) -> None:
-    """Acknowledge what comes next; messages that a transaction holds stay with it."""
+    """Acknowledge the next messages; messages that a transaction holds stay with it."""
     older_ms = call.duration(older_than)
-    if (count is not None) + every + (older_ms is not None) != 1:
-        raise Usage("say what to skip: -n N, --all or --older-than DUR")
+    if (count is not None) + all_ + (older_ms is not None) != 1:
+        raise Usage("give one of the following: -n N, --all or --older-than DUR")
     handle = handle_of(call, subscription, topic)
     _skip(
         call,
         handle,
-        lambda dry_run: handle.skip(count, all=every, older_than_ms=older_ms, dry_run=dry_run),
+        lambda dry_run: handle.skip(count, all=all_, older_than_ms=older_ms, dry_run=dry_run),
     )
 
 
@@ -343,10 +343,10 @@ def expire(
     subscription: Sub,
     topic: Topic = None,
     older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="else the topic's time to live")
+        str | None, Option("--older-than", metavar="DUR", help="default: the topic's time to live")
     ] = None,
 ) -> None:
-    """Acknowledge what is too old: sub skip --older-than."""
+    """Acknowledge messages older than a time: sub skip --older-than."""
     older_ms = call.duration(older_than)
     handle = handle_of(call, subscription, topic)
     _skip(call, handle, lambda dry_run: handle.expire(older_ms, dry_run=dry_run))
@@ -375,9 +375,9 @@ def delete(
     call: Call,
     names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
     topic: Topic = None,
-    force: Annotated[bool, Option("--force", help="also while a consumer lives")] = False,
+    force: Annotated[bool, Option("--force", help="even if a consumer is open")] = False,
 ) -> None:
-    """Delete subscriptions, with what they acknowledged and what is pending on them."""
+    """Delete subscriptions, with their acknowledgements and those that are pending."""
 
     def one(name: str) -> None:
         handle = handle_of(call, name, topic)
@@ -397,7 +397,7 @@ def delete(
 
 
 def handle_of(call: Call, subscription: str, topic: str | None) -> SubscriptionHandle:
-    """The handle of a subscription; its topic is found when one topic has it.
+    """The handle of a subscription; without a topic, the only topic that has it.
 
     raises: SubscriptionNotFound, InvalidArgument (205)
     """
@@ -426,13 +426,13 @@ def nack(
     subscription: Sub,
     ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
     topic: Topic = None,
-    delay: Annotated[str, Option("--delay", metavar="DUR", help="not before")] = "0ms",
+    delay: Annotated[str, Option("--delay", metavar="DUR", help="wait this long")] = "0ms",
 ) -> None:
-    """Return messages that a consumer has in hand, to be delivered again; others are ignored."""
-    wanted = _parsed(ids)
+    """Return messages that a consumer has in hand, for redelivery; others are ignored."""
+    message_ids = _parsed(ids)
     delay_ms = call.duration(delay)
-    answer = handle_of(call, subscription, topic).negative_acknowledge(wanted, delay_ms)
-    ignored = f", {answer['ignored']} in nobody's hand" if answer["ignored"] else ""
+    answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
+    ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
     call.summary(f"returned {counted(answer['nacked'], 'message')} of {subscription}{ignored}")
     call.output.result(answer)
 
@@ -449,13 +449,13 @@ def redeliver(
     subscription: Sub,
     ids: Annotated[list[str] | None, Argument(metavar="ID")] = None,
     topic: Topic = None,
-    every: Annotated[bool, Option("--all", help="whatever consumers have in hand")] = False,
+    all_: Annotated[bool, Option("--all", help="all messages that consumers have in hand")] = False,
 ) -> None:
-    """Deliver messages in hand again at once, whichever consumer has them."""
-    if bool(ids) == every:
-        raise Usage("say what to redeliver: ID… or --all")
-    wanted = None if every else _parsed(ids or [])
-    answer = handle_of(call, subscription, topic).redeliver(wanted)
+    """Redeliver messages in hand at once, from whichever consumer."""
+    if bool(ids) == all_:
+        raise Usage("the messages to redeliver are missing: ID… or --all")
+    message_ids = None if all_ else _parsed(ids or [])
+    answer = handle_of(call, subscription, topic).redeliver(message_ids)
     call.summary(
         f"{counted(answer['redelivered'], 'message')} of {subscription} to be delivered again"
     )

@@ -29,27 +29,29 @@ def create_key(
     call: Call,
     path: Annotated[str, Argument(metavar="FILE", show_default=False)],
     kind: Annotated[
-        str, Option("--kind", metavar="secret|rsa|ec", help="what signs the tokens")
+        str, Option("--kind", metavar="secret|rsa|ec", help="kind of the signing key")
     ] = "secret",
     public: Annotated[
-        str | None, Option("--public", metavar="FILE", help="for the server, of rsa and ec")
+        str | None, Option("--public", metavar="FILE", help="the server's key, for rsa and ec")
     ] = None,
 ) -> None:
     """Make a key that signs tokens, in a file that only you can read.
 
-    With a secret the server could make tokens itself; with rsa or ec it has the public key, which
-    can only check them. A file that exists is never replaced.
+    With a secret key the server could make tokens itself; with rsa or ec it gets only the public
+    key, which can check tokens but not make them. An existing file is never replaced.
     """
     call.check_choice("--kind", kind, _KINDS)
     if (kind == "secret") != (public is None):
         raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
     pairs = _module("pairs")
-    made = pairs.make(kind, os.urandom)
-    _write_new(path, made.private, 0o600)
+    key_pair = pairs.make(kind, os.urandom)
+    _write_new(path, key_pair.private, 0o600)
     if public is not None:
-        _write_new(public, made.public, 0o644)
-    call.summary(f"{path} signs tokens by {made.algorithm}")
-    call.output.result({"path": path, "kind": kind, "algorithm": made.algorithm, "public": public})
+        _write_new(public, key_pair.public, 0o644)
+    call.summary(f"{path} signs tokens by {key_pair.algorithm}")
+    call.output.result(
+        {"path": path, "kind": kind, "algorithm": key_pair.algorithm, "public": public}
+    )
 
 
 @command(
@@ -62,20 +64,20 @@ def create_key(
 )
 def create(
     call: Call,
-    role: Annotated[str, Option("--role", metavar="ROLE", help="who has the token")],
+    role: Annotated[str, Option("--role", metavar="ROLE", help="role of the token's holder")],
     key: Annotated[
         str, Option("--key", metavar="FILE", help="a secret or private key, as PEM or DER")
     ],
     expires_in: Annotated[
-        str | None, Option("--expires-in", metavar="DUR", help="how long it holds; else for ever")
+        str | None, Option("--expires-in", metavar="DUR", help="its lifetime; else unlimited")
     ] = None,
     audience: Annotated[
-        str | None, Option("--audience", metavar="TEXT", help="for the server that has this one")
+        str | None, Option("--audience", metavar="TEXT", help="audience of the server")
     ] = None,
 ) -> None:
-    """Print a token for a role: whoever has it can do what the role may.
+    """Print a token for a role: any holder of the token can do what the role may.
 
-    A server takes it back only by another key, so let it expire.
+    A server can revoke a token only by changing its key, so let tokens expire.
     """
     lasting_ms = None if expires_in is None else call.duration(expires_in)
     expires_ms = None if lasting_ms is None else call.clock.now().wall_ms + lasting_ms
@@ -104,9 +106,9 @@ def show(
         str | None, Option("--auth", metavar="FILE", help="check it by the rules of a server")
     ] = None,
 ) -> None:
-    """Print what a token says. Without --auth nobody has checked who made it.
+    """Print the contents of a token. Without --auth its signature is not checked.
 
-    With --auth a token that the server would refuse is 4 (411).
+    With --auth, a token that the server would refuse ends with 4 (411).
     """
     token = _given(path)
     guards = _module("guard")
@@ -120,7 +122,7 @@ def show(
 
 
 def _given(path: str) -> str:
-    """A token in a file or on stdin: in an argument all users of the machine could see it."""
+    """Read a token from a file or stdin; all users of the machine could see it in an argument."""
     if path == "-":
         data = sys.stdin.buffer.read(_TOKEN_BYTES_MAX)
     else:

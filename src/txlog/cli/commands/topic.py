@@ -1,4 +1,4 @@
-"""Owns the commands of topics and of their schemas; the latter are Pulsar's `schemas`."""
+"""Owns the commands of topics and of their schemas, which are Pulsar's `schemas`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Type = Annotated[
     Option(
         "--schema-type",
         metavar="|".join(TYPES),
-        help="how values hold records; else avro for .avsc, json for others",
+        help="encoding of records in values; default: avro for .avsc, else json",
     ),
 ]
 FIELDS = "topic version type field_list fingerprint created_time deleted definition"
 
 
-# --- make and look ---------------------------------------------------------------------------
+# --- create and show ---------------------------------------------------------------------------
 
 
 @command(
@@ -71,13 +71,13 @@ def create(
         str | None, Option("--retention", metavar="DUR", help="how long messages are kept")
     ] = None,
     retention_bytes: Annotated[
-        str | None, Option("--retention-bytes", metavar="SIZE", help="how much is kept")
+        str | None, Option("--retention-bytes", metavar="SIZE", help="how many bytes are kept")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR", help="older messages are acknowledged")
+        str | None, Option("--ttl", metavar="DUR", help="acknowledge older messages")
     ] = None,
     schema: Annotated[
-        str | None, Option("--schema", metavar=SOURCE, help="what its values are records of")
+        str | None, Option("--schema", metavar=SOURCE, help="schema of the records in its values")
     ] = None,
     schema_type: Type = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
@@ -89,24 +89,26 @@ def create(
     if schema_type is not None and schema is None:
         raise Usage("--schema-type needs --schema")
     typed = None if schema is None else schema_in(call, schema, schema_type)
-    given = {
+    options = {
         "ttl_ms": call.duration(ttl),
         "retention_ms": call.duration(retention),
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
     }
-    policies: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    policies: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     client = call.client(write=True)
 
     def one(name: str) -> None:
         topic = TopicName.parse(name).short
-        made = client.create_topic(
+        created = client.create_topic(
             name, partitions, if_not_exists=if_not_exists, schema=typed, **policies
         )
         counted = f"{partitions} partition{'s' if partitions != 1 else ''}"
-        call.summary(f"created topic {topic}, {counted}" if made else f"topic {topic} was there")
-        if not made:
-            found = client.describe_topic(name)["partitions"]
-            call.output.result({"topic": topic, "partitions": found, "created": False})
+        call.summary(
+            f"created topic {topic}, {counted}" if created else f"topic {topic} exists already"
+        )
+        if not created:
+            partition_count = client.describe_topic(name)["partitions"]
+            call.output.result({"topic": topic, "partitions": partition_count, "created": False})
         else:
             call.output.result({"topic": topic, "partitions": partitions, "created": True})
 
@@ -186,7 +188,7 @@ def compile_regex(text: str | None) -> re.Pattern[str] | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what other Python versions may warn of
+            warnings.simplefilter("ignore")  # other Python versions may warn about the pattern
             return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"not a regular expression: {error}") from error
@@ -210,18 +212,20 @@ OFF = "off"
 def update(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", show_default=False)],
-    partitions: Annotated[int | None, Option("--partitions", metavar="N", help="only more")] = None,
+    partitions: Annotated[
+        int | None, Option("--partitions", metavar="N", help="a higher number")
+    ] = None,
     retention: Annotated[
         str | None, Option("--retention", metavar="DUR|off", help="how long messages are kept")
     ] = None,
     retention_bytes: Annotated[
-        str | None, Option("--retention-bytes", metavar="SIZE|off", help="how much is kept")
+        str | None, Option("--retention-bytes", metavar="SIZE|off", help="how many bytes are kept")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR|off", help="older ones are acknowledged")
+        str | None, Option("--ttl", metavar="DUR|off", help="acknowledge older messages")
     ] = None,
 ) -> None:
-    """Give a topic more partitions or other policies; open producers and consumers follow.
+    """Give a topic more partitions or other policies; open producers and consumers notice it.
 
     A key goes to crc32(key) mod partitions: with more partitions most keys move.
     """
@@ -230,10 +234,10 @@ def update(
         if text is not None:
             policies[policy] = None if text == OFF else parse_duration(text)
     if retention_bytes is not None:
-        kept = None if retention_bytes == OFF else parse_size(retention_bytes)
-        policies["retention_bytes"] = kept
+        retention_bytes_max = None if retention_bytes == OFF else parse_size(retention_bytes)
+        policies["retention_bytes"] = retention_bytes_max
     if partitions is None and not policies:
-        raise Usage("say what to change: --partitions, --retention, --retention-bytes or --ttl")
+        raise Usage("the change is missing: --partitions, --retention, --retention-bytes or --ttl")
     answer = call.client(write=True).admin.update_topic(name, partitions, **policies)
     have = counted(answer["partitions"], "partition")
     how = "updated topic" if answer["changed"] else "nothing to change in topic"
@@ -252,7 +256,7 @@ def delete(
     call: Call,
     names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
     force: Annotated[
-        bool, Option("--force", help="with subscriptions and unfinished transactions")
+        bool, Option("--force", help="even with subscriptions and unfinished transactions")
     ] = False,
 ) -> None:
     """Delete topics with their messages. It cannot be undone."""
@@ -261,15 +265,15 @@ def delete(
     def one(name: str) -> None:
         answer = plan = client.admin.delete_topic(name, force=force, dry_run=not call.dry_run)
         topic = str(plan["topic"])
-        what = (
+        contents = (
             f"{counted(plan['messages'], 'message')} ({size(plan['size_bytes'])}) in "
             f"{counted(plan['partitions'], 'partition')}, "
             f"{counted(plan['subscriptions'], 'subscription')}"
         )
         if not call.dry_run:
-            confirm(call, f"delete topic {topic}: {what}", word=topic)
+            confirm(call, f"delete topic {topic}: {contents}", word=topic)
             answer = client.admin.delete_topic(name, force=force)
-        call.summary(f"deleted topic {topic}: {what}")
+        call.summary(f"deleted topic {topic}: {contents}")
         call.output.result(answer)
 
     each_target(names, one)
@@ -290,18 +294,18 @@ def get_schema(
     call: Call,
     topic: Topic,
     schema_version: Annotated[
-        int | None, Option("--schema-version", metavar="N", help="else the newest")
+        int | None, Option("--schema-version", metavar="N", help="default: the newest")
     ] = None,
 ) -> None:
     """Show a schema of a topic."""
     schemas = call.client().topic(topic).schemas
     if schema_version is None:
-        found = schemas.list()[-1:]
+        rows = schemas.list()[-1:]
     else:
-        found = [row for row in schemas.list(deleted=True) if row["version"] == schema_version]
-    if not found:
-        schemas.get(schema_version)  # says that there is none
-    call.output.single(_shown(found[0]))
+        rows = [row for row in schemas.list(deleted=True) if row["version"] == schema_version]
+    if not rows:
+        schemas.get(schema_version)  # raises the error for a missing schema
+    call.output.single(_shown(rows[0]))
 
 
 @command(
@@ -312,7 +316,7 @@ def get_schema(
 def schema_versions(
     call: Call,
     topic: Topic,
-    deleted: Annotated[bool, Option("--deleted", help="also those that were deleted")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="include deleted schemas")] = False,
 ) -> None:
     """List the schemas of a topic, oldest first."""
     rows = call.client().topic(topic).schemas.list(deleted=deleted)
@@ -330,16 +334,16 @@ def schema_versions(
     dry_run=True,
 )
 def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
-    """Give a topic a schema, or a new version of it.
+    """Give a topic its first schema, or a new version of it.
 
-    A schema that the topic has already is not added again. Which one may follow is said by `txlog
-    policy schema get`: otherwise exit 4 (410), and nothing is changed.
+    A schema that the topic already has is not added again. The policy that `txlog policy schema
+    get` shows decides whether the schema may follow; if not, exit 4 (410), and nothing changes.
     """
     schema = schema_in(call, file, schema_type)
     schemas = call.client(write=True).topic(topic).schemas
-    before = {row["version"] for row in schemas.list()}
+    versions_before = {row["version"] for row in schemas.list()}
     version = schemas.add(schema)
-    changed = version not in before
+    changed = version not in versions_before
     short = TopicName.parse(topic).short
     done = f"added schema {version} to topic" if changed else f"this is schema {version} of topic"
     call.summary(f"{done} {short}")
@@ -352,7 +356,7 @@ def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None
     fields="topic type field_list",
 )
 def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
-    """Say whether a schema could be added to a topic: exit 0, otherwise 4 (410)."""
+    """Check whether a schema would be accepted for a topic: exit 0, otherwise 4 (410)."""
     schema = schema_in(call, file, schema_type)
     call.client().topic(topic).schemas.test(schema)
     short = TopicName.parse(topic).short
@@ -368,9 +372,9 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
     dry_run=True,
 )
 def delete_schemas(call: Call, topic: Topic) -> None:
-    """Delete all schemas of a topic: it takes any bytes from then on.
+    """Delete all schemas of a topic: from then on it takes any bytes.
 
-    Messages that were checked keep their version, and can still be decoded.
+    Messages that were checked keep their schema version, and can still be decoded.
     """
     schemas = call.client(write=True).topic(topic).schemas
     short = TopicName.parse(topic).short
@@ -386,11 +390,11 @@ def delete_schemas(call: Call, topic: Topic) -> None:
 
 
 def schema_in(call: Call, source: str, type: str | None) -> Schema:
-    """The schema in a file, as a flag or an argument names it; raises Usage, InvalidArgument."""
+    """Read the schema that a flag or an argument names; raises Usage, InvalidArgument."""
     word = None if type is None else type.lower()
     call.check_choice("--schema-type", word, TYPES)
-    found: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
-    return found
+    schema: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
+    return schema
 
 
 def _shown(row: SchemaRow) -> dict[str, object]:

@@ -48,7 +48,7 @@ class _Sink(io.RawIOBase):
         "txlog export orders",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
-        "txlog export orders /data/lake --to hive   # again: adds what came since",
+        "txlog export orders /data/lake --to hive   # again: adds newer messages",
     ),
     fields="topic path files messages size_bytes elapsed_ms",
     changes=True,
@@ -63,13 +63,11 @@ def export(
     to: Annotated[
         str,
         Option(
-            "--to",
-            metavar="parquet|arrow|csv|ndjson|delta|iceberg|hive",
-            help="the form to write",
+            "--to", metavar="parquet|arrow|csv|ndjson|delta|iceberg|hive", help="the form to write"
         ),
     ] = "parquet",
     range_: Annotated[
-        str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
+        str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
     ] = None,
     partition_by: Annotated[
         str | None,
@@ -80,29 +78,29 @@ def export(
         ),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="a directory: begin, or finish an export that was killed")
+        bool, Option("--resume", help="a directory: begin an export, or finish one that was killed")
     ] = False,
     append: Annotated[
-        bool, Option("--append", help="a directory: finish, and add what came since")
+        bool, Option("--append", help="a directory: finish an export, and add newer messages")
     ] = False,
-    force: Annotated[bool, Option("--force", help="replace the file, or a former export")] = False,
+    force: Annotated[bool, Option("--force", help="replace the file or old export")] = False,
 ) -> None:
     """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
 
-    A file appears once all of it is written. A directory (one that exists, ends in /, or with
-    --partition-by, --resume, --append) is written piece by piece and records how far it is: an
+    A file appears when it is complete. A directory (one that exists, ends in /, or with
+    --partition-by, --resume, --append) is written piece by piece and records its progress: an
     export that was killed, or is repeated, gives each message once. With ndjson each line is an
     envelope. - is standard output.
 
     delta, iceberg and hive (directories day=…/ of Parquet) make a table that any engine reads
-    right; each further run adds what became visible since, once. -f takes these three, too.
+    correctly; each further run adds newly visible messages, once. -f takes these three, too.
     """
     word = call.flags.format if call.flags.format in _TABLES else to
     call.check_choice("--to", word, (*_FORMS, *_TABLES))
     exclusive(resume=resume, append=append, force=force)
     if word in _TABLES:
-        given = range_ is not None or partition_by is not None or resume or append or force
-        if path in (None, "-") or given or word != to != "parquet":
+        has_other = range_ is not None or partition_by is not None or resume or append or force
+        if path in (None, "-") or has_other or word != to != "parquet":
             raise Usage(
                 f"--to {word} needs a directory, and none of -o, --partition-by, --resume, "
                 "--append, --force"
@@ -110,46 +108,48 @@ def export(
         assert path is not None
         _mirror(call, topic, path, word)
         return
-    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    message_range = None if range_ is None else parse_range(range_, call.now_ms())
     name = TopicName.parse(topic, allow_partition=True).short
-    places = [one.strip() for one in (partition_by or "").split(",") if one.strip()]
+    places = [column.strip() for column in (partition_by or "").split(",") if column.strip()]
     grows = bool(resume or append or places)
     where = path if path is not None else name.replace("/", ".") + ("" if grows else f".{to}")
     if where == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
     _lean()
-    made = importlib.import_module("txlog.lake.jobs.export_files")
+    exporter = importlib.import_module("txlog.lake.jobs.export_files")
     client = call.client()
-    with Words(call, prints=where == "-") as told:
+    with Words(call, prints=where == "-") as tell:
         if where == "-":
             sink = io.BufferedWriter(_Sink(call), 1 << 16)
-            answer = made.export_stream(client, topic, sink, form=to, wanted=wanted, tell=told)
+            answer = exporter.export_stream(
+                client, topic, sink, form=to, message_range=message_range, tell=tell
+            )
             sink.flush()
         elif grows or where.endswith("/") or os.path.isdir(where):
-            answer = made.export_directory(
+            answer = exporter.export_directory(
                 client,
                 topic,
                 where,
                 form=to,
-                wanted=wanted,
+                message_range=message_range,
                 partition_by=places,
                 resume=resume,
                 append=append,
                 force=force,
-                tell=told,
+                tell=tell,
             )
         else:
-            answer = made.export_file(
-                client, topic, where, form=to, wanted=wanted, force=force, tell=told
+            answer = exporter.export_file(
+                client, topic, where, form=to, message_range=message_range, force=force, tell=tell
             )
     _print_exported(call, answer, where)
 
 
 def _lean() -> None:
-    """Have Arrow's memory from jemalloc, if it is there and the user named nothing else.
+    """Use jemalloc for Arrow's memory if it is available and the user named no other pool.
 
-    Between large things that go, a Parquet writer keeps small ones until the file ends: glibc does
-    not use that room again, and Arrow's own pool gives less of it back.
+    A Parquet writer frees large buffers but keeps small ones between them until the file ends.
+    glibc does not reuse that room, and Arrow's own pool returns less of it.
     """
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         arrow = importlib.import_module("pyarrow")
@@ -158,10 +158,10 @@ def _lean() -> None:
 
 
 def _mirror(call: Call, topic: str, path: str, form: str) -> None:
-    made = importlib.import_module("txlog.lake.jobs.mirrors.mirror")
+    mirrors = importlib.import_module("txlog.lake.jobs.mirrors.mirror")
     client = call.client()
-    with Words(call) as told:
-        answer = made.mirror(client, topic, path, form, tell=told)
+    with Words(call) as tell:
+        answer = mirrors.mirror(client, topic, path, form, tell=tell)
     _print_exported(call, answer, path)
 
 
@@ -179,7 +179,7 @@ def _print_exported(call: Call, answer: Exported, where: str) -> None:
     examples=(
         "txlog import orders.csv orders --key-column id --create",
         "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",
-        "txlog import /data/orders.ndjson again --in envelope   # what export wrote",
+        "txlog import /data/orders.ndjson again --in envelope   # output of export",
         "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
     ),
     fields="topic files messages size_bytes txn already elapsed_ms",
@@ -188,7 +188,7 @@ def _print_exported(call: Call, answer: Exported, where: str) -> None:
 )
 def import_(
     call: Call,
-    words: Annotated[
+    paths: Annotated[
         list[str],
         Argument(
             metavar="FILE… TOPIC", show_default=False, help="files or directories; the topic last"
@@ -199,52 +199,52 @@ def import_(
         Option("--in", metavar="parquet|csv|ndjson|arrow|envelope", help="else by the suffixes"),
     ] = None,
     key_column: Annotated[
-        str | None, Option("--key-column", metavar="C", help="else the column key")
+        str | None, Option("--key-column", metavar="C", help="default: the column key")
     ] = None,
     value_columns: Annotated[
         str | None,
         Option(
             "--value-columns",
             metavar="C,…",
-            help="one as it is, several as a JSON object; else value, or the row as JSON",
+            help="one unchanged, several as a JSON object; default: value, or the row as JSON",
         ),
     ] = None,
     event_time_column: Annotated[
-        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+        str | None, Option("--event-time-column", metavar="C", help="default: event_time")
     ] = None,
     key: Annotated[
         str | None,
-        Option("--transaction-key", "--key", metavar="KEY", help="whose batch; else import-TOPIC"),
+        Option("--transaction-key", "--key", metavar="KEY", help="of the batch; else import-TOPIC"),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="each file by itself; those already stored are skipped")
+        bool, Option("--resume", help="store each file separately; skip files already stored")
     ] = False,
     create: Annotated[bool, Option("--create", help="make the topic, with one partition")] = False,
     infer_schema: Annotated[
-        bool, Option("--infer-schema", help="rows are records; the topic gets their schema")
+        bool, Option("--infer-schema", help="rows are records; give the topic their schema")
     ] = False,
     max_decoded: Annotated[
-        str, Option("--max-decoded", metavar="SIZE", help="of a Parquet row group")
+        str, Option("--max-decoded", metavar="SIZE", help="limit for a Parquet row group")
     ] = "1GiB",
 ) -> None:
     """Store the rows of files, and of all files below directories, as messages: all or none, once.
 
     The same files again change nothing and give the first answer; with another key they are stored
-    again. Lines may be compressed, as .csv.gz or .ndjson.zst. An integer event time is in
+    again. Input may be compressed, as .csv.gz or .ndjson.zst. An integer event time is in
     milliseconds. - is standard input, with --in.
     """
-    *files, topic = words
+    *files, topic = paths
     if not files:
         raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
     reading = importlib.import_module("txlog.lake.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
-    given = _spooled(call, files, form)
-    source = reading.files_of(given, form, columns, reading.OF_IMPORT, infer=infer_schema)
+    sources = _spooled(call, files, form)
+    source = reading.files_of(sources, form, columns, reading.OF_IMPORT, infer=infer_schema)
     client = call.client(write=True)
-    made = importlib.import_module("txlog.lake.jobs.import_files")
-    with Words(call) as told:
-        answer = made.import_files(
+    importer = importlib.import_module("txlog.lake.jobs.import_files")
+    with Words(call) as tell:
+        answer = importer.import_files(
             client,
             source,
             topic,
@@ -253,25 +253,25 @@ def import_(
             create=create,
             decoded_bytes_max=most,
             dry_run=call.dry_run,
-            tell=told,
+            tell=tell,
         )
     took = call.elapsed_ms()
-    some, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
+    file_count, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
     if answer["already"]:
-        call.summary(f"{done} of {some} are in {answer['topic']} already")
+        call.summary(f"{done} of {file_count} are in {answer['topic']} already")
     else:
-        call.summary(f"imported {done} into {answer['topic']} ({some}, {duration(took)})")
+        call.summary(f"imported {done} into {answer['topic']} ({file_count}, {duration(took)})")
     call.output.result({**answer, "elapsed_ms": took})
 
 
 def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
-    """The files, with a copy in place of - : what is read twice cannot be a pipe."""
+    """The files, with a copy instead of -: the import reads twice, and a pipe allows one read."""
     if "-" not in files:
         return files
     if form is None or files.count("-") > 1:
-        raise Usage("- is standard input, once, and --in says what it is")
+        raise Usage("- is standard input: give it once, with its form in --in")
     spool = os.path.join(call.enter(tempfile.TemporaryDirectory(prefix="txlog-")), "stdin")
     with open(spool, "wb") as file:
         if sys.stdin is not None:
             shutil.copyfileobj(sys.stdin.buffer, file)
-    return [spool if one == "-" else one for one in files]
+    return [spool if path == "-" else path for path in files]

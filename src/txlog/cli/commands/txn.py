@@ -1,6 +1,6 @@
 """Owns the commands of transactions.
 
-`txn run` runs a foreign command in a transaction; how the command ends decides commit or abort.
+`txn run` runs a foreign command in a transaction; its exit code decides commit or abort.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _GRACE_S = 10
 
 
 def run_in_transaction(
-    call: Call, client: Client, words: list[str], timeout_ms: int | None, key: str | None
+    call: Call, client: Client, command: list[str], timeout_ms: int | None, key: str | None
 ) -> int:
-    """Begin, run words with TXLOG_TXN and TXLOG_STORE set, commit after 0, else abort.
+    """Begin, run the command with TXLOG_TXN and TXLOG_STORE set, commit after 0, else abort.
 
     returns: the exit code of the command, 128 + n when signal n ended it
-    raises:  what the commit raises; CommandFailed (106) when the command cannot be started
+    raises:  the errors of the commit; CommandFailed (106) when the command cannot be started
     """
     owner, key = split_key(key)
     txn: TxnId = client.begin(timeout_ms, key=key, owner=owner)["txn"]
@@ -47,14 +47,14 @@ def run_in_transaction(
     }
     child = None
     try:
-        with shielded():  # a child not yet noted could not be stopped
-            child = subprocess.Popen(words, env=environment)
+        with shielded():  # a signal must not come before `child` is set
+            child = subprocess.Popen(command, env=environment)
         code = child.wait()
     except (OSError, ValueError) as error:
         client.abort(txn)
         reason = getattr(error, "strerror", None) or str(error)
         raise CommandFailed(
-            f"{words[0]}: {reason}; transaction {txn} aborted", command=words[0], txn=txn
+            f"{command[0]}: {reason}; transaction {txn} aborted", command=command[0], txn=txn
         ) from error
     except (Interrupted, KeyboardInterrupt):
         if child is not None:
@@ -78,14 +78,14 @@ def run_in_transaction(
 def _abort(call: Call, client: Client, txn: TxnId, why: str) -> None:
     try:
         client.abort(txn)
-    except TxlogError as error:  # it has ended already; the command's exit code takes precedence
+    except TxlogError as error:  # it has ended already; report the command's exit code
         call.warn(f"transaction {txn}: {error.message}")
         return
     call.summary(f"aborted {txn}: {why}")
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Ask the child to end, kill it if it does not, and wait for it."""
+    """Ask the child to end, kill it if it does not, and wait for its end."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     try:
@@ -104,7 +104,7 @@ LIST_FIELDS = (
     "timeout_at end_time waiting_list"
 )
 KeyOption = Annotated[
-    str | None, Option("--transaction-key", "--key", metavar="KEY", help="of a series")
+    str | None, Option("--transaction-key", "--key", metavar="KEY", help="name of a series")
 ]
 
 
@@ -180,7 +180,7 @@ def begin(
 def commit(
     call: Call,
     ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
-    wait: Annotated[str, Option("--wait", metavar="DUR", help="for waiting partitions")] = "0s",
+    wait: Annotated[str, Option("--wait", metavar="DUR", help="wait for partitions")] = "0s",
 ) -> None:
     """Commit transactions; without ID the one in TXLOG_TXN."""
     wait_ms = parse_duration(wait)
@@ -207,7 +207,7 @@ def commit(
 def abort(
     call: Call,
     ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
-    all_stuck: Annotated[bool, Option("--all-stuck", help="overdue or waiting ones")] = False,
+    all_stuck: Annotated[bool, Option("--all-stuck", help="overdue and waiting ones")] = False,
 ) -> None:
     """Abort transactions; without ID the one in TXLOG_TXN."""
     if all_stuck and ids:
@@ -218,7 +218,7 @@ def abort(
         decided = [str(row["txn"]) for row in rows if row["state"] == "committing"]
         targets = [str(row["txn"]) for row in rows if row["state"] != "committing"]
         if decided:
-            call.warn(f"decided to commit, and only waiting: {', '.join(decided[:10])}")
+            call.warn(f"already decided to commit, and waiting: {', '.join(decided[:10])}")
         if not rows:
             call.summary("nothing to abort: no transaction is overdue or waits for a partition")
         if targets and not call.flags.yes and not call.dry_run:
@@ -245,8 +245,8 @@ def abort(
 def list_transactions(
     call: Call,
     state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
-    all_: Annotated[bool, Option("--all", help="those that have ended too")] = False,
-    stuck: Annotated[bool, Option("--stuck", help="overdue, or waiting")] = False,
+    all_: Annotated[bool, Option("--all", help="include ended transactions")] = False,
+    stuck: Annotated[bool, Option("--stuck", help="only overdue or waiting transactions")] = False,
     older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
     key: KeyOption = None,
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
@@ -255,17 +255,17 @@ def list_transactions(
     sort: Annotated[str, Option("--sort", metavar="age|id")] = "age",
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
 ) -> None:
-    """List transactions: unfinished ones, or with --all also remembered ones."""
+    """List transactions: unfinished ones, or with --all also ended ones."""
     call.check_choice("--sort", sort, ("age", "id"))
     for word in state or []:
         call.check_choice("--state", word, STATES)
-    named, key = split_key(key)
-    owner = owner or named
+    key_owner, key = split_key(key)
+    owner = owner or key_owner
     age_ms = call.duration(older_than)
     since_ms = None if since is None else parse_time(since, call.now_ms())
     short = None if topic is None else TopicName.parse(topic).short
     rows = call.client().transactions(all=all_ or bool(state), states=state or None)
-    kept = [
+    matching = [
         row
         for row in rows
         if (not stuck or _is_stuck(row))
@@ -280,7 +280,7 @@ def list_transactions(
         txn = TxnId.parse(str(row["txn"]))
         return (-row["age_ms"] if sort == "age" else 0, txn.coordinator, txn.sequence)
 
-    call.output.rows(sorted(kept, key=order)[:limit])
+    call.output.rows(sorted(matching, key=order)[:limit])
 
 
 @command(
@@ -291,7 +291,7 @@ def list_transactions(
 def show(
     call: Call,
     txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
-    keys: Annotated[bool, Option("--keys", help="also the keys of its messages")] = False,
+    keys: Annotated[bool, Option("--keys", help="show the keys of its messages")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
     [target] = _targets(None if txn is None else [txn])
@@ -309,26 +309,26 @@ def show(
 )
 def run(
     call: Call,
-    words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
+    arguments: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
     key: KeyOption = None,
 ) -> None:
-    """Run CMD with TXLOG_TXN set: commit after 0, abort after anything else."""
+    """Run CMD with TXLOG_TXN set: commit if it ends with 0, else abort."""
     if os.environ.get("TXLOG_TXN"):
         raise Usage("TXLOG_TXN is set: one transaction cannot run inside another")
     timeout_ms = call.duration(timeout)
-    call.exit = run_in_transaction(call, call.client(write=True), words, timeout_ms, key)
+    call.exit = run_in_transaction(call, call.client(write=True), arguments, timeout_ms, key)
 
 
 def _targets(ids: list[str] | None) -> list[str]:
-    """Return the ids to act on, TXLOG_TXN when none are given, each id once."""
+    """Return the ids to act on, each once; TXLOG_TXN when none are given."""
     if ids:
-        words = words_or_stdin(ids)
-        if not words:
+        ids_given = words_or_stdin(ids)
+        if not ids_given:
             raise InvalidArgument("no transaction id was given", code=203)
-        return list(dict.fromkeys(words))
-    named = os.environ.get("TXLOG_TXN")
-    if not named:
+        return list(dict.fromkeys(ids_given))
+    joined = os.environ.get("TXLOG_TXN")
+    if not joined:
         raise Usage("no transaction: give an ID or set TXLOG_TXN")
     return [str(of_variable("TXLOG_TXN", TxnId.parse))]
 
@@ -338,7 +338,7 @@ def _is_stuck(row: Mapping[str, object]) -> bool:
 
 
 def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
-    """Print the summary line of an end: what was committed, or discarded and given back."""
+    """Print the summary line of a commit or abort: counts of messages and acknowledgements."""
     messages, acks = answer["messages"], answer["acks"]
     text = f"{answer['state']} {answer['txn']}: {counted(messages, 'message')}"
     topics = {str(row["topic"]) for row in answer.get("marker_list") or []}
@@ -378,7 +378,7 @@ def wait(
     for_: Annotated[str, Option("--for", metavar="committed|aborted|ended")] = "ended",
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
 ) -> None:
-    """Wait until a transaction has ended; 8 if time runs out or it ends the other way."""
+    """Wait for the end of a transaction; 8 if time runs out or it ends the other way."""
     call.check_choice("--for", for_, tuple(_ENDS))
     txn_id, limit_ms = TxnId.parse(txn), call.duration(timeout)
     client = call.client()
@@ -397,14 +397,14 @@ def log(
     call: Call,
     txn: Annotated[str, Argument(metavar="ID", show_default=False)],
 ) -> None:
-    """Show what the coordinator recorded of a transaction, in journal order.
+    """Show the coordinator's record of a transaction, in journal order.
 
-    It reaches back as far as the journal does and ended transactions are remembered.
+    It goes back to the start of the journal, while the store remembers the transaction.
     """
     call.output.rows(call.client().admin.transaction_log(TxnId.parse(txn)))
 
 
-# --- those that do not end by themselves -----------------------------------------------------
+# --- transactions that do not end by themselves ------------------------------------------------
 
 
 @command(
@@ -417,7 +417,7 @@ def find_hanging(
     topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
     older_than: Annotated[str, Option("--older-than", metavar="DUR")] = "15m",
 ) -> None:
-    """List transactions that do not end by themselves, why, and what to do; 6: one is corrupt."""
+    """List transactions that do not end by themselves, with cause and remedy; 6: one is corrupt."""
     limit_ms = call.duration(older_than)
     assert limit_ms is not None
     rows = call.client().admin.find_hanging(limit_ms, topic or ())
@@ -434,7 +434,7 @@ def find_hanging(
     dry_run=True,
 )
 def expire(call: Call) -> None:
-    """Abort everything overdue in the whole store, and complete what is decided."""
+    """Abort all overdue transactions of the store, and complete decided ones."""
     answer = call.client(write=True).expire()
     text = f"{counted(answer['expired'], 'transaction')} expired"
     text += f", {answer['rolled_forward']} rolled forward, {answer['rolled_back']} back"

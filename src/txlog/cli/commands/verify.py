@@ -30,20 +30,20 @@ def verify(
     topic: Annotated[
         list[str] | None, Option("--topic", "-t", metavar="T…", help="only these topics' files")
     ] = None,
-    strict: Annotated[bool, Option("--strict", help="warnings count")] = False,
+    strict: Annotated[bool, Option("--strict", help="treat warnings as errors")] = False,
 ) -> None:
-    """Read every byte of the store and repair nothing; 6: something is wrong.
+    """Read every byte of the store and repair nothing; 6: it found an error.
 
-    An error is a loss or a contradiction; a warning is something that upkeep or the next writer
-    puts right. It takes no lock, and works on a store that cannot be opened.
+    An error is a loss or a contradiction; a warning is a fault that upkeep or the next writer
+    corrects. It takes no lock, and works on a store that cannot be opened.
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
     api = importlib.import_module("txlog.client.answers.integrity")
-    with Words(call) as told:
+    with Words(call) as tell_words:
 
         def tell(doing: str, size_bytes: int) -> None:
-            told(f"verify: {doing}, {tables.size(size_bytes)}")
+            tell_words(f"verify: {doing}, {tables.size(size_bytes)}")
 
         answer = api.verify(path, deep=deep, topics=topic or (), clock=call.clock, tell=tell)
     _show(call, answer)
@@ -57,9 +57,9 @@ def verify(
     fields="name status detail | fix",
 )
 def doctor(call: Call) -> None:
-    """Check the health of the store and of the machine under it; 6: something fails.
+    """Check the health of the store and of the machine under it; 6: a check fails.
 
-    It reads what opening the store needs; txlog verify reads every byte.
+    It reads the files that opening the store needs; txlog verify reads every byte.
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
@@ -86,7 +86,7 @@ def doctor(call: Call) -> None:
 )
 def repair(
     call: Call,
-    apply: Annotated[bool, Option("--apply", help="do it; otherwise only plan")] = False,
+    apply: Annotated[bool, Option("--apply", help="carry out the plan")] = False,
     rebuild: Annotated[
         str | None,
         Option("--rebuild", metavar="state|delayed|changes|all", help="rebuild it, damaged or not"),
@@ -95,15 +95,15 @@ def repair(
         int | None, Option("--ledger", metavar="N", help="only this topic's files")
     ] = None,
     accept_loss: Annotated[
-        bool, Option("--accept-loss", help="continue without what cannot be read")
+        bool, Option("--accept-loss", help="give up data that cannot be read")
     ] = False,
 ) -> None:
-    """Rebuild damaged files from the journal and older files, or say how.
+    """Rebuild damaged files from the journal and older files, or explain how.
 
-    Nothing is given up without --accept-loss (9, 902). With it the journal ends before the damage,
+    It gives up no data without --accept-loss (9, 902). With it the journal ends before the damage,
     and messages in unreadable row groups keep their ids but lose key and value, and get the
-    property txlog.lost. For unreadable frames messages_lost is null: unknown. 7: something is left
-    that needs a copy of the store; 6: all of it does.
+    property txlog.lost. For unreadable frames messages_lost is null: unknown. 7: some damage needs
+    a copy of the store; 6: all of it does.
     """
     call.check_choice("--rebuild", rebuild, ("state", "delayed", "changes", "all"))
     path = call.store_path()
@@ -121,21 +121,21 @@ def repair(
             lock_timeout_ms=_lock_timeout_ms(call),
             clock=call.clock,
         )
-    left = [one for one in answer["action_list"] if not one["done"]]
-    for one in answer["action_list"]:
-        how = "" if one["done"] else "would " if not apply else "not done: "
-        call.summary(f"{how}{one['action']} {one['path'] or ''}: {one['detail']}")
+    unfinished = [action for action in answer["action_list"] if not action["done"]]
+    for action in answer["action_list"]:
+        how = "" if action["done"] else "would " if not apply else "not done: "
+        call.summary(f"{how}{action['action']} {action['path'] or ''}: {action['detail']}")
     if not answer["action_list"]:
         call.summary("nothing to repair")
     call.output.result(answer)
-    if apply and left:
-        call.exit = 6 if len(left) == len(answer["action_list"]) else 7
+    if apply and unfinished:
+        call.exit = 6 if len(unfinished) == len(answer["action_list"]) else 7
 
 
 def _lock_timeout_ms(call: Call) -> int:
-    """The store's own settings are not read: it may be one that cannot be opened."""
-    asked = call.lock_timeout_ms
-    return call.usual_lock_timeout_ms() if asked is None else asked
+    """The lock time-out; it ignores the store's settings, because the store may not open."""
+    flag_ms = call.lock_timeout_ms
+    return call.usual_lock_timeout_ms() if flag_ms is None else flag_ms
 
 
 def _show(call: Call, answer: dict[str, Any]) -> None:

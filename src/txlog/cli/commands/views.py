@@ -46,7 +46,7 @@ def views(
     ] = "committed",
     spark: Annotated[bool, Option("--spark", help="a PySpark program instead")] = False,
     complete: Annotated[
-        str | None, Option("--complete", metavar="DIR", help="write what is in no Parquet file")
+        str | None, Option("--complete", metavar="DIR", help="write messages not in Parquet")
     ] = None,
     relative: Annotated[
         bool, Option("--relative", help="paths relative to the store; start duckdb there")
@@ -59,9 +59,9 @@ def views(
     """Print SQL that shows committed messages to DuckDB, without txlog.
 
     Views: messages, each topic by its name, compacted, segments. They read the Parquet files that
-    exist now; the first lines say how many committed messages are not in them. --complete writes
-    those to one Parquet file a topic, which is read too; with uncommitted also what is open or
-    aborted. The PySpark program has messages and topics.
+    exist now; the first lines count the committed messages outside these files. --complete writes
+    those messages to one Parquet file per topic, and the views read it too; with uncommitted it
+    also writes open and aborted ones. The PySpark program has messages and topics.
     """
     importlib.import_module("txlog.engine.door.reading").check_isolation(isolation)
     if force and complete is None and out is None:
@@ -71,7 +71,7 @@ def views(
     if out is not None:
         _check_new(out, force)
     client = call.client()
-    made: set[str] = set()
+    written: set[str] = set()
     for _ in range(_TRIES):
         contents, segments = _contents(client, topic or [], isolation, counted=complete is None)
         files: list[str] = []
@@ -79,7 +79,7 @@ def views(
             contents = [client.without_far(content) for content in contents]
             if complete is not None:
                 files = _complete(
-                    call, client, contents, complete, isolation == "uncommitted", force, made
+                    call, client, contents, complete, isolation == "uncommitted", force, written
                 )
             if spark:
                 text = _program(call, client, contents, isolation, complete, files)
@@ -107,27 +107,27 @@ def views(
 def _contents(
     client: Client, topics: list[str], isolation: str, *, counted: bool
 ) -> tuple[list[Content], list[dict[str, object]]]:
-    """What the topics hold, and all segments, as of one moment. Raises TopicNotFound.
+    """Contents of the topics, and all segments, as of one moment. Raises TopicNotFound.
 
-    counted: of what is only in the journal nothing but how much it is
+    counted: only count the messages that are in the journal alone
     """
     makes = importlib.import_module("txlog.engine.door.relation")
     names = [TopicName.parse(topic) for topic in topics]
-    words = [name.full for name in names] if topics else None
+    topic_names = [name.full for name in names] if topics else None
 
     def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
-        found = makes.contents(view, words, isolation, compacted=True, counted=counted)
-        return found, makes.segments(view)
+        contents = makes.contents(view, topic_names, isolation, compacted=True, counted=counted)
+        return contents, makes.segments(view)
 
-    found, segments = client.store.ask(look)
+    contents, segments = client.store.ask(look)
     if not topics:
-        return found, segments
-    wanted = {name.full for name in names}
-    found = [content for content in found if content.name in wanted]
+        return contents, segments
+    full_names = {name.full for name in names}
+    contents = [content for content in contents if content.name in full_names]
     for name in names:
-        if name.full not in {content.name for content in found}:
+        if name.full not in {content.name for content in contents}:
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
-    return found, segments
+    return contents, segments
 
 
 def _script(
@@ -142,9 +142,9 @@ def _script(
     out: str | None,
     force: bool,
 ) -> str:
-    """Return the script as text; make the database, if one is wanted."""
+    """Return the script as text; with `out`, write the database."""
     scripts = importlib.import_module("txlog.lake.sql.views_script")
-    place = _from_store(client.path) if relative else os.path.abspath
+    path_of = _from_store(client.path) if relative else os.path.abspath
     below = scripts.path_below(client.path)
     lacking = 0
     if complete is None:
@@ -152,16 +152,16 @@ def _script(
     statements: list[str] = scripts.statements(
         contents,
         segments,
-        lambda source: place(below(source)),
-        [place(file) for file in files],
+        lambda source: path_of(below(source)),
+        [path_of(file) for file in files],
         uncommitted=isolation == "uncommitted",
         temporary=out is None,
     )
-    said = scripts.comments(client, contents, lacking, call.now_ms())
+    remarks = scripts.comments(client, contents, lacking, call.now_ms())
     if out is not None:
         _database(client, out, statements, relative, force)
-        call.summary(f"wrote {out}; {said[1]}")
-    return "".join([*(f"-- {line}\n" for line in said), *(f"{line};\n" for line in statements)])
+        call.summary(f"wrote {out}; {remarks[1]}")
+    return "".join([*(f"-- {line}\n" for line in remarks), *(f"{line};\n" for line in statements)])
 
 
 def _program(
@@ -172,21 +172,21 @@ def _program(
     complete: str | None,
     files: list[str],
 ) -> str:
-    """The same as a PySpark program."""
+    """The same contents as a PySpark program."""
     scripts = importlib.import_module("txlog.lake.sql.views_script")
     programs = importlib.import_module("txlog.lake.sql.spark_script")
     lacking = 0
     if complete is None:
         lacking = sum(scripts.count_not_covered(client, content) for content in contents)
-    named = {scripts.file_of(content): content.name for content in contents}
-    said = scripts.comments(client, contents, lacking, call.now_ms())
+    topic_of = {scripts.file_of(content): content.name for content in contents}
+    remarks = scripts.comments(client, contents, lacking, call.now_ms())
     program: str = programs.program(
         contents,
         scripts.path_below(client.path),
-        [(named[os.path.basename(file)], os.path.abspath(file)) for file in files],
+        [(topic_of[os.path.basename(file)], os.path.abspath(file)) for file in files],
         uncommitted=isolation == "uncommitted",
     )
-    return "".join(f"# {line}\n" for line in said) + program
+    return "".join(f"# {line}\n" for line in remarks) + program
 
 
 def _from_store(root: str) -> Callable[[str], str]:
@@ -200,11 +200,11 @@ def _complete(
     folder: str,
     uncommitted: bool,
     force: bool,
-    made: set[str],
+    written: set[str],
 ) -> list[str]:
-    """Write what is in no Parquet file, one file a topic; return their paths.
+    """Write messages that are in no Parquet file, one file per topic; return their paths.
 
-    made: what earlier attempts wrote, and what this one will
+    written: paths that earlier attempts wrote; this attempt adds its own
     """
     completing = importlib.import_module("txlog.lake.sql.views_complete")
     scripts = importlib.import_module("txlog.lake.sql.views_script")
@@ -215,21 +215,21 @@ def _complete(
     count = 0
     for content in contents:
         path = os.path.join(folder, scripts.file_of(content))
-        again = force or path in made
-        _check_new(path, again)
+        may_replace = force or path in written
+        _check_new(path, may_replace)
         tables = completing.resolved(client, content, uncommitted=uncommitted)
         first: Any = next((table for table in tables if table.num_rows), None)
         if first is None:
             continue
         with (
-            replacing(path, only_new=not again) as file,
+            replacing(path, only_new=not may_replace) as file,
             parquet.ParquetWriter(file, first.schema, version="2.6", compression="zstd") as writer,
         ):
             for rows in storage.gathered(chain((first,), tables)):
                 writer.write_table(rows, rows.num_rows)
                 count += rows.num_rows
         paths.append(path)
-        made.add(path)
+        written.add(path)
     call.summary(f"wrote {counted(count, 'message')} to {folder}")
     return paths
 
@@ -237,26 +237,26 @@ def _complete(
 def _database(
     client: Client, path: str, statements: list[str], relative: bool, force: bool
 ) -> None:
-    """Make the database beside its place, then put it there."""
-    made = os.path.abspath(f"{path}.{os.getpid()}.tmp")
+    """Make the database under a temporary name, then rename it."""
+    temporary = os.path.abspath(f"{path}.{os.getpid()}.tmp")
     here = os.getcwd()
     try:
         if relative:
-            os.chdir(client.path)  # DuckDB looks at the files when a view is made
+            os.chdir(client.path)  # DuckDB opens the files when a view is created
         try:
             importlib.import_module("txlog.lake.sql.views_complete").write_database(
-                made, statements
+                temporary, statements
             )
         finally:
             os.chdir(here)
         if force:
-            os.replace(made, path)
+            os.replace(temporary, path)
         else:
-            os.link(made, path)
+            os.link(temporary, path)
     except FileExistsError as error:
         raise AlreadyExists(f"{path} exists", path=path) from error
     finally:
-        Path(made).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
 
 
 def _check_new(path: str, force: bool) -> None:

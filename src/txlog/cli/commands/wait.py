@@ -1,4 +1,4 @@
-"""Owns `wait`: until conditions on a store hold."""
+"""Owns `wait`: it returns when conditions on a store hold."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def wait(
     call: Call,
     topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
     messages: Annotated[
-        int | None, Option("--messages", min=0, metavar="N", help="each has this many, or more")
+        int | None, Option("--messages", min=0, metavar="N", help="at least this many in each")
     ] = None,
     watermark: Annotated[
-        str | None, Option("--watermark", metavar="TIME", help="each has reached this event time")
+        str | None, Option("--watermark", metavar="TIME", help="event time that each has")
     ] = None,
     subscription: Annotated[
-        str | None, Option("--subscription", "-s", metavar="SUB", help="the watermark where it is")
+        str | None, Option("--subscription", "-s", metavar="SUB", help="watermark at its position")
     ] = None,
     backlog: Annotated[
-        list[str] | None, Option("--backlog", metavar="SUB=N…", help="this many are left, or fewer")
+        list[str] | None, Option("--backlog", metavar="SUB=N…", help="at most this many left")
     ] = None,
     txn: Annotated[
         list[str] | None,
         Option("--txn", metavar="ID=STATE…", help="committed, aborted, ended, open, …"),
     ] = None,
-    timeout: Annotated[str | None, Option("--timeout", metavar="DUR", help="not longer")] = None,
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR", help="how long")] = None,
 ) -> None:
-    """Wait until all conditions hold at once; 8 when time runs out, or when one never will.
+    """Wait until all conditions hold at once; 8 when time runs out, or one can never hold.
 
-    For a subscription, the watermark that its consumers were handed counts too. TIME "end" is the
+    For a subscription, a watermark that its consumers have received counts too. TIME "end" is the
     end of all streams.
     """
     topics = list(topic or [])
@@ -55,7 +55,7 @@ def wait(
     if asks_topics and not topics:
         raise Usage("--messages and --watermark need --topic")
     if subscription is not None and watermark is None:
-        raise Usage("-s needs --watermark: where is the subscription to be?")
+        raise Usage("-s needs --watermark: give the watermark to wait for")
     if topics and not asks_topics and not backlog:
         raise Usage("--topic needs --messages, --watermark or --backlog")
     if not (asks_topics or backlog or txn):
@@ -81,10 +81,10 @@ def wait(
     call.output.single(answer)
 
 
-def _pairs(flag: str, form: str, words: list[str] | None) -> list[tuple[str, str]]:
-    """NAME=VALUE words; the last one for a name counts."""
+def _pairs(flag: str, form: str, pairs: list[str] | None) -> list[tuple[str, str]]:
+    """Parse NAME=VALUE words; the last one for a name counts."""
     out: list[tuple[str, str]] = []
-    for word in words or []:
+    for word in pairs or []:
         name, equals, value = word.rpartition("=")
         if not (name and equals and value):
             raise InvalidArgument(f"{flag} is {form}")

@@ -16,13 +16,14 @@ from txlog.errors import InvalidArgument, Usage
 
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Producer = Annotated[
-    str, Option("--producer", metavar="NAME", help="whose it is", show_default=False)
+    str,
+    Option("--producer", metavar="NAME", help="the producer", show_default=False),
 ]
 TxnOption = Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")]
 NoJoin = Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")]
 Subscription = Annotated[
     str | None,
-    Option("--subscription", "-s", metavar="SUB", help="at its position, not at the end"),
+    Option("--subscription", "-s", metavar="SUB", help="at its position instead of the end"),
 ]
 Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")]
 
@@ -45,7 +46,7 @@ def set_watermark(
     txn_id: TxnOption = None,
     no_join: NoJoin = False,
 ) -> None:
-    """Assert that from here on nothing from a producer is older than TIME, in any partition.
+    """Assert that, from here on, no message of a producer is older than TIME, in any partition.
 
     In a transaction it takes effect with the commit. The producer itself is not fenced. TIME "end"
     is the end of its stream.
@@ -56,7 +57,9 @@ def set_watermark(
     txn = call.txn_of(txn_id, no_join=no_join)
     answer = call.client(write=True).topic(topic).watermarks.set(event_time, producer, txn=txn)
     if answer["regressed"]:
-        call.warn(f"{producer} had asserted a later time: this one is stored but has no effect")
+        call.warn(
+            f"{producer} has already asserted a later time: this time is stored without effect"
+        )
         call.output.result(answer)
         return
     _said(call, answer, f"{producer} is at {format_time(event_time)}")
@@ -78,9 +81,9 @@ def idle(
     txn_id: TxnOption = None,
     no_join: NoJoin = False,
 ) -> None:
-    """Stop waiting for a producer that is gone, until it asserts a time again.
+    """Stop waiting for a producer until it asserts a time again.
 
-    What it sends meanwhile may be late. All producers without a name are "(unnamed)".
+    Messages that it sends meanwhile may be late. "(unnamed)" is all producers without a name.
     """
     txn = call.txn_of(txn_id, no_join=no_join)
     answer = call.client(write=True).topic(topic).watermarks.idle(producer, txn=txn)
@@ -108,23 +111,23 @@ def show(
     partition: Partition = None,
     at: Annotated[str | None, Option("--at", metavar="L:E", help="at this row instead")] = None,
 ) -> None:
-    """Show how far event time is: at the end of the log, or at a subscription's position.
+    """Show the watermark at the end of the log, or at a subscription's position.
 
-    watermark is the least time of an active producer there; emitted the highest one handed to a
-    consumer. To advance it, acknowledge: it waits for first_unacked, then for holder.
-
-    late_messages counts those up to there that were older than their partition's watermark just
-    before them. It and max_event_time read all event times: --columns can leave both out.
+    watermark is the lowest time of an active producer there; emitted is the highest watermark that
+    a consumer has received. To advance it, acknowledge: it waits for first_unacked, then for
+    holder. late_messages counts messages up to there that were older than their partition's
+    watermark just before them. For it and max_event_time the command reads all event times:
+    --columns can leave both out.
     """
     if subscription is not None:
         check_name("subscription", subscription)
-    place = None if at is None else MessageId.parse(at)
-    if place is not None and place.index:
+    row_id = None if at is None else MessageId.parse(at)
+    if row_id is not None and row_id.index:
         raise InvalidArgument(f"--at is {at}, a row is L:E", code=203)
     lateness = not {"max_event_time", "late_messages"}.isdisjoint(call.output.fields)
     watermarks = call.client().topic(topic).watermarks
     call.output.single(
-        watermarks.show(subscription, partition=partition, at=place, lateness=lateness)
+        watermarks.show(subscription, partition=partition, at=row_id, lateness=lateness)
     )
 
 
@@ -144,14 +147,14 @@ def history(
     topic: Topic,
     partition: Partition = None,
     producer: Annotated[
-        str | None, Option("--producer", metavar="NAME", help="only what it asserted")
+        str | None, Option("--producer", metavar="NAME", help="only rows of this producer")
     ] = None,
-    since: Annotated[str | None, Option("--since", metavar="TIME", help="written since")] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME", help="newer rows")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="the last N")] = None,
 ) -> None:
-    """List what moved the watermark, in journal order, as far back as the log reaches.
+    """List the rows that moved the watermark, in journal order, as far back as the log reaches.
 
-    What a transaction asserted is placed at its commit marker. regressed: it was below the
+    Rows of a transaction are placed at its commit marker. regressed: the time was below the
     producer's last time, so it had no effect.
     """
     since_ms = None if since is None else parse_time(since, call.now_ms())
@@ -168,9 +171,9 @@ def history(
     fields="topic partition producer event_time holds idle | position pending_txns",
 )
 def producers(call: Call, topic: Topic, subscription: Subscription = None) -> None:
-    """List the producers that are waited for, and which of them holds the watermark back.
+    """List the producers that can hold the watermark back, and the one that does.
 
-    idle: not waited for, but in an open transaction.
+    idle: it does not hold the watermark back, but it takes part in an open transaction.
     """
     if subscription is not None:
         check_name("subscription", subscription)
@@ -184,9 +187,9 @@ def producers(call: Call, topic: Topic, subscription: Subscription = None) -> No
     changes=True,
 )
 def snapshot(call: Call, topic: Topic) -> None:
-    """Write the whole state into each partition, so that less is read to find an old watermark.
+    """Write the whole state into each partition, so that finding an old watermark reads less.
 
-    Snapshots are also written automatically, as the policies watermark_snapshot_… say.
+    Snapshots are also written automatically, by the policies watermark_snapshot_….
     """
     answer = call.client(write=True).topic(topic).watermarks.snapshot()
     call.summary(f"{counted(answer['written'], 'snapshot')} in {answer['topic']}")

@@ -38,7 +38,7 @@ def consume(
     topics: Annotated[list[str], Argument(metavar="TOPIC", show_default=False)],
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
     create: Annotated[
-        bool, Option("--create", help="make the subscription if it is missing")
+        bool, Option("--create", help="create the subscription if it is missing")
     ] = False,
     position: Annotated[str | None, Option("--position", metavar="BOUND")] = None,
     type: Annotated[str | None, Option("--type", metavar="|".join(TYPES))] = None,
@@ -49,28 +49,28 @@ def consume(
     no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
     consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
     watermarks: Annotated[
-        bool, Option("--watermarks", help="also print watermarks, as JSON records of their own")
+        bool, Option("--watermarks", help="also print watermarks, as separate JSON records")
     ] = False,
     range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
     follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False,
     until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
     max_wait: Annotated[
-        str, Option("--max-wait", metavar="DUR", help="for the next one, at the end")
+        str, Option("--max-wait", metavar="DUR", help="wait for the next, at the end")
     ] = "0s",
     fail_empty: Annotated[
-        bool, Option("--fail-empty", help="exit with 8 when there is nothing")
+        bool, Option("--fail-empty", help="exit with 8 if there is no message")
     ] = False,
-    stats: Annotated[bool, Option("--stats", help="say on stderr what was read")] = False,
+    stats: Annotated[bool, Option("--stats", help="report on stderr how much was read")] = False,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
     unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
     isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
     include_delayed: Annotated[
-        bool, Option("--include-delayed", help="also what is not yet due")
+        bool, Option("--include-delayed", help="also messages that are not due yet")
     ] = False,
     read_compacted: Annotated[
-        bool, Option("--read-compacted", help="of what was compacted only the newest of each key")
+        bool, Option("--read-compacted", help="of compacted messages only the newest of each key")
     ] = False,
     key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
     prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
@@ -79,18 +79,18 @@ def consume(
         str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
     ] = None,
 ) -> None:
-    """Read messages; with -s take those that a subscription gets next, and acknowledge them.
+    """Read messages; with -s receive a subscription's next messages and acknowledge them.
 
     Without -s all topics are read as of one moment: a transaction that commits later appears in
-    none of them. With -F they are read from moment to moment, each transaction whole in one.
+    none of them. With -F a sequence of moments is read; each transaction is complete in one.
 
-    With --read-compacted the messages that `txlog admin compact-topic` has read are replaced by the
-    newest of each key, with the ids that they had; all others come as they are.
+    With --read-compacted the newest message of each key replaces all messages that `txlog admin
+    compact-topic` has read; message ids stay the same. All other messages come unchanged.
 
     With --watermarks JSON has a record of kind "watermark" for each new one, at its place between
     the messages: {kind, topic, subscription, partition, watermark, status}; topic is null for the
-    least over several, partition for the least over those read. `late` says whether a message is
-    older; %w is the last one. Without acknowledgements the watermark does not advance.
+    lowest of several topics, partition for the lowest of the partitions read. `late` tells whether
+    a message is older; %w is the last watermark. Without acknowledgements it does not advance.
     """
     call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
     call.check_choice("--type", type, TYPES)
@@ -111,7 +111,7 @@ def consume(
     chosen = Range() if range_ is None else parse_range(range_, now)
     if until is not None:
         if chosen.kind != "range" or chosen.stop is not None:
-            raise Usage("-o names an end already, --until another")
+            raise Usage("-o and --until both name an end")
         chosen = Range(chosen.start, parse_bound(until, now))
     if follow and (chosen.kind != "range" or chosen.stop is not None):
         raise Usage("-F never ends, and -o names an end")
@@ -166,15 +166,14 @@ def peek(
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
     read_compacted: Annotated[
-        bool, Option("--read-compacted", help="of what was compacted only the newest of each key")
+        bool, Option("--read-compacted", help="of compacted messages only the newest of each key")
     ] = False,
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
 ) -> None:
-    """Show messages: the last 10, or others; with -s what the subscription has not acknowledged.
+    """Show messages: the last 10, or others; with -s messages that the subscription has not acked.
 
     --random picks messages at random, each equally likely, and shows them in order.
-
-    Nothing is changed, and messages not yet due are shown too.
+    It changes nothing, and also shows messages that are not due yet.
     """
     _check_format(call)
     counts = {"last": last, "first": first, "random": random}
@@ -197,7 +196,7 @@ def peek(
 
 
 def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
-    """Return what to read; `orders/2` names a partition.
+    """Return the topics and partitions to read; `orders/2` names a partition.
 
     raises: Usage (201), InvalidArgument (202)
     """
@@ -205,21 +204,21 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
     for text in dict.fromkeys(topics):
         name = TopicName.parse(text, allow_partition=True)
         if name.partition is not None and partitions:
-            raise Usage(f"{text} already names a partition, and so does --partition")
-        wanted = [name.partition] if name.partition is not None else partitions
-        out.append(Target(name.short, sorted(set(wanted)) if wanted else None))
+            raise Usage(f"{text} and --partition both name a partition")
+        numbers = [name.partition] if name.partition is not None else partitions
+        out.append(Target(name.short, sorted(set(numbers)) if numbers else None))
     if not out:
         raise InvalidArgument("no topic was given")
     return out
 
 
 def _check_format(call: Call, *, watermarks: bool = False) -> None:
-    """Refuse %w where there are no watermarks, before a store is opened."""
+    """Refuse %w without watermarks, before the store is opened."""
     if "%" in call.output.form:
         percent.Format(call.output.form, watermarks=watermarks, stored=True)
 
 
-def _refuse(why: str, **given: object) -> None:
-    for name, value in given.items():
+def _refuse(why: str, **flag_values: object) -> None:
+    for name, value in flag_values.items():
         if value:
             raise Usage(f"--{name.replace('_', '-')} {why}")

@@ -23,7 +23,7 @@ from txlog.errors import Corruption, MessageNotFound
 if TYPE_CHECKING:
     from txlog.client.client import Client
 
-_STRETCH = 1000  # messages read at once, where several wanted ones lie together
+_STRETCH = 1000  # messages read at once, if several of them are wanted
 
 
 def some(
@@ -39,12 +39,12 @@ def some(
     """Print the first, the last or random messages.
 
     which:        `first` and `last` by the time messages became visible; ids order a partition
-    is_compacted: of the compacted messages and those since; cost: `first` aside, all of these
+    is_compacted: only compacted messages and newer ones; all but `first` read all of these
     """
     client = call.client()
     failed: list[Corruption] = []
     if is_compacted:
-        held = list(_of_compacted(client, target, which, count, failed))
+        tables = list(_of_compacted(client, target, which, count, failed))
     elif which == "random":
         _print(call, client, _random(client, target, count, subscription), raw)
         return
@@ -52,14 +52,14 @@ def some(
         counted = (START, Bound("skip", count)) if which == "first" else (Bound("last", count), END)
         kind = "range" if subscription is None else "unacked"
         chosen = Range(*counted, kind=kind, subscription=subscription)
-        found = _read(client, target, chosen, failed)
-        if _is_one_partition(client, target):  # there are no others to choose from
-            _print(call, client, found, raw, failed)
+        tables_read = _read(client, target, chosen, failed)
+        if _is_one_partition(client, target):  # so the reader's order is the answer
+            _print(call, client, tables_read, raw, failed)
             return
-        held = [table for table in found if len(table)]
+        tables = [table for table in tables_read if len(table)]
     if which == "random":
-        held = [_picked(held, count)]
-    whole = pa.concat_tables(held) if held else None
+        tables = [_picked(tables, count)]
+    whole = pa.concat_tables(tables) if tables else None
     if whole is not None and len(whole) > count:
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
         picked = order[:count] if which == "first" else order[len(order) - count :]
@@ -73,24 +73,26 @@ def _is_one_partition(client: Client, target: Target) -> bool:
     name = TopicName.parse(target.topic)
     try:
         return client.store.ask(lambda view: topic(view, name).partitions) == 1
-    except Corruption:  # it is said once what comes before it is printed
+    except Corruption:  # the error is raised after the readable messages
         return False
 
 
 def _random(client: Client, target: Target, count: int, subscription: str | None) -> list[pa.Table]:
-    """Return random messages; only the stretches around them are read."""
+    """Return random messages; only the ranges around them are read."""
     if subscription is None:
         kind, listed = "range", client.describe_topic(target.topic)["partition_list"]
-        found = [(row["partition"], row["messages"]) for row in listed]
+        counts = [(row["partition"], row["messages"]) for row in listed]
     else:
-        left = client.subscription(target.topic, subscription).describe()["partition_list"]
-        kind, found = "unacked", [(row["partition"], row["backlog"]) for row in left]
-    wanted = target.partitions
+        unacked_rows = client.subscription(target.topic, subscription).describe()["partition_list"]
+        kind, counts = "unacked", [(row["partition"], row["backlog"]) for row in unacked_rows]
+    partitions = target.partitions
     sizes = [
-        (partition, size) for partition, size in found if wanted is None or partition in wanted
+        (partition, size)
+        for partition, size in counts
+        if partitions is None or partition in partitions
     ]
     picked = _sample(sum(size for _, size in sizes), count)
-    held: list[pa.Table] = []
+    samples: list[pa.Table] = []
     base = 0
     for partition, size in sizes:
         inside = [number - base for number in picked if base <= number < base + size]
@@ -106,27 +108,27 @@ def _random(client: Client, target: Target, count: int, subscription: str | None
             )
             rows = pa.concat_tables([RECEIVED.empty_table(), *part])
             numbers = [number - near[0] for number in near if number - near[0] < len(rows)]
-            held.append(rows.take(pa.array(numbers, pa.int64())))
-    return held
+            samples.append(rows.take(pa.array(numbers, pa.int64())))
+    return samples
 
 
 def _of_compacted(
     client: Client, target: Target, which: str, count: int, failed: list[Corruption]
 ) -> Iterator[pa.Table]:
-    """The first, last or random messages of each partition: compacted ones, and those since."""
+    """The first, last or random messages of each partition, from compacted and newer messages."""
     chosen = target.partitions
     if chosen is None:
         chosen = list(range(client.describe_topic(target.topic)["partitions"]))
     for partition in chosen:
-        one = Target(target.topic, [partition])
+        single = Target(target.topic, [partition])
         limit = count if which == "first" else None
-        held: list[pa.Table] = []
-        for table in _read(client, one, Range(START, END, kind="compacted"), failed, limit):
-            held.append(table)
+        tail: list[pa.Table] = []
+        for table in _read(client, single, Range(START, END, kind="compacted"), failed, limit):
+            tail.append(table)
             if which == "last":
-                rows = pa.concat_tables(held)
-                held = [rows.slice(max(0, len(rows) - count))]
-        yield from held
+                rows = pa.concat_tables(tail)
+                tail = [rows.slice(max(0, len(rows) - count))]
+        yield from tail
 
 
 def _picked(tables: list[pa.Table], count: int) -> pa.Table:
@@ -136,7 +138,7 @@ def _picked(tables: list[pa.Table], count: int) -> pa.Table:
 
 
 def _sample(total: int, count: int) -> list[int]:
-    """Return count distinct numbers below total, in order, or all of them (Floyd's algorithm)."""
+    """Return `count` distinct numbers below total, in order, or all of them (Floyd's algorithm)."""
     picked: set[int] = set()
     for top in range(max(0, total - count), total):
         number = int.from_bytes(os.urandom(8), "big") % (top + 1)
@@ -144,38 +146,38 @@ def _sample(total: int, count: int) -> list[int]:
     return sorted(picked)
 
 
-def at(call: Call, target: Target, place: MessageId, raw: bool, *, is_compacted: bool) -> None:
-    """Print the message at place; raises MessageNotFound (307)."""
-    around(call, target, place, None, raw, kind="compacted" if is_compacted else "range")
+def at(call: Call, target: Target, message_id: MessageId, raw: bool, *, is_compacted: bool) -> None:
+    """Print the message with this id; raises MessageNotFound (307)."""
+    around(call, target, message_id, None, raw, kind="compacted" if is_compacted else "range")
 
 
 def around(
     call: Call,
     target: Target,
-    place: MessageId,
+    message_id: MessageId,
     context: int | None,
     raw: bool,
     *,
     kind: str = "range",
 ) -> None:
-    """Print the message at place, or with context its neighbours too.
+    """Print the message with this id; with context also its neighbours.
 
     raises: MessageNotFound (307)
     """
     client = call.client()
     failed: list[Corruption] = []
-    chosen = Range(Bound("id", place), END, kind=kind)
-    found = _from(client, target, chosen, context or 0, 2 + (context or 0), failed)
-    if found is None:  # a marker with more messages than were read
-        found = _from(client, target, chosen, context or 0, None, failed) or []
-    whole = pa.concat_tables(found) if found else None
-    if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
+    chosen = Range(Bound("id", message_id), END, kind=kind)
+    tables = _from(client, target, chosen, context or 0, 2 + (context or 0), failed)
+    if tables is None:  # a marker whose transaction has more messages than the limit
+        tables = _from(client, target, chosen, context or 0, None, failed) or []
+    whole = pa.concat_tables(tables) if tables else None
+    if whole is None or not len(whole) or not _is_at(next(_ids(whole)), message_id):
         if failed:
             raise failed[0]
-        raise MessageNotFound(f"no message {place} in {target.topic}", message_id=place)
+        raise MessageNotFound(f"no message {message_id} in {target.topic}", message_id=message_id)
     if context:
-        before = _before(client, target, place, context, failed)
-        whole = pa.concat_tables([*before, whole])
+        predecessors = _before(client, target, message_id, context, failed)
+        whole = pa.concat_tables([*predecessors, whole])
     _print(call, client, [whole], raw, failed)
 
 
@@ -187,26 +189,28 @@ def _from(
     limit: int | None,
     failed: list[Corruption],
 ) -> list[pa.Table] | None:
-    """Return the message where a range begins, and as many after it; None: the limit is too low."""
-    found: list[pa.Table] = []
-    more, place = context, chosen.start.value
-    assert isinstance(place, MessageId)
+    """Return the first message of a range and `context` more; None: the limit is too low."""
+    tables: list[pa.Table] = []
+    more, message_id = context, chosen.start.value
+    assert isinstance(message_id, MessageId)
     for table in _read(client, target, chosen, failed, limit):
-        rows = [_is_at(row, place) for row in _ids(table)]
+        rows = [_is_at(row, message_id) for row in _ids(table)]
         stop = len(rows) if all(rows) else rows.index(False)
-        found.append(table.slice(0, stop + more))
+        tables.append(table.slice(0, stop + more))
         more -= max(0, len(table) - stop)
         if more <= 0 and stop < len(rows):
-            return found
-    return None if limit is not None and sum(map(len, found)) == limit else found
+            return tables
+    return None if limit is not None and sum(map(len, tables)) == limit else tables
 
 
 def _before(
-    client: Client, target: Target, place: MessageId, context: int, failed: list[Corruption]
+    client: Client, target: Target, message_id: MessageId, context: int, failed: list[Corruption]
 ) -> list[pa.Table]:
-    """Return the messages before place, in its partition."""
+    """Return the messages before this one, in its partition."""
     name = TopicName.parse(target.topic)
-    chosen = client.store.ask(lambda view: range_before(view, topic(view, name), place, context))
+    chosen = client.store.ask(
+        lambda view: range_before(view, topic(view, name), message_id, context)
+    )
     return list(_read(client, target, chosen, failed))
 
 
@@ -232,9 +236,9 @@ def _ids(table: pa.Table) -> Iterator[MessageId]:
         yield MessageId(ledger, entry, index or 0)
 
 
-def _is_at(found: MessageId, place: MessageId) -> bool:
-    """A marker's own id stands for all its messages."""
-    return found.position == place.position and place.index in (0, found.index)
+def _is_at(candidate: MessageId, message_id: MessageId) -> bool:
+    """Whether a message has this id; a marker's own id matches all its messages."""
+    return candidate.position == message_id.position and message_id.index in (0, candidate.index)
 
 
 def _print(
@@ -244,13 +248,13 @@ def _print(
     raw: bool,
     failed: Sequence[Corruption] = (),
 ) -> None:
-    """Print messages as they are read, then raise whatever kept others from being read."""
+    """Print messages as they are read, then raise the error that stopped the reading."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None
     records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
     waiting = iter(tables)
-    first = next(waiting, None)  # what is refused is refused before the header
+    first = next(waiting, None)  # a refusal must come before the header
     out = call.output.out
     out.write(records.begin())
     for table in () if first is None else chain([first], waiting):

@@ -1,4 +1,4 @@
-"""Owns what `consume` was asked to do, between its options and its work."""
+"""Owns the checked options of `consume`, as its command passes them to its work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txlog.base.ranges import Bound, Range
 
 @dataclass
 class Target:
-    """A topic to read, with the partitions wanted; None means all."""
+    """A topic to read and its partitions; None means all of them."""
 
     topic: str
     partitions: list[int] | None = None
@@ -18,7 +18,7 @@ class Target:
 
 @dataclass
 class Request:
-    """What `consume` was asked to do."""
+    """The checked options of one `consume`."""
 
     targets: list[Target]
     subscription: str | None = None
@@ -46,5 +46,5 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """Reading ends where the log does, so more may come."""
+        """Whether reading stops only at the end of the log, so that more messages can come."""
         return self.range.is_endless

@@ -1,4 +1,4 @@
-"""Owns `--where`: rows by a condition in SQL over the columns of a record."""
+"""Owns `--where`: it selects rows by a condition in SQL over the columns of a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RECORDS = """
 
 
 class Where:
-    """A condition on records; key and value are BLOB, `text(value)` and `json(value)` read them.
+    """A condition on records; key and value are BLOB, `text(value)` and `json(value)` decode them.
 
     raises: SqlError, before anything is read
     """

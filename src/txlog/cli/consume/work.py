@@ -1,7 +1,7 @@
 """Owns the work of `consume`: tables from a reader or a consumer, filtered, printed, acknowledged.
 
-A message is acknowledged only after its bytes have left stdout, so one that nobody saw is delivered
-again.
+A message is acknowledged only after stdout has accepted its bytes, so a message that the reader
+did not get is delivered again.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from txlog.client.topics.topic import TopicHandle
 
 _BATCH_MESSAGES = 1000
-READ_MESSAGES = 10_000  # at once, when no number is given
+READ_MESSAGES = 10_000  # read at once, without -n
 
 
 def run(call: Call, request: Request) -> None:
-    """Print what there is, in the form asked for.
+    """Print the messages in the chosen form.
 
     raises: ConditionNotMet (802) with --fail-empty and nothing to print
     """
@@ -67,7 +67,7 @@ def run(call: Call, request: Request) -> None:
         job.stopped(interrupted.exit)
         raise
     except TxlogError:
-        if job.records.count:  # what could be read is printed, then comes the error
+        if job.records.count:  # the readable messages were printed before the error
             call.output.out.flush()
         raise
     call.output.out.flush()
@@ -94,7 +94,8 @@ class Job:
         self.client = client
         self.bytes = 0
         self.acknowledged = 0
-        self._ends: deque[tuple[int, int]] = deque()  # (bytes, messages) until there
+        # stdout's byte count at the end of each batch, and its messages
+        self._ends: deque[tuple[int, int]] = deque()
         self._written = 0
         name = request.targets[0].topic if len(request.targets) == 1 else "consume"
         self.bar = progress.Amount(call, name, None, prints=True)
@@ -117,31 +118,38 @@ class Job:
         self.handles: dict[str, TopicHandle] = {}
         self._cutoffs: dict[str, int | None] = {}
         self.where: Any = None
-        if request.where is not None:  # only then is DuckDB imported
+        if request.where is not None:  # imports DuckDB only now
             self.where = importlib.import_module("txlog.cli.consume.where").Where(request.where)
 
     def read(self) -> None:
-        """Read to the present end of the log: all topics as of one moment."""
+        """Read to the current end of the log: all topics as of one moment."""
         topics = [target.topic for target in self.request.targets]
         self._cutoffs = {topic: self.client.topic(topic).cutoff() for topic in topics}
         if self.is_full():
-            return  # the topics exist all the same
-        left = None if self.has_filter() else self.left()
-        for table in self._tables(self._at_once(left), left):
+            return  # -n 0 still checks that the topics exist
+        remaining = None if self.has_filter() else self.left()
+        for table in self._tables(self._at_once(remaining), remaining):
             self.print(self.filtered(table))
             if self.is_full():
                 break
 
     def _tables(
-        self, at_once: int, left: int | None = None, *, follow: bool = False
+        self, at_once: int, limit: int | None = None, *, follow: bool = False
     ) -> Iterator[pa.Table]:
         request, targets = self.request, self.request.targets
-        several = next((one.partitions for one in targets if len(one.partitions or ()) > 1), None)
+        several = next(
+            (
+                each_target.partitions
+                for each_target in targets
+                if len(each_target.partitions or ()) > 1
+            ),
+            None,
+        )
         return self.client.read(
             [_name_of(target) for target in targets],
             range=request.range,
-            partitions=several,  # the same of every topic
-            limit=left if request.include_delayed else None,
+            partitions=several,  # all topics have the same partitions here
+            limit=limit if request.include_delayed else None,
             batch_messages=at_once,
             isolation=request.isolation or "committed",
             follow=follow,
@@ -149,30 +157,30 @@ class Job:
         )
 
     def _columns(self) -> list[str] | None:
-        """The columns that what is printed depends on; None: any."""
-        asked = None if self.has_filter() else self.records.columns()
-        if asked is None:
+        """The columns that the output depends on; None: any column."""
+        columns = None if self.has_filter() else self.records.columns()
+        if columns is None:
             return None
-        if "visible_time" in asked:  # of a message without a transaction it is this
-            asked.append("publish_time")
-        return [*asked, "value", "deliver_at"]  # bytes are counted; delayed ones are left out
+        if "visible_time" in columns:  # it equals the visible time outside transactions
+            columns.append("publish_time")
+        return [*columns, "value", "deliver_at"]  # for counting bytes and hiding delayed messages
 
-    def _at_once(self, left: int | None) -> int:
-        """How many to read at once: no more than are wanted, unless some are left out."""
-        if left is None or left >= READ_MESSAGES:
+    def _at_once(self, limit: int | None) -> int:
+        """How many messages to read at once: at most the limit, unless some are filtered out."""
+        if limit is None or limit >= READ_MESSAGES:
             return READ_MESSAGES
-        topics = [one.topic for one in self.request.targets]
+        topics = [target.topic for target in self.request.targets]
         try:
             if self.request.include_delayed or all(
                 self.client.topic(topic).next_delayed() is None for topic in topics
             ):
-                return left
+                return limit
         except Corruption:
-            pass  # the reader raises it after what can be read
+            pass  # the reader raises it after the readable messages
         return READ_MESSAGES
 
     def follow(self) -> None:
-        """Read and wait for more at the end, for ever or until nothing comes for --max-wait."""
+        """Read, and at the end wait for more: for ever, or until none comes within --max-wait."""
         idle_since, waiting = time.monotonic(), self._waiting()
         for table in self._tables(_BATCH_MESSAGES, follow=True):
             self.print(self.filtered(table))
@@ -188,7 +196,7 @@ class Job:
                 self.client.store.settle()
 
     def take(self) -> None:
-        """Take what the subscription gets next; acknowledge as asked."""
+        """Receive the subscription's next messages; acknowledge them as --ack says."""
         request = self.request
         if request.join is not None:
             self._check_open(request.join)
@@ -217,7 +225,7 @@ class Job:
                 consumer.close()
 
     def _check_open(self, txn_id: TxnId) -> None:
-        """Raise what an acknowledgement in it would raise, before anything is printed."""
+        """Raise the errors of an acknowledgement in the transaction, before any output."""
         count = self.client.settings.coordinators
         self.client.store.ask(lambda view: check_open(transaction(view, txn_id, count)))
 
@@ -225,11 +233,13 @@ class Job:
         idle_since, waiting = time.monotonic(), self.client.waiting(consumer)
         while not self.is_full():
             waiting.look()
-            left = self.left()
-            wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
-            before = consumer.get_last_watermark()
+            remaining = self.left()
+            batch_messages = (
+                _BATCH_MESSAGES if remaining is None else min(remaining, _BATCH_MESSAGES)
+            )
+            last_watermark = consumer.get_last_watermark()
             with shielded():
-                table = consumer.receive_batch(wanted, 0)
+                table = consumer.receive_batch(batch_messages, 0)
             now = consumer.get_last_watermark()
             self.records.watermark = None if now is None else now.event_time
             if len(table):
@@ -238,39 +248,41 @@ class Job:
                 continue
             if consumer.blocked == UNACKED_MAX:
                 self._check_room()
-            if now is not None and now != before:
+            if now is not None and now != last_watermark:
                 self._tell(consumer.watermark_status)
             elif not self._wait(idle_since, waiting):
                 return
 
     def _check_room(self) -> None:
-        """Refuse to end, or to wait, before messages that cannot come: too many are in hand.
+        """Refuse to end, or to wait, while unacknowledged messages block all others.
 
-        raises: LimitExceeded (204); what was printed is not acknowledged, so it is delivered again
+        raises: LimitExceeded (204); printed messages are not acknowledged, so they come again
         """
         request, most = self.request, self.client.settings.unacked_max
         assert request.subscription is not None
-        left = 0
+        undelivered = 0
         for target in request.targets:
-            told = self.client.subscription(target.topic, request.subscription).describe()
-            for row in told["partition_list"]:
+            description = self.client.subscription(target.topic, request.subscription).describe()
+            for row in description["partition_list"]:
                 if target.partitions is None or row["partition"] in target.partitions:
-                    left += row["backlog"] - row["leased"] - row["pending_acks"] - row["delayed"]
-        if left > 0:
+                    undelivered += (
+                        row["backlog"] - row["leased"] - row["pending_acks"] - row["delayed"]
+                    )
+        if undelivered > 0:
             raise LimitExceeded(
                 f"{counted(self.records.count, 'message')} printed and none acknowledged: "
-                f"unacked_max is {most}, {left} more cannot come; "
+                f"unacked_max is {most}, {undelivered} more cannot come; "
                 "those printed will be redelivered",
                 hint=f"--ack auto acknowledges as it goes; -n {most} stops in time; "
                 "txlog config set unacked_max N allows more",
                 setting=UNACKED_MAX,
                 limit=most,
-                value=self.records.count + left,
+                value=self.records.count + undelivered,
                 subscription=request.subscription,
             )
 
     def _tell(self, status: str | None) -> None:
-        """Print that there is a new watermark, where it stands between the messages."""
+        """Print a record of the new watermark, at its position between the messages."""
         targets, subscription = self.request.targets, self.request.subscription
         assert subscription is not None
         topic = targets[0].topic if len(targets) == 1 else None
@@ -301,7 +313,10 @@ class Job:
                 hint="consume one topic after another",
             )
         names = [
-            f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
+            f"{each_target.topic}/{each_target.partitions[0]}"
+            if each_target.partitions
+            else each_target.topic
+            for each_target in targets
         ]
         return self.client.consumer(names, request.subscription, **options)
 
@@ -316,7 +331,7 @@ class Job:
             )
 
     def _waiting(self) -> Waiting:
-        """A wait for what a reader gets; a preview shows what is appended, too."""
+        """A wait for the reader's next messages; a preview also wakes at unflushed appends."""
         if self.request.isolation == "uncommitted":
             return Waiting(self.client.store, partial(until_appended, self.client.store))
         waiting = self.client.waiting()
@@ -324,7 +339,7 @@ class Job:
         return waiting
 
     def _wait(self, idle_since: float, waiting: Waiting) -> bool:
-        """Wait for a change; false when there is nothing more to wait for."""
+        """Wait for a change; return False when waiting is over."""
         until_s = None if self.request.follow else idle_since + self.request.max_wait_ms / 1000
         if until_s is not None and time.monotonic() >= until_s:
             return False
@@ -333,26 +348,26 @@ class Job:
         return True
 
     def print(self, table: pa.Table) -> None:
-        """Print the rows of table that are still wanted."""
-        left = self.left()
-        if left is not None:
-            table = table.slice(0, left)
+        """Print the rows of the table, up to the limit of -n."""
+        remaining = self.left()
+        if remaining is not None:
+            table = table.slice(0, remaining)
         if len(table):
             self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
             for piece in self.records.pieces(table):
                 self.out.write(piece)
             self._ends.append((self.out.taken, self.records.count))
-            self.written()  # drops those that have left
+            self.written()  # drops batches that stdout has accepted
             self.bar.read, self.bar.done = self.bytes, self.records.count
 
     def written(self) -> int:
-        """How many messages have left stdout, as far as known: by batches."""
+        """The number of messages that stdout has accepted, counted by whole batches."""
         while self._ends and self._ends[0][0] <= self.out.gone:
             _, self._written = self._ends.popleft()
         return self._written
 
     def stopped(self, exit: int) -> None:
-        """Say how far it got before a signal ended it, and what became of the acknowledgements."""
+        """Report how far consume got before a signal, and the state of acknowledgements."""
         request, written = self.request, self.written()
         least = "at least " if written < self.records.count else ""
         text = f"{least}{counted(written, 'message')} written out"
@@ -375,27 +390,27 @@ class Job:
         self.call.stopped(exit, text, facts)
 
     def left(self) -> int | None:
-        """How many messages are still wanted; None without a limit."""
+        """How many more messages -n allows; None without a limit."""
         return None if self.request.limit is None else self.request.limit - self.records.count
 
     def is_full(self) -> bool:
-        """Nothing more is wanted."""
+        """Whether -n is reached."""
         return self.left() == 0
 
     def has_filter(self) -> bool:
-        """Some messages are left out here."""
+        """Whether consume itself drops some messages."""
         request = self.request
         return bool(request.keys or request.properties) or (
             request.grep is not None or request.where is not None
         )
 
     def due(self, table: pa.Table) -> pa.Table:
-        """Return the rows that are not delayed; a message without an id never is."""
+        """Return the rows that are not delayed; a message without an id is never delayed."""
         at = table["deliver_at"]
         if self.request.include_delayed or at.null_count == len(at):
             return table
         topic = table["topic"][0].as_py()
-        if topic in self._cutoffs:  # one moment for all that is read
+        if topic in self._cutoffs:  # one moment for the whole read
             cutoff = self._cutoffs[topic]
         else:
             if topic not in self.handles:
@@ -407,14 +422,14 @@ class Job:
         return table.filter(pc.or_(is_due, pc.is_null(table["ledger"])))
 
     def filtered(self, table: pa.Table) -> pa.Table:
-        """Return the rows that are due, and that --key, --prop, --grep and --where let through."""
+        """Return the due rows that match --key, --prop, --grep and --where."""
         request = self.request
         table = self.due(table)
         if request.keys:
             table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
         for name, value in request.properties.items():
-            found = pc.map_lookup(table["properties"], name, "last")
-            table = table.filter(pc.fill_null(pc.equal(found, value), False))
+            values = pc.map_lookup(table["properties"], name, "last")
+            table = table.filter(pc.fill_null(pc.equal(values, value), False))
         if request.grep is not None:
             hits = pc.match_substring_regex(table["value"], request.grep)
             table = table.filter(pc.fill_null(hits, False))
@@ -423,7 +438,7 @@ class Job:
         return table
 
     def notes(self) -> None:
-        """Say what a reader does not see, and when a subscription does not wait."""
+        """Note open transactions, delayed messages, and a type that ignores delays."""
         if self.call.flags.quiet or not (self.call.flags.verbose or is_terminal(2)):
             return
         for target in self.request.targets:
@@ -432,30 +447,34 @@ class Job:
                 self._note_type(row)
                 continue
             if row.get("open_txns"):
-                said = counted(row["open_txns"], "open transaction")
-                self.call.note(f"{target.topic}: {said}")
+                open_txns = counted(row["open_txns"], "open transaction")
+                self.call.note(f"{target.topic}: {open_txns}")
             if row.get("delayed") and not self.request.include_delayed:
                 self.call.note(f"{target.topic}: {counted(row['delayed'], 'message')} not yet due")
 
     def _note_type(self, row: TopicDescription) -> None:
-        for held in row["subscription_list"]:
-            waits = held["type"] in ("shared", "key-shared")
-            if held["subscription"] == self.request.subscription and row["delayed"] and not waits:
+        for subscription in row["subscription_list"]:
+            waits = subscription["type"] in ("shared", "key-shared")
+            if (
+                subscription["subscription"] == self.request.subscription
+                and row["delayed"]
+                and not waits
+            ):
                 self.call.note(
-                    f"{row['topic']}: messages not yet due came at once, as {held['type']} "
+                    f"{row['topic']}: messages not yet due came at once, as {subscription['type']} "
                     "subscriptions deliver them; shared and key-shared ones wait"
                 )
 
 
 def _name_of(target: Target) -> str:
-    """A topic, or the one partition of it that is wanted."""
+    """The name of a topic, or of its only chosen partition."""
     if target.partitions is not None and len(target.partitions) == 1:
         return f"{target.topic}/{target.partitions[0]}"
     return target.topic
 
 
 def check_pattern(pattern: bytes) -> None:
-    """Refuse what is not a regular expression, before anything is read.
+    """Refuse a pattern that is not a regular expression, before the first read.
 
     raises: InvalidArgument (201)
     """

@@ -1,13 +1,13 @@
 """The main job of txlog: real invoices through exactly-once transactions, with workers killed.
 
-The store, its topics and everything in them are kept, so that you can look at them.
+The demo keeps its store and topics, so that you can look at them.
 
 Contents:
 
     check        DuckDB's comparison of the topics with the file
-    pipeline     the two stages, as a worker runs them
+    pipeline     the two stages, run by a worker
     small        the small store of `txlog demo --small`: a few messages of every kind
-    source       the Parquet file and its lines as messages
+    source       the Parquet file, and its lines as messages
     supervisor   starts workers, kills them, and restarts them
     worker       the process that runs a stage
 """
@@ -35,7 +35,7 @@ _SEED_MAX = 1 << 32
 
 
 class Result(TypedDict):
-    """What the demo did, and whether the result is exact."""
+    """The result of the demo: its counts, and whether the proof found no difference."""
 
     path: str
     lines: int
@@ -61,10 +61,10 @@ def run(
 ) -> Result:
     """Load the invoices, total them, kill the workers meanwhile, and prove the result.
 
-    path:     a directory that is absent or empty; it becomes the store
-    kills:    how many workers of each stage are killed
+    path:     a directory that is missing or empty; it becomes the store
+    kills:    number of workers of each stage to kill
     seed:     decides when; the same seed gives the same moments
-    limit:    only this many invoices, in file order
+    limit:    use only this many invoices, in file order
     progress: called with stage, invoices done, total invoices, kills so far in the stage
     """
     if limit is not None and limit < 1:
@@ -90,17 +90,17 @@ def run(
             stage = Stage(name, invoices, tuple(options))
             killed += run_stage(stage, deaths(invoices, kills, chosen_seed, name), progress)
         with txlog.open(store) as client:
-            checks, found = check_store(client, session)
+            checks, sums = check_store(client, session)
     checks.append(compared("workers killed", kills * len(pipeline.STAGES), killed))
     return Result(
         path=path,
-        lines=_number(found["lines"]),
-        invoices=_number(found["invoices"]),
-        refunds=_number(found["refunds"]),
-        quantity=_number(found["quantity"]),
-        value=str(found["value"] or 0),  # null, too, over no rows
+        lines=_number(sums["lines"]),
+        invoices=_number(sums["invoices"]),
+        refunds=_number(sums["refunds"]),
+        quantity=_number(sums["quantity"]),
+        value=str(sums["value"] or 0),  # null, too, over no rows
         kills=killed,
-        transactions=_number(found["transactions"]),
+        transactions=_number(sums["transactions"]),
         exact=all(check["ok"] for check in checks),
         elapsed_ms=clock.now().boot_ms - began.boot_ms,
         seed=chosen_seed,

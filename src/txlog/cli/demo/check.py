@@ -1,8 +1,8 @@
-"""Owns the proof: DuckDB compares what the topics hold with the Parquet file itself.
+"""Owns the proof: DuckDB compares the contents of the topics with the Parquet file itself.
 
-Nothing here relies on what the workers said. The lines of the file and of `orders` are compared as
-multisets, both ways, with every column as its original text; so are the totals of each invoice with
-those computed from the file. Amounts are exact decimals.
+The proof trusts no report of a worker. It compares the lines of the file with those of `orders` as
+multisets, both ways, with every column as its original text. It compares the totals of each invoice
+with totals computed from the file. Amounts are exact decimals.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def check_rows(
 ) -> tuple[list[Check], dict[str, object]]:
     """Compare messages with the file.
 
-    session: one of source.open_source, with the view `chosen`
+    session: a session of source.open_source, with the view `chosen`
     orders:  txn_most, txn_least, value of all messages of `orders`
     outputs: topic, txn_most, txn_least, value of all messages of `invoices` and `refunds`
-    returns: the comparisons and the sums found, including `transactions`
+    returns: the comparisons, and the sums over the messages, including `transactions`
     """
     session.register("order_rows", orders)
     session.register("output_rows", outputs)
@@ -108,35 +108,37 @@ def check_rows(
     ):
         session.execute(statement)
     expected = session.row(_SUMS.format(totals="expected_totals"))
-    found = session.row(_SUMS.format(totals="found_totals"))
-    checks = [compared(name, expected[name], found[name]) for name in expected]
-    wanted: dict[str, object] = {
+    sums = session.row(_SUMS.format(totals="found_totals"))
+    checks = [compared(name, expected[name], sums[name]) for name in expected]
+    expected_counts: dict[str, object] = {
         "lines in orders": expected["lines"],
         "different lines in orders": expected["lines"],
         "transactions of orders": expected["different invoices"],
         "invoices by transaction": expected["different invoices"],
     }
     differences = session.row(_DIFFERENCES)
-    checks += [compared(name, wanted.get(name, 0), differences[name]) for name in differences]
-    return checks, found | session.row(_TRANSACTIONS)
+    checks += [
+        compared(name, expected_counts.get(name, 0), differences[name]) for name in differences
+    ]
+    return checks, sums | session.row(_TRANSACTIONS)
 
 
 def check_store(client: txlog.Client, session: Session) -> tuple[list[Check], dict[str, object]]:
-    """Compare the demo's topics with the file, as check_rows does, and look for leftovers."""
+    """Compare the demo's topics with the file, as check_rows does, and check for leftovers."""
     orders = _messages(client, [ORDERS]).select(_ORDER_COLUMNS)
-    checks, found = check_rows(session, orders, _messages(client, [INVOICES, REFUNDS]))
-    # The backlog includes lines held by an open transaction, which nobody would receive.
-    left = sum(row["backlog"] for row in client.subscriptions(ORDERS))
+    checks, sums = check_rows(session, orders, _messages(client, [INVOICES, REFUNDS]))
+    # The backlog includes lines that an open transaction holds, which no consumer would receive.
+    backlog = sum(row["backlog"] for row in client.subscriptions(ORDERS))
     unfinished = len(client.transactions())
-    checks.append(compared("lines not acknowledged", 0, left))
+    checks.append(compared("lines not acknowledged", 0, backlog))
     checks.append(compared("transactions not ended", 0, unfinished))
-    return checks, found
+    return checks, sums
 
 
 def compared(name: str, expected: object, found: object) -> Check:
     """Return one comparison; numbers stay numbers, everything else is compared as text."""
-    wanted, seen = _plain(expected), _plain(found)
-    return Check(name=name, expected=wanted, found=seen, ok=wanted == seen)
+    expected_value, seen = _plain(expected), _plain(found)
+    return Check(name=name, expected=expected_value, found=seen, ok=expected_value == seen)
 
 
 def _plain(value: object) -> int | str:
@@ -148,10 +150,10 @@ def _messages(client: txlog.Client, topics: list[str]) -> pa.Table:
     parts = []
     for topic in topics:
         for rows in client.read(topic):
-            named = rows.set_column(
+            with_topic = rows.set_column(
                 rows.schema.get_field_index("topic"),
                 "topic",
                 pa.repeat(pa.scalar(topic), rows.num_rows),
             )
-            parts.append(named.select(_OUTPUT_COLUMNS))
+            parts.append(with_topic.select(_OUTPUT_COLUMNS))
     return pa.concat_tables(parts)

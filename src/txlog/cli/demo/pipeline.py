@@ -4,11 +4,11 @@
     invoicing orders          -> invoices, refunds    one transaction for each batch: it produces a
                                  message for each invoice and acknowledges the lines it read
 
-Stage 2 is a function (txlog.functions). Neither stage keeps notes of its own. After a restart
-`load` asks the topic which invoices are committed and continues with the others; `invoicing`
-receives every line that no committed transaction has acknowledged. Both rely on one thing: a
-transaction is there as a whole or not at all. A transaction key ends what a killed worker left
-open.
+Stage 2 is a function (txlog.functions). Neither stage keeps state of its own. After a restart
+`load` reads the committed invoices from the topic and continues with the others; `invoicing`
+receives every line that no committed transaction has acknowledged. Both rely on one fact: a
+transaction is visible as a whole or not at all. A transaction key aborts the open transaction of a
+killed worker.
 
     1. An invoice is never in two transactions, and never split.
     2. A line is acknowledged by the transaction that produced its invoice, and by no other.
@@ -67,7 +67,7 @@ FROM parsed GROUP BY InvoiceNo HAVING count(*) = any_value(Lines) ORDER BY min(r
 
 
 class Gate(Protocol):
-    """Where a worker reports its progress, and may be held until it is killed."""
+    """Receives a worker's progress, and may hold the worker until it is killed."""
 
     def begun(self, done: int) -> None:
         """Report that the worker is ready, and how many invoices were committed before it began."""
@@ -89,9 +89,7 @@ def create(client: txlog.Client) -> None:
 def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> None:
     """Run stage 1: commit each invoice not yet in `orders`, in its own transaction."""
     producer = client.producer(ORDERS)
-    epoch = client.connect(KEY)[
-        "epoch"
-    ]  # aborts what a killed worker left open, shows what it committed
+    epoch = client.connect(KEY)["epoch"]  # aborts the open transaction of a killed worker
     with open_source(source, limit) as session:
         committed = _committed_invoices(client, session)
         rows, starts = messages(session, committed)
@@ -106,23 +104,25 @@ def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> No
 
 
 def invoicing(client: txlog.Client, gate: Gate, batch_lines: int) -> None:
-    """Run stage 2 until no line is left: consume, transform, produce, acknowledge, all in one.
+    """Run stage 2 until all lines are processed, each batch in one transaction.
 
     An invoice that a batch cuts in two is held back: its lines stay unacknowledged, and come first
     in the next batch.
     """
-    before = 0
+    committed_before = 0
 
     def begun(event: str, _: object) -> None:
-        nonlocal before
-        if event == "started":  # what a killed worker left open is aborted now
-            before = sum(_count(client, topic) for topic in (INVOICES, REFUNDS))
-            gate.begun(before)
+        nonlocal committed_before
+        if event == "started":  # the open transaction of a killed worker is aborted now
+            committed_before = sum(_count(client, topic) for topic in (INVOICES, REFUNDS))
+            gate.begun(committed_before)
 
     hooks = functions.Hooks(
         tell=begun,
-        committing=lambda done, produced: gate.before_commit(before + done.produced + produced),
-        committed=lambda done: gate.committed(before + done.produced),
+        committing=lambda done, produced: gate.before_commit(
+            committed_before + done.produced + produced
+        ),
+        committed=lambda done: gate.committed(committed_before + done.produced),
     )
     options = functions.FunctionOptions(name=INVOICING, batch=True, txn_size=batch_lines)
     with Session() as session:
@@ -130,16 +130,16 @@ def invoicing(client: txlog.Client, gate: Gate, batch_lines: int) -> None:
 
 
 def totals(session: Session, rows: pa.Table, context: functions.Context) -> None:
-    """The function of stage 2: the messages of whole invoices; lines of others wait."""
+    """The function of stage 2: it makes messages of complete invoices; other lines wait."""
     whole, invoices = _transform(session, rows)
     context.hold_back(pc.invert(whole))
     for topic in (INVOICES, REFUNDS):
-        mine = invoices.filter(pc.equal(invoices.column("refund"), topic == REFUNDS))
-        context.publish(topic, mine.select(["key", "value"]))
+        rows_of_topic = invoices.filter(pc.equal(invoices.column("refund"), topic == REFUNDS))
+        context.publish(topic, rows_of_topic.select(["key", "value"]))
 
 
 def _transform(session: Session, rows: pa.Table) -> tuple[pa.Array, pa.Table]:
-    """Return which rows belong to whole invoices, and the messages of these invoices."""
+    """Return whether each row belongs to a complete invoice, and the messages of these invoices."""
     numbered = pa.table(
         {
             "row": pa.arange(0, rows.num_rows),

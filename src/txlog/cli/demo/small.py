@@ -1,9 +1,9 @@
-"""Owns the small store of `txlog demo --small`: a few messages of every kind, to look at.
+"""Owns the small store of `txlog demo --small`: a few messages of every kind.
 
 orders   2 partitions: plain messages, a committed transaction, an aborted one, an open one with
          the key `importer`, a message that is due tomorrow, a watermark and a late message
-audit    what else the committed transaction sent
-billing  a subscription of orders that acknowledged all but the last two; shipping: nothing
+audit    the other message of the committed transaction
+billing  a subscription of orders that acknowledged all but the last two; shipping: none
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TILLS: Final = ("till-1", "till-2", "till-7")
 def make(path: str, clock: Clock | None = None) -> dict[str, Any]:
     """Make the store.
 
-    path:    a directory that is absent or empty; it becomes the store
+    path:    a directory that is missing or empty; it becomes the store
     returns: {path, topics, messages}; messages counts the visible ones
     raises:  AlreadyExists
     """
@@ -44,12 +44,14 @@ def make(path: str, clock: Clock | None = None) -> dict[str, Any]:
         lost = client.begin()["txn"]
         _send(client, 6, "till-2", now_ms, lost)
         client.abort(lost)
-        held = client.begin(HOUR_MS, key="importer")["txn"]
-        _send(client, 7, "till-7", now_ms, held)
+        open_txn = client.begin(HOUR_MS, key="importer")["txn"]
+        _send(client, 7, "till-7", now_ms, open_txn)
         producer = client.producer("orders", "till-1")
         producer.new_watermark().event_time(now_ms - MINUTE_MS).send()
-        seen = [one.message_id for one in client.reader("orders")]
-        client.acknowledge("orders", "billing", [one for one in seen if one is not None])
+        seen = [message.message_id for message in client.reader("orders")]
+        client.acknowledge(
+            "orders", "billing", [message for message in seen if message is not None]
+        )
         _send(client, 8, "till-1", now_ms, deliver_at=now_ms + DAY_MS)
         _send(client, 9, "till-2", now_ms - HOUR_MS)
         listed = client.topics()

@@ -1,10 +1,10 @@
-"""Owns the demo's data: where the invoice file is, and its lines as messages.
+"""Owns the demo's data: the path of the invoice file, and its lines as messages.
 
-An invoice is all lines with one InvoiceNo, in file order, wherever they are in the file; invoices
-are ordered by their first line. The message of a line is compact JSON: the eight columns of the
-file (prices stay text, since a JSON number may be read as a float), and Line and Lines, the number
-of the line in its invoice and how many the invoice has, so that a consumer knows from the data
-alone when an invoice is complete. DuckDB makes all of it, a column at a time.
+An invoice is all lines with one InvoiceNo, in file order, even if other lines are between them;
+invoices are ordered by their first line. The message of a line is compact JSON: the eight columns
+of the file, plus Line and Lines. Prices stay text, since a reader of JSON may parse numbers as
+floats. Line is the number of the line in its invoice, Lines the total, so that a consumer knows
+from the data alone when an invoice is complete. DuckDB makes all of it, a column at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CREATE TEMP TABLE chosen AS SELECT * FROM source WHERE InvoiceNo IN (
 
 _SIZE = "SELECT count(*) AS lines, count(DISTINCT InvoiceNo) AS invoices FROM chosen"
 
-# An invoice has one customer, so its first line's key is the key of all its lines; it is taken from
-# the first line all the same, because an invoice must not be spread over partitions.
+# An invoice has one customer, so its first line's key is the key of all its lines. The query still
+# takes it from the first line, because an invoice must not be spread over partitions.
 _MESSAGES = """
 WITH numbered AS (
     SELECT chosen.*,
@@ -92,13 +92,13 @@ def open_source(path: str, limit: int | None) -> Session:
 
 
 def size(session: Session) -> tuple[int, int]:
-    """Return how many lines and invoices are chosen."""
+    """Return the numbers of chosen lines and invoices."""
     row = session.row(_SIZE)
     return int(str(row["lines"])), int(str(row["invoices"]))
 
 
 def messages(session: Session, committed: pa.Table) -> tuple[pa.RecordBatch, list[int]]:
-    """Return the messages of the invoices that are not in committed, and where each one starts.
+    """Return the messages of the invoices that are not in committed, and the start of each.
 
     committed: a column InvoiceNo
     returns:   rows of key, value, event_time, with the lines of an invoice together; the row at

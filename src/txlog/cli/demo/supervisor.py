@@ -1,9 +1,9 @@
 """Owns the life and death of worker processes: starts them, kills them with SIGKILL, restarts them.
 
-A stage has one worker at a time. When it dies is drawn from the seed beforehand: at a number of
-committed invoices, plus a moment in which it continues unobserved, so that the kill may fall
-anywhere in a transaction. A worker that is to die is allowed fewer invoices than there are; one
-that is faster than its killer waits, in the middle of a transaction, to be killed.
+A stage has one worker at a time. The seed decides beforehand when it dies: at a number of committed
+invoices, plus a time in which it runs unobserved, so that the kill may hit any point of a
+transaction. A worker that must die may commit fewer invoices than there are. If it is faster than
+its killer, it waits in the middle of a transaction to be killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAD_MAX = 64
 _DELAY_MAX_MS = 30
 _WORDS = frozenset({"begun", "done", "held"})
 _WORKER = "txlog.cli.demo.worker"
-# `-m` finds the package of this process, however that was found, from its own directory.
+# `-m` runs in the directory of this process's package, so both use the same package.
 _PACKAGE_PARENT = str(Path(__file__).absolute().parents[3])
 
 
@@ -72,7 +72,7 @@ def deaths(total: int, kills: int, seed: int, purpose: str) -> list[Death]:
 
 
 def run_stage(stage: Stage, plan: list[Death], progress: Progress | None = None) -> int:
-    """Run a stage to its end through all planned deaths; return how many workers were killed."""
+    """Run a stage to its end through all planned deaths; return the number of killed workers."""
     kills = 0
     for death in (*plan, None):
         worker = _start(stage, stage.total if death is None else death.allow)
@@ -112,14 +112,14 @@ def _follow(
     kills: int,
     progress: Progress | None,
 ) -> None:
-    """Read what a worker reports until it ends, and kill it when its time has come."""
+    """Read a worker's reports until it ends, and kill it at its planned moment."""
     killed = False
     assert worker.stdout is not None, "the worker was started with pipes"
     for line in worker.stdout:
-        said = parsed(line)
-        if said is None:
+        report = parsed(line)
+        if report is None:
             continue
-        word, done = said
+        word, done = report
         if progress is not None and word != "held":
             progress(stage.name, done, stage.total, kills)
         if death is None or killed or (word != "held" and done < death.at):

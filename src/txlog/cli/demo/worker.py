@@ -5,7 +5,7 @@ It reports to its supervisor in lines on standard output, each a word and a numb
     begun N   ready, N were committed before       done N   N are committed
     held N    about to commit beyond --allow; waits here, inside its transaction, to be killed
 
---allow bounds how far a worker that will be killed can get, so that work is sure to remain.
+--allow limits the progress of a worker that will be killed, so that some work always remains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.cli.demo import pipeline
 
 
 class PipeGate:
-    """The gate of a worker process: reports progress on one stream, is held on another."""
+    """The gate of a worker process: writes reports to one stream, waits on another."""
 
     __slots__ = ("_allow", "_incoming", "_outgoing")
 
@@ -33,11 +33,11 @@ class PipeGate:
         self._say("begun", done)
 
     def before_commit(self, done: int) -> None:
-        """Hold the worker if its commit is not allowed; only losing its supervisor ends that."""
+        """Hold the worker if its commit is not allowed; the end of its supervisor ends it."""
         if done > self._allow:
             self._say("held", done)
             self._incoming.read()
-            raise SystemExit("the supervisor is gone")
+            raise SystemExit("the supervisor has exited")
 
     def committed(self, done: int) -> None:
         """Report that done invoices are committed."""

@@ -1,12 +1,12 @@
-"""Help in all its forms, made from what the commands declare.
+"""Help in all its forms, built from the declarations of the commands.
 
-Completion and the shell are here too, since they need the same words.
+Completion and the shell are here too: they use the same declarations.
 
 Contents:
 
-    codes        each error code and exit code: what happened, what to do, an example
-    completion   the words that may end a command line, names in the store included
-    fields       what `-f help` prints besides a command's fields
+    codes        each error code and exit code: meaning, cause, remedy, an example
+    completion   candidates for the last word of a command line, names in the store included
+    fields       the part of `-f help` that is not about a command's own fields
     help         the command `help`
     man_pages    the man pages
     markup       the small markup of help topics: parsed once, shown as text or as mdoc

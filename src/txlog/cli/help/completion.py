@@ -1,10 +1,10 @@
-"""Owns completion: the words that may end a command line, names in the store included.
+"""Owns completion: the candidates for the last word of a command line, names in the store included.
 
-    txlog __complete WORD…          the words after `txlog`, the last as far as it is typed
+    txlog __complete WORD…          the words after `txlog`; the last one may be incomplete
     txlog __complete --line LINE    the line as typed, including `txlog`
 
-It prints a candidate a line, `WORD<TAB>what it is`; the line `:files` leaves it to the shell. It
-takes no lock, writes nothing, and is silent whatever goes wrong.
+It prints one candidate per line, `WORD<TAB>meaning`; the line `:files` makes the shell complete
+file names. It takes no lock, writes nothing, and prints no errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FILES: Final = ":files"
 _NAMES_MAX: Final = 500
 _BOUNDS: Final = [
     ("start", "the first retained message"), ("end", "after the last"), ("-10", "the last ten"),
-    ("@-1h", "an hour ago"), ("sub=", "where a subscription stands"),
+    ("@-1h", "an hour ago"), ("sub=", "the mark-delete position of a subscription"),
 ]  # fmt: skip
-_RANGES: Final = [("unacked", "what is not acknowledged"), ("txn:", "of a transaction")]
+_RANGES: Final = [("unacked", "messages not acknowledged yet"), ("txn:", "of a transaction")]
 _FILES: Final = frozenset(
     "PATH DIR FILE F SRC DEST F.parquet|.csv|.arrow MODULE:FUNCTION CMD FILE.duckdb".split()
 )
@@ -44,147 +44,151 @@ _WORDS: Final[dict[str, list[Candidate]]] = {
 }
 
 
-def answer(words: Sequence[str]) -> int:
-    """Print the candidates for the last of the words; always 0."""
+def answer(line_words: Sequence[str]) -> int:
+    """Print the candidates for the last word; returns 0 in any case."""
     try:
-        given = split_line(words[1])[1:] if words[:1] == ["--line"] else list(words)
-        found = candidates(given or [""])
-    except Exception:  # half a command line is no reason to complain
-        found = []
-    lines = [f"{word}\t{' '.join(told.split())}" if told else word for word, told in found]
+        typed = split_line(line_words[1])[1:] if line_words[:1] == ["--line"] else list(line_words)
+        matches = candidates(typed or [""])
+    except Exception:  # an incomplete command line is not an error
+        matches = []
+    lines = [
+        f"{word}\t{' '.join(meaning.split())}" if meaning else word for word, meaning in matches
+    ]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
     return 0
 
 
 def split_line(line: str) -> list[str]:
-    """The words of a line of a shell, the last as far as it is typed; a quote may be open."""
-    words: list[str] = []
-    for rest in (line, f'{line}"', f"{line}'"):
+    """Split a shell line into words; the last may be incomplete or have an open quote."""
+    tokens: list[str] = []
+    for attempt in (line, f'{line}"', f"{line}'"):
         try:
-            words = shlex.split(rest)
+            tokens = shlex.split(attempt)
             break
         except ValueError:
             continue
-    if rest == line and line[-1:].isspace() and line[-2:-1] != "\\":
-        words.append("")
-    return [os.path.expandvars(os.path.expanduser(word)) for word in words]
+    if attempt == line and line[-1:].isspace() and line[-2:-1] != "\\":
+        tokens.append("")
+    return [os.path.expandvars(os.path.expanduser(word)) for word in tokens]
 
 
-def candidates(words: list[str]) -> list[Candidate]:
-    """The candidates for the last word, by what stands before it; `(":files", "")` for files."""
-    *before, last = words
+def candidates(typed: list[str]) -> list[Candidate]:
+    """Candidates for the last word, given the words before it; `(":files", "")` for file names."""
+    *previous, last = typed
     try:
-        path, used = _command(before)
+        path, used = _command(previous)
     except Usage:  # no such command
         return []
     if path is None or path in catalogue.NOUNS:
         if last.startswith("-"):
             return _matching(last, _global_flags())
-        if _takes_value(before[used:]):
-            return _global_value(before[-1], last)
+        if _takes_value(previous[used:]):
+            return _global_value(previous[-1], last)
         return _matching(last, _verbs(path))
-    known = _parameters(path)
-    given, wanted, places = _walk(before[used:], known)
-    if wanted is None and last.startswith("--") and "=" in last:
+    parameters = _parameters(path)
+    used_flags, waiting, places = _walk(previous[used:], parameters)
+    if waiting is None and last.startswith("--") and "=" in last:
         name, _, part = last.partition("=")
-        wanted = _flag(known, name)
-        found = [] if wanted is None else _values(path, wanted, part, before)
-        return [(f"{name}={word}", told) for word, told in found if word != FILES]
-    if wanted is not None:
-        return _values(path, wanted, last, before)
+        waiting = _flag(parameters, name)
+        matches = [] if waiting is None else _values(path, waiting, part, previous)
+        return [(f"{name}={word}", meaning) for word, meaning in matches if word != FILES]
+    if waiting is not None:
+        return _values(path, waiting, last, previous)
     if last.startswith("-"):
-        return _matching(last, _unused(known, given))
-    arguments = [each for each in known if not each.is_flag]
+        return _matching(last, _unused(parameters, used_flags))
+    arguments = [each for each in parameters if not each.is_flag]
     if not arguments:
         return []
-    place = arguments[min(places, len(arguments) - 1)]
+    argument = arguments[min(places, len(arguments) - 1)]
     if places >= len(arguments) and not arguments[-1].repeated:
         return []
-    return _values(path, place, last, before)
+    return _values(path, argument, last, previous)
 
 
-def _command(words: list[str]) -> tuple[str | None, int]:
-    """The command or noun that the words begin with, and how many of them belong to it.
+def _command(typed: list[str]) -> tuple[str | None, int]:
+    """The command or noun that `typed` begins with, and the number of its words.
 
-    raises: Usage when they begin with another word
+    raises: Usage when no command or noun begins so
     """
     try:
-        split = flags.split(words)
+        split = flags.split(typed)
     except Usage:
         return None, 0
     if not split.rest:
         return None, 0
-    leading = len(words) - len(split.rest)
+    leading = len(typed) - len(split.rest)
     path, used = catalogue.resolve(split.rest)
     return path, leading + used
 
 
 def _verbs(noun: str | None) -> list[Candidate]:
-    """What may follow a noun, or come first."""
+    """Candidates for the word after a noun, or for the first word."""
     depth = 0 if noun is None else len(noun.split())
-    before = "" if noun is None else f"{noun} "
-    found: dict[str, str] = {}
+    prefix = "" if noun is None else f"{noun} "
+    verbs: dict[str, str] = {}
     for path, entry in catalogue.COMMANDS.items():
-        if path.startswith(before):
+        if path.startswith(prefix):
             word = path.split()[depth]
-            inner = f"{before}{word}"
-            found[word] = catalogue.NOUNS.get(inner, entry.help)
-    return sorted(found.items())
+            inner = f"{prefix}{word}"
+            verbs[word] = catalogue.NOUNS.get(inner, entry.help)
+    return sorted(verbs.items())
 
 
 def _parameters(path: str) -> list[Parameter]:
     dispatch = importlib.import_module("txlog.cli.line.dispatch")
     reader = importlib.import_module("txlog.cli.line.parameters")
-    known: list[Parameter] = reader.parameters_of(dispatch.load(path))
-    return [each for each in known if not each.hidden]
+    parameters: list[Parameter] = reader.parameters_of(dispatch.load(path))
+    return [each for each in parameters if not each.hidden]
 
 
-def _walk(words: list[str], known: list[Parameter]) -> tuple[set[str], Parameter | None, int]:
-    """The flags that are given, the one that waits for its value, and how many arguments are."""
-    given: set[str] = set()
+def _walk(typed: list[str], parameters: list[Parameter]) -> tuple[set[str], Parameter | None, int]:
+    """The flags used so far, a flag that waits for its value, and the number of arguments."""
+    used_flags: set[str] = set()
     places, at, only = 0, 0, False
-    while at < len(words):
-        word = words[at]
+    while at < len(typed):
+        word = typed[at]
         at += 1
         if only or not word.startswith("-") or word == "-":
             places += 1
         elif word == "--":
             only = True
         else:
-            flag = _flag(known, word.partition("=")[0])
+            flag = _flag(parameters, word.partition("=")[0])
             if flag is None:
                 continue
-            given.add(flag.name)
+            used_flags.add(flag.name)
             if flag.metavar and "=" not in word:
-                if at == len(words):
-                    return given, flag, places
+                if at == len(typed):
+                    return used_flags, flag, places
                 at += 1
-    return given, None, places
+    return used_flags, None, places
 
 
-def _flag(known: list[Parameter], word: str) -> Parameter | None:
-    return next((each for each in known if each.is_flag and word in each.names), None)
+def _flag(parameters: list[Parameter], word: str) -> Parameter | None:
+    return next((each for each in parameters if each.is_flag and word in each.names), None)
 
 
-def _unused(known: list[Parameter], given: set[str]) -> list[Candidate]:
-    """Flags that may still be given; short ones only where no long one exists."""
+def _unused(parameters: list[Parameter], used_flags: set[str]) -> list[Candidate]:
+    """Flags that the line can still take; a short name only for a flag without a long one."""
     out: list[Candidate] = []
-    for each in known:
-        if each.is_flag and (each.repeated or each.name not in given):
+    for each in parameters:
+        if each.is_flag and (each.repeated or each.name not in used_flags):
             long = [name for name in each.names if name.startswith("--")]
             out += [(name, each.help) for name in long or each.names]
     return [*out, ("--help", "the whole help")]
 
 
-def _takes_value(words: list[str]) -> bool:
-    return bool(words) and (words[-1] in flags.VALUE_FLAGS or words[-1] in ("-S", "-f"))
+def _takes_value(typed: list[str]) -> bool:
+    return bool(typed) and (typed[-1] in flags.VALUE_FLAGS or typed[-1] in ("-S", "-f"))
 
 
 def _global_flags() -> list[Candidate]:
-    told: dict[str, tuple[tuple[str, ...], str | None, str]]
-    told = importlib.import_module("txlog.cli.line.declared").GLOBAL_FLAGS
-    return [(names[0], text) for names, _, text in told.values()] + [("--help", "the whole help")]
+    global_flags: dict[str, tuple[tuple[str, ...], str | None, str]]
+    global_flags = importlib.import_module("txlog.cli.line.declared").GLOBAL_FLAGS
+    return [(names[0], text) for names, _, text in global_flags.values()] + [
+        ("--help", "the whole help")
+    ]
 
 
 def _global_value(flag: str, last: str) -> list[Candidate]:
@@ -195,44 +199,46 @@ def _global_value(flag: str, last: str) -> list[Candidate]:
     return []
 
 
-def _values(path: str, wanted: Parameter, last: str, before: list[str]) -> list[Candidate]:
-    """The words that a flag or an argument may have."""
-    if wanted.choices:
-        return _matching(last, [(word, "") for word in wanted.choices])
-    special = _special(path, wanted, last)
+def _values(path: str, parameter: Parameter, last: str, previous: list[str]) -> list[Candidate]:
+    """Candidates for the value of a flag or an argument."""
+    if parameter.choices:
+        return _matching(last, [(word, "") for word in parameter.choices])
+    special = _special(path, parameter, last)
     if special is not None:
         return special
-    kind = _kind(path, wanted)
+    kind = _kind(path, parameter)
     if kind is not None:
-        return _matching(last, _names(kind, before))
-    word = wanted.metavar
+        return _matching(last, _names(kind, previous))
+    word = parameter.metavar
     if word in _WORDS:
-        if "sub=" in last:  # a name after what was typed
+        if "sub=" in last:  # the name follows the typed prefix
             front = last[: last.rindex("sub=") + 4]
-            found = _names("subscription", before)
-            return _matching(last, [(f"{front}{name}", told) for name, told in found])
+            matches = _names("subscription", previous)
+            return _matching(last, [(f"{front}{name}", meaning) for name, meaning in matches])
         return _matching(last, _WORDS[word])
-    return [(FILES, "")] if word in _FILES or wanted.name in ("--store", "--log-file") else []
+    return [(FILES, "")] if word in _FILES or parameter.name in ("--store", "--log-file") else []
 
 
-def _special(path: str, wanted: Parameter, last: str) -> list[Candidate] | None:
-    """Words that the program itself knows: formats, fields, profiles, pages, settings."""
-    if wanted.name == "--profile":
+def _special(path: str, parameter: Parameter, last: str) -> list[Candidate] | None:
+    """Candidates that need no store: formats, fields, profiles, pages, settings."""
+    if parameter.name == "--profile":
         return _matching(last, _profiles())
-    if wanted.name == "--format" and wanted.of_all:
+    if parameter.name == "--format" and parameter.of_all:
         return _matching(last, _formats(path))
-    if wanted.name == "--columns":
+    if parameter.name == "--columns":
         front, comma, _ = last.rpartition(",")
         fields = importlib.import_module("txlog.cli.line.dispatch").load(path).fields
         used = front.split(",")
-        return _matching(last, [(f"{front}{comma}{one}", "") for one in fields if one not in used])
+        return _matching(
+            last, [(f"{front}{comma}{field}", "") for field in fields if field not in used]
+        )
     if path == "help" or path.startswith("man "):
         manual = importlib.import_module("txlog.cli.help.topics")
-        words = [*manual.TOPICS.items(), *_verbs(None)]
+        entries = [*manual.TOPICS.items(), *_verbs(None)]
         if path == "help":
-            words += [(f"TXL-{code}", told.means) for code, told in manual.CODES.items()]
-        return _matching(last, words) if wanted.name in ("TOPIC", "PAGE") else None
-    if path.startswith("config ") and wanted.name == "KEY":
+            entries += [(f"TXL-{code}", error.means) for code, error in manual.CODES.items()]
+        return _matching(last, entries) if parameter.name in ("TOPIC", "PAGE") else None
+    if path.startswith("config ") and parameter.name == "KEY":
         settings = importlib.import_module("txlog.base.settings").Settings().to_mapping()
         user = importlib.import_module("txlog.cli.call.environment").USER_SETTINGS
         return _matching(last, [*((name, "") for name in settings), *user.items()])
@@ -253,16 +259,16 @@ def _profiles() -> list[Candidate]:
     return [(name, "profile") for name in reader.profiles(os.environ)]
 
 
-def _kind(path: str, wanted: Parameter) -> str | None:
-    """Which kind of names in a store it may be, if any."""
-    word, name = wanted.metavar, wanted.name
-    if path in _NEW and not wanted.is_flag:
+def _kind(path: str, parameter: Parameter) -> str | None:
+    """The kind of stored names that a parameter takes, if any."""
+    word, name = parameter.metavar, parameter.name
+    if path in _NEW and not parameter.is_flag:
         return None
     if word == "SUB":
         return "subscription"
     if word == "TOPIC/P":
         return "partition"
-    if word in _TOPICS and not (wanted.is_flag and word == "NAME"):
+    if word in _TOPICS and not (parameter.is_flag and word == "NAME"):
         return "topic"
     if path == "job replay" and name == "DEST":
         return "topic"
@@ -278,32 +284,32 @@ def _kind(path: str, wanted: Parameter) -> str | None:
     return None
 
 
-def _names(kind: str, before: list[str]) -> list[Candidate]:
-    """Names in the store that the words before give, or in the usual one."""
-    topic, given = None, importlib.import_module("txlog.cli.call.call").Globals()
-    for word, value in zip(before, [*before[1:], ""], strict=True):
+def _names(kind: str, previous: list[str]) -> list[Candidate]:
+    """Names in the store that the typed flags select, or in the default store."""
+    topic, options = None, importlib.import_module("txlog.cli.call.call").Globals()
+    for word, value in zip(previous, [*previous[1:], ""], strict=True):
         if word in ("-S", "--store"):
-            given.store = value
+            options.store = value
         elif word.startswith("--store="):
-            given.store = word.partition("=")[2]
+            options.store = word.partition("=")[2]
         elif word == "--profile":
-            given.profile = value
+            options.profile = value
         elif word in ("-t", "--topic"):
             topic = value
     finding = importlib.import_module("txlog.cli.call.find")
     reading = importlib.import_module("txlog.engine.door.relation")
     try:
-        path = finding.find_store(given, finding.user_settings(finding.profile_of(given)))[0]
+        path = finding.find_store(options, finding.user_settings(finding.profile_of(options)))[0]
         opened: Any = reading.open_relations(path, read_only=True)
     except TxlogError:  # no store, no names
         return []
     try:
-        found: list[Candidate] = opened.names(kind, topic if kind == "subscription" else None)
+        names: list[Candidate] = opened.names(kind, topic if kind == "subscription" else None)
     finally:
         opened.close()
-    return found
+    return names
 
 
-def _matching(last: str, found: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates that begin with what is typed."""
-    return [row for row in found if row[0].startswith(last)][:_NAMES_MAX]
+def _matching(last: str, rows: Iterable[Candidate]) -> list[Candidate]:
+    """The rows whose first column begins with the typed text, up to a limit."""
+    return [row for row in rows if row[0].startswith(last)][:_NAMES_MAX]

@@ -1,4 +1,4 @@
-"""Owns what `-f help` says besides a command's fields: verbs, relations, what inspect finds."""
+"""Owns the part of `-f help` beyond a command's fields: %-verbs, relations, objects of inspect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txlog.cli.line import catalogue
 from txlog.cli.terminal import fields
 from txlog.cli.terminal.fields import MEANINGS
 
-_MESSAGES: Final = {  # as DuckDB calls it
+_MESSAGES: Final = {  # the types have DuckDB's names
     "topic": "VARCHAR", "partition": "INTEGER", "message_id": "VARCHAR", "ledger": "BIGINT",
     "entry": "BIGINT", "txn_index": "INTEGER", "key": "BLOB", "value": "BLOB",
     "properties": "MAP(VARCHAR, VARCHAR)", "publish_time": "TIMESTAMP WITH TIME ZONE",
@@ -23,11 +23,11 @@ _ALL: Final = {"kind": "VARCHAR", "txn": "VARCHAR", "txn_state": "VARCHAR",
                "stored_ledger": "BIGINT", "stored_entry": "BIGINT"}  # fmt: skip
 _MEANT: Final = {
     "ledger": "of the message id", "entry": "of the message id",
-    "txn_index": "its number in the transaction, from 1; null without one",
-    "lsn": "the frame that made it visible", "kind": "message, or what else a row is",
-    "stored_ledger": "where the row lies", "stored_entry": "where the row lies",
+    "txn_index": "its number in the transaction, from 1; null outside transactions",
+    "lsn": "LSN of the frame that made it visible", "kind": "message, or another kind of row",
+    "stored_ledger": "ledger of the stored row", "stored_entry": "entry of the stored row",
 }  # fmt: skip
-# What inspect finds, and the commands that have its fields.
+# Object kinds of inspect, and the commands whose fields describe them.
 _KINDS: Final = (
     "status",
     "topic describe",
@@ -41,14 +41,14 @@ _FOUND: Final = "file row acknowledged_list lsn written_time durable op_list row
 
 
 def verbs() -> str:
-    """The %-verbs, from the help topic."""
+    """The %-verbs and their meanings, read from the help topic."""
     out = topics.source("formatting").partition("# OUT\n")[2].partition("\n#")[0]
     rows = (line.partition(" :: ") for line in out.splitlines() if " :: " in line)
     return "".join(f"{verbs}\tverb\t{meaning.replace('`', '')}\n" for verbs, _, meaning in rows)
 
 
 def relations() -> str:
-    """Columns of messages, of compacted and of each topic; of the others with their names."""
+    """Columns of `messages`, `compacted` and the topics; the other relations with their names."""
     listings = importlib.import_module("txlog.lake.sql.lists")
     text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
@@ -57,25 +57,25 @@ def relations() -> str:
 
 
 def views() -> str:
-    """Columns of the views that a script makes."""
+    """Columns of the views that the script of `txlog views` creates."""
     return _lines("messages.", _MESSAGES) + _lines("segments.", _segments())
 
 
 def _segments() -> dict[str, str]:
-    found: dict[str, str] = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
-    return found
+    columns: dict[str, str] = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
+    return columns
 
 
-def _lines(before: str, columns: dict[str, str]) -> str:
+def _lines(prefix: str, columns: dict[str, str]) -> str:
     meant = {**MEANINGS, **_MEANT}
     return "".join(
-        f"{before}{name}\t{kind}\t{meant.get(name, name.replace('_', ' '))}\n"
+        f"{prefix}{name}\t{kind}\t{meant.get(name, name.replace('_', ' '))}\n"
         for name, kind in columns.items()
     )
 
 
 def inspected() -> str:
-    """Fields of everything that inspect finds."""
+    """Fields of each kind of object that inspect prints."""
     names: dict[str, None] = {"kind": None}
     for path in _KINDS:
         names |= dict.fromkeys(_fields(path))
@@ -85,5 +85,5 @@ def inspected() -> str:
 def _fields(path: str) -> Iterable[str]:
     entry = catalogue.COMMANDS[path]
     module = importlib.import_module(f"txlog.cli.{entry.module}")
-    found: list[str] = getattr(module, entry.name).fields
-    return found
+    names: list[str] = getattr(module, entry.name).fields
+    return names

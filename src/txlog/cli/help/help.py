@@ -23,29 +23,30 @@ def help_(
 ) -> None:
     """Explain a topic, an error or a command; without TOPIC list the topics.
 
-    An error is named by its code, TXL-403 or 403: what causes it, what to do, an example.
+    An error is named by its code, TXL-403 or 403. Its page has the cause, the remedy and an
+    example.
     """
-    words = topic or []
-    if not words:
+    topic_words = topic or []
+    if not topic_words:
         show_text(call, topics.overview())
         return
-    path = _command(words)
+    path = _command(topic_words)
     if path is None or path in topics.TOPICS:
-        show_text(call, topics.shown(topics.topic(" ".join(words)), call.output.look))
+        show_text(call, topics.shown(topics.topic(" ".join(topic_words)), call.output.look))
     elif path in catalogue.NOUNS:
         show_text(call, catalogue.noun_help(path))
     else:
         dispatch.load(path).invoke(["--help"], call.report)
 
 
-def _command(words: list[str]) -> str | None:
-    """The command or noun that all of the words name; None if they do not, or name a topic."""
-    if " ".join(words) in topics.TOPICS:
+def _command(topic_words: list[str]) -> str | None:
+    """The command or noun that uses up all words; None if none does, or they name a topic."""
+    if " ".join(topic_words) in topics.TOPICS:
         return None
     try:
-        path, used = catalogue.resolve(words)
+        path, used = catalogue.resolve(topic_words)
     except Usage as error:
-        if len(words) > 1:
+        if len(topic_words) > 1:
             raise NotFound(error.message, hint=error.hint) from error
         return None
-    return path if used == len(words) else None
+    return path if used == len(topic_words) else None

@@ -1,7 +1,7 @@
 """Owns the man pages: one for each command and noun, from their declarations; others from texts/.
 
-`scripts/man.py` writes them into man/, `txlog man install` into the user's directory. A command's
-page may say more than its help: texts/NAME.txt adds to DESCRIPTION and may replace EXIT STATUS.
+`scripts/man.py` writes them into man/, `txlog man install` into the user's directory. A page can
+have more than the command's help: texts/NAME.txt adds to DESCRIPTION and can replace EXIT STATUS.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SIBLINGS_MAX: Final = 12
 
 
 def page_names() -> list[str]:
-    """The names of all pages with their sections: `txlog-produce.1`."""
+    """Names of all pages with their sections, as in `txlog-produce.1`."""
     return sorted(_makers())
 
 
 def page(name: str) -> Page:
-    """Return a page by its name, `txlog-produce.1`; KeyError when there is none."""
+    """Return a page by its name, as in `txlog-produce.1`; KeyError when there is none."""
     return _makers()[name]()
 
 
@@ -41,26 +41,26 @@ def mdoc(name: str) -> str:
 
 
 def find(word: str) -> str | None:
-    """The page that a word means: txlog, produce, txlog-txn-commit, `txn commit`, offsets(7)."""
+    """The page for a word: txlog, produce, txlog-txn-commit, `txn commit`, offsets(7)."""
     bare = word.strip().replace(" ", "-").removesuffix(")").replace("(", ".")
     names = page_names()
-    for wanted in (bare, f"txlog-{bare}"):
+    for stem in (bare, f"txlog-{bare}"):
         for name in names:
-            if wanted in (name, name.rpartition(".")[0]):
+            if stem in (name, name.rpartition(".")[0]):
                 return name
     return None
 
 
 def _makers() -> dict[str, Callable[[], Page]]:
-    made: dict[str, Callable[[], Page]] = {"txlog.1": lambda: topics.read("txlog")}
+    makers: dict[str, Callable[[], Page]] = {"txlog.1": lambda: topics.read("txlog")}
     for topic in topics.TOPICS:
         section = 5 if topic == "format" else 7
-        made[f"txlog-{topic}.{section}"] = partial(topics.read, topic)
+        makers[f"txlog-{topic}.{section}"] = partial(topics.read, topic)
     for noun in catalogue.NOUNS:
-        made[f"{_dashed(noun)}.1"] = partial(_noun, noun)
+        makers[f"{_dashed(noun)}.1"] = partial(_noun, noun)
     for path in catalogue.COMMANDS:
-        made[f"{_dashed(path)}.1"] = partial(_command_at, path)
-    return made
+        makers[f"{_dashed(path)}.1"] = partial(_command_at, path)
+    return makers
 
 
 def _dashed(path: str) -> str:
@@ -68,17 +68,17 @@ def _dashed(path: str) -> str:
 
 
 def _noun(noun: str) -> Page:
-    made = Page(_dashed(noun), 1, catalogue.NOUNS[noun])
-    made.add("SYNOPSIS", Block(text=f"`txlog {noun}` verb [argument ...] [flag ...]"))
+    page = Page(_dashed(noun), 1, catalogue.NOUNS[noun])
+    page.add("SYNOPSIS", Block(text=f"`txlog {noun}` verb [argument ...] [flag ...]"))
     verbs = [path for path in catalogue.COMMANDS if path.startswith(f"{noun} ")]
     terms = [(f"`txlog {path}`", catalogue.COMMANDS[path].help) for path in verbs]
-    made.add("COMMANDS", Block(terms=terms))
+    page.add("COMMANDS", Block(terms=terms))
     others = [word for word, meant in catalogue.ALIASES.items() if meant == noun]
     if others:
-        words = ", ".join(f"`txlog {word}`" for word in others)
-        made.add("ALSO", Block(text=f"The same is {words}."))
-    made.add("SEE ALSO", Block(text=_references([*map(_dashed, verbs), "txlog"])))
-    return made
+        commands = ", ".join(f"`txlog {word}`" for word in others)
+        page.add("ALSO", Block(text=f"The same is {commands}."))
+    page.add("SEE ALSO", Block(text=_references([*map(_dashed, verbs), "txlog"])))
+    return page
 
 
 def _command_at(path: str) -> Page:
@@ -88,30 +88,30 @@ def _command_at(path: str) -> Page:
 def _command(command: Command) -> Page:
     path = command.path
     more = _more(path)
-    made = Page(_dashed(path), 1, more.summary if more else catalogue.COMMANDS[path].help)
-    told = [each for each in parameters_of(command) if not each.hidden]
-    own = [each for each in told if not each.of_all]
-    made.add("SYNOPSIS", *_synopsis(path, own))
-    made.add("DESCRIPTION", *_description(command), *_blocks(more, "DESCRIPTION"))
-    arguments = [each for each in own if not each.is_flag]
+    page = Page(_dashed(path), 1, more.summary if more else catalogue.COMMANDS[path].help)
+    parameters = [each for each in parameters_of(command) if not each.hidden]
+    own_parameters = [each for each in parameters if not each.of_all]
+    page.add("SYNOPSIS", *_synopsis(path, own_parameters))
+    page.add("DESCRIPTION", *_description(command), *_blocks(more, "DESCRIPTION"))
+    arguments = [each for each in own_parameters if not each.is_flag]
     if arguments:
-        made.add("ARGUMENTS", Block(terms=[_term(each) for each in arguments]))
-    flags = [_term(each) for each in own if each.is_flag]
+        page.add("ARGUMENTS", Block(terms=[_term(each) for each in arguments]))
+    flags = [_term(each) for each in own_parameters if each.is_flag]
     common = Block(text="The global flags are in txlog(1).")
-    made.add("OPTIONS", *([Block(terms=flags)] if flags else []), common)
+    page.add("OPTIONS", *([Block(terms=flags)] if flags else []), common)
     if command.records or command.fields:
-        made.add("OUTPUT", *_output(command))
+        page.add("OUTPUT", *_output(command))
     codes = _CHANGING if command.changes else _READING
     ends = _blocks(more, "EXIT STATUS") or [
         Block(terms=[(code, text) for code, text in topics.exits() if int(code) in codes]),
     ]
-    made.add("EXIT STATUS", *ends, Block(text="The errors are in txlog-exit-codes(7)."))
-    made.add(
+    page.add("EXIT STATUS", *ends, Block(text="The errors are in txlog-exit-codes(7)."))
+    page.add(
         "ENVIRONMENT",
-        Block(terms=_environment(told)),
-        Block(text="All of them are in txlog-environment(7)."),
+        Block(terms=_environment(parameters)),
+        Block(text="All variables are listed in txlog-environment(7)."),
     )
-    made.add(
+    page.add(
         "FILES",
         Block(
             terms=[
@@ -120,13 +120,13 @@ def _command(command: Command) -> Page:
             ]
         ),
     )
-    made.add("EXAMPLES", Block(lines=list(command.examples)))
-    made.add("SEE ALSO", Block(text=_references(_neighbours(path))))
-    return made
+    page.add("EXAMPLES", Block(lines=list(command.examples)))
+    page.add("SEE ALSO", Block(text=_references(_neighbours(path))))
+    return page
 
 
 def _more(path: str) -> Page | None:
-    """What texts/ says about a command, if anything."""
+    """The text in texts/ that extends the page of a command, if there is one."""
     name = path.replace(" ", "-")
     return topics.read(name) if topics.has(name) else None
 
@@ -136,20 +136,20 @@ def _blocks(more: Page | None, heading: str) -> list[Block]:
     return [block for title, blocks in sections if title == heading for block in blocks]
 
 
-def _synopsis(path: str, own: Iterable[Parameter]) -> list[Block]:
-    flags, words = [], []
-    for each in own:
+def _synopsis(path: str, parameters: Iterable[Parameter]) -> list[Block]:
+    flags, arguments = [], []
+    for each in parameters:
         many = " ..." if each.repeated else ""
         if not each.is_flag:
-            words.append(f"{each.name}{many}" if each.required else f"[{each.name}{many}]")
+            arguments.append(f"{each.name}{many}" if each.required else f"[{each.name}{many}]")
             continue
         text = f"`{each.name}`{_value(each)}"
         flags.append(f"{text}{many}" if each.required else f"[{text}]{many}")
-    usual = Block(text=" ".join([f"`txlog {path}`", *flags, *words]))
+    usual = Block(text=" ".join([f"`txlog {path}`", *flags, *arguments]))
     if not path.startswith("job "):
         return [usual]
     program = f"`spark-submit txlog/spark/jobs/{path[4:].replace('-', '_')}.py`"
-    return [usual, Block(text=" ".join([program, "`-S` STORE", *words, "[flag ...]"]))]
+    return [usual, Block(text=" ".join([program, "`-S` STORE", *arguments, "[flag ...]"]))]
 
 
 def _description(command: Command) -> list[Block]:
@@ -175,7 +175,7 @@ def _output(command: Command) -> list[Block]:
     if command.records:
         return [Block(text="Messages, in the shapes of txlog-format(5).")]
     start = "With `--json`, a result" if command.changes else "Rows or an object"
-    shown = (
+    summary = (
         ""
         if command.changes or len(command.table_fields) == len(command.fields)
         else (f"; a table shows the first {len(command.table_fields)}, `-f wide` all")
@@ -186,15 +186,15 @@ def _output(command: Command) -> list[Block]:
             line.split("\t") for line in fields.help_lines(command.fields).splitlines()
         )
     ]
-    return [Block(text=f"{start} with these fields{shown}."), Block(terms=terms)]
+    return [Block(text=f"{start} with these fields{summary}."), Block(terms=terms)]
 
 
-def _environment(told: Iterable[Parameter]) -> markup.Terms:
-    names = {name for each in told for name in each.names}
-    wanted = ["TXLOG_STORE", "TXLOG_FORMAT", "TXLOG_LOCK_TIMEOUT"]
-    wanted += ["TXLOG_TXN"] if names & {"--txn-id", "--no-join"} else []
-    wanted += ["TXLOG_DURABILITY"] if "--durability" in names else []
-    return [(name, VARIABLES[name]) for name in wanted]
+def _environment(parameters: Iterable[Parameter]) -> markup.Terms:
+    names = {name for each in parameters for name in each.names}
+    variables = ["TXLOG_STORE", "TXLOG_FORMAT", "TXLOG_LOCK_TIMEOUT"]
+    variables += ["TXLOG_TXN"] if names & {"--txn-id", "--no-join"} else []
+    variables += ["TXLOG_DURABILITY"] if "--durability" in names else []
+    return [(name, VARIABLES[name]) for name in variables]
 
 
 def _neighbours(path: str) -> list[str]:

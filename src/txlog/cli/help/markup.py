@@ -3,7 +3,7 @@
 NAME(SECTION): one line         the first line
 # HEADING                       a section
 term :: meaning                 a list, one line an item
-(four blanks)text               shown as it is
+(four blanks)text               verbatim
 @name                           a table that the program fills in
 anything else                   a paragraph, one line; `words` are literal
 """
@@ -27,7 +27,7 @@ WIDTH: Final = 79
 
 @dataclass
 class Block:
-    """A paragraph, a list of terms, or verbatim lines; one of the three is filled."""
+    """A paragraph, a list of terms, or verbatim lines; exactly one of the three is filled."""
 
     text: str = ""
     terms: Terms = field(default_factory=list)
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass
 class Page:
-    """A page: its name, section and line, and its sections in order."""
+    """A man page: its name, section and summary, and its sections in order."""
 
     name: str
     section: int
@@ -49,12 +49,12 @@ class Page:
 
 
 def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
-    """Return the page that source writes; tables fill in what `@name` stands for."""
-    first, *rest = source.splitlines()
+    """Parse the source of a page; `tables` maps each `@name` to a function for its terms."""
+    first, *lines = source.splitlines()
     head = _HEAD.fullmatch(first)
     assert head is not None, first
     page = Page(head[1], int(head[2]), head[3])
-    for line in rest:
+    for line in lines:
         if line.startswith("# "):
             page.add(line[2:])
             continue
@@ -63,7 +63,7 @@ def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
         blocks = page.sections[-1][1]
         last = blocks[-1] if blocks else None
         if not line:
-            blocks.append(Block())  # whatever comes next is set apart
+            blocks.append(Block())  # a blank line separates blocks
         elif line.startswith("    "):
             if last is None or not last.lines:
                 last = Block()
@@ -85,7 +85,7 @@ def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
 
 
 def as_text(page: Page) -> str:
-    """Return the page as text, at most 79 columns except for verbatim lines."""
+    """Return the page as text of at most 79 columns; verbatim lines can be longer."""
     out = [f"{page.name}: {page.summary}"]
     for heading, blocks in page.sections:
         out += ["", heading]
@@ -125,12 +125,12 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
 
 
 def bare(text: str) -> str:
-    """Text without marks; a literal of more than one word is quoted."""
+    """Text without backquotes; a literal of several words gets double quotes."""
     return re.sub(r"`([^`]+)`", lambda m: f"'{m[1]}'" if " " in m[1] else m[1], text)
 
 
 def as_mdoc(page: Page, date: str) -> str:
-    """Return the page as mdoc, the language of man pages, on which `man --warnings` is silent."""
+    """Return the page as mdoc, the language of man pages; `man --warnings` accepts it silently."""
     out = [f".Dd {date}", f".Dt {page.name.upper()} {page.section}"]
     out += [
         f".Os txlog {__version__}",
@@ -163,14 +163,16 @@ def _mdoc_lines(block: Block) -> list[str]:
 
 
 def _item(term: str) -> str:
-    """A term as one argument of .It; words that are mdoc macros are escaped."""
+    """A term as one argument of .It; words that are also mdoc macros are escaped."""
     return '"' + _bold(_escaped(term)).replace('"', "\\(dq") + '"'
 
 
 def _references(blocks: list[Block]) -> list[str]:
-    found = re.findall(r"([\w.-]+)\((\d)\)", " ".join(block.text for block in blocks))
-    ends = [" ,"] * (len(found) - 1) + [""]
-    return [f".Xr {name} {number}{end}" for (name, number), end in zip(found, ends, strict=True)]
+    references = re.findall(r"([\w.-]+)\((\d)\)", " ".join(block.text for block in blocks))
+    ends = [" ,"] * (len(references) - 1) + [""]
+    return [
+        f".Xr {name} {number}{end}" for (name, number), end in zip(references, ends, strict=True)
+    ]
 
 
 def _filled(text: str) -> list[str]:
@@ -179,7 +181,7 @@ def _filled(text: str) -> list[str]:
 
 
 def _bold(text: str) -> str:
-    """Escaped text with its literal words in bold; words with dashes, as flags, are not broken."""
+    """Escaped text with its literal words in bold; man does not break flags at their dashes."""
     text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
     return re.sub(r"(?<!\S)(?=\S*\\-\S)", r"\\%", text)
 

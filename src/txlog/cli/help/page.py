@@ -1,7 +1,7 @@
-"""Owns how rich draws a page of help on a terminal; elsewhere `markup` writes it as text.
+"""Owns how rich draws a page of help on a terminal; elsewhere `markup` prints it as text.
 
-A lazy boundary: rich is imported here. Lines have at most 79 columns, or the terminal's width if
-that is less; verbatim lines are left alone.
+A lazy boundary: only this module imports rich. Lines have at most 79 columns, or fewer on a
+narrower terminal; verbatim lines keep their width.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _parts(block: Block, columns: int, color: bool) -> Iterator[RenderableType]:
         yield _indented(_marked(block.text, color))
         return
     longest = max(cell_len(bare(term)) for term, _ in block.terms)
-    width = min(longest, TERM_WIDTH_MAX, columns // 2)  # meanings have to have room, too
+    width = min(longest, TERM_WIDTH_MAX, columns // 2)  # leave half the width to meanings
     for is_long, terms in groupby(block.terms, lambda pair: cell_len(bare(pair[0])) > width):
         if is_long:
             yield from _long([*terms], width, color)
@@ -54,7 +54,7 @@ def _parts(block: Block, columns: int, color: bool) -> Iterator[RenderableType]:
 
 
 def _short(terms: Terms, width: int, color: bool) -> RenderableType:
-    """Terms with their meanings beside them."""
+    """Terms in one column, their meanings in a second."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=width)
     grid.add_column()
@@ -64,18 +64,18 @@ def _short(terms: Terms, width: int, color: bool) -> RenderableType:
 
 
 def _long(terms: Terms, width: int, color: bool) -> Iterator[RenderableType]:
-    """Terms on lines of their own, their meanings below."""
+    """Each term on its own line, its meaning below."""
     for term, meaning in terms:
         yield _indented(Text(bare(term), _LITERAL))
         yield _indented(_marked(meaning, color), width + 2)
 
 
-def _indented(shown: RenderableType, more: int = 0) -> RenderableType:
-    return Padding(shown, (0, 0, 0, _INDENT + more))
+def _indented(body: RenderableType, more: int = 0) -> RenderableType:
+    return Padding(body, (0, 0, 0, _INDENT + more))
 
 
 def _marked(text: str, color: bool) -> Text:
-    """Text with its literal words in a colour; without colours in quotes, as in plain text."""
+    """Text with literal words in a colour; without colours they get quotes, as in plain text."""
     if not color:
         return Text(bare(text))
     parts = re.split(r"`([^`]+)`", text)

@@ -1,7 +1,7 @@
 """Owns `txlog shell`: many commands in one process, from a terminal or a script.
 
 A line is a command without `txlog`, a SELECT, a word of the shell itself, or `!` and a line for sh.
-What is loaded once stays loaded; each command opens the store afresh, as it does outside.
+Imported modules stay loaded; each command opens the store anew, as it does outside the shell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
 
 _SQL: Final = re.compile(r"(select|from|with)\b", re.IGNORECASE)
 _OWN: Final = ("use", "set", "unset", "begin", "commit", "abort")
-_LEFT: Final = frozenset(("store", "format", "version"))  # set by variables, or not at all
+_LEFT: Final = frozenset(("store", "format", "version"))  # variables set the first two
 
 
 @command(
@@ -51,97 +51,97 @@ def shell(
 ) -> None:
     """Run many commands in one process, from a terminal or a script.
 
-    A line is a command without txlog; or SELECT, FROM, WITH …, which is a query; or `!LINE` for sh;
-    or begin, commit, abort, which keep a transaction that the commands between them join; or
+    A line is a command without txlog; or a query that begins with SELECT, FROM or WITH; or `!LINE`
+    for sh; or begin, commit, abort: commands between begin and commit join that transaction; or
     use STORE, set NAME=VALUE, unset NAME, exit. A line that ends with `\\` continues on the next; #
     begins a comment.
 
-    A script ends at its first error, with that exit code. A transaction still open at the end is
-    aborted.
+    A script ends at its first error, with the exit code of that error. At the end, an open
+    transaction is aborted.
     """
-    before = dict(os.environ)
+    environment = dict(os.environ)
     session = _Session(call)
     try:
         if file is None and is_terminal(0):
             _talk(call, session)
         else:
             _run_script(call, session, _lines_of(file), keep_going)
-    finally:  # what is set belongs to the shell, even when it is called inside another program
+    finally:  # `set` must not outlive the shell in an embedding program
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(environment)
 
 
 class _Session:
-    """What lasts from one line to the next: the environment, the flags, the open transaction."""
+    """The state that lasts from line to line: environment, flags, the open transaction."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.txn: str | None = None
         self.flags = _given(call)
-        with suppress(StoreNotFound, NotFound):  # a store may be made later, or named by `use`
+        with suppress(StoreNotFound, NotFound):  # `init` or `use` can follow
             os.environ["TXLOG_STORE"] = os.path.abspath(call.store_path())
         if call.flags.format is not None:
             os.environ["TXLOG_FORMAT"] = call.flags.format
 
     @property
     def prompt(self) -> str:
-        """The prompt of the next line: the store, and the transaction if there is one."""
+        """The prompt of the next line: the store, and the open transaction if there is one."""
         store = os.path.basename(os.environ.get("TXLOG_STORE", "")) or "txlog"
         return f"{store} {self.txn}> " if self.txn else f"{store}> "
 
     def run(self, line: str) -> int:
-        """Run one line; return its exit code and raise nothing but the end of the shell."""
+        """Run one line and return its exit code; only the end of the shell raises."""
         text = line.strip()
         if text.startswith("!"):
             return _sh(text[1:])
         if _SQL.match(text):
             return dispatch.run([*self.flags, "query", text.rstrip("; \t")])
         try:
-            words = shlex.split(text, comments=True)
+            arguments = shlex.split(text, comments=True)
         except ValueError as error:
             return self._failed(Usage(f"{error}: {text[:60]}"))
-        if words[:1] == ["txlog"]:
-            words = words[1:]
-        if not words:
+        if arguments[:1] == ["txlog"]:
+            arguments = arguments[1:]
+        if not arguments:
             return 0
-        if words[0] in ("exit", "quit"):
+        if arguments[0] in ("exit", "quit"):
             raise EOFError
-        if words[0] == "shell":
+        if arguments[0] == "shell":
             return self._failed(Usage("this is the shell"))
-        if words[0] in _OWN:
+        if arguments[0] in _OWN:
             try:
-                return self._own(words[0], words[1:])
+                return self._own(arguments[0], arguments[1:])
             except TxlogError as error:
                 return self._failed(error)
-        return dispatch.run([*self.flags, *words])
+        return dispatch.run([*self.flags, *arguments])
 
     def end(self) -> None:
-        """Abort what begin has left open."""
+        """Abort a transaction that `begin` started and no line ended."""
         if self.txn is not None:
             self.call.warn(f"transaction {self.txn} was not committed: it is aborted")
             dispatch.run(["-q", "txn", "abort", self.txn])
             self._forget()
 
-    def _own(self, word: str, rest: list[str]) -> int:
+    def _own(self, word: str, operands: list[str]) -> int:
         if word == "begin":
-            return self._begin(rest)
+            return self._begin(operands)
         if word in ("commit", "abort"):
             if self.txn is None:
                 raise Usage(f"nothing to {word}: no transaction was begun", hint="begin")
-            code = dispatch.run([*self.flags, "txn", word, self.txn, *rest])
-            if code in (0, 3, 4):  # it has ended, one way or the other
+            code = dispatch.run([*self.flags, "txn", word, self.txn, *operands])
+            if code in (0, 3, 4):  # the transaction has ended, by this or earlier
                 self._forget()
             return code
-        if len(rest) != 1:
+        if len(operands) != 1:
             raise Usage(f"{word} takes one word")
         if word == "use":
-            path = os.path.abspath(os.path.expanduser(rest[0]))
+            path = os.path.abspath(os.path.expanduser(operands[0]))
             if not os.path.isfile(os.path.join(path, STORE_FILE)):
                 raise StoreNotFound(f"no store at {path}", path=path)
             self.end()
             os.environ["TXLOG_STORE"] = path
             return 0
-        name, equals, value = rest[0].partition("=")
+        name, equals, value = operands[0].partition("=")
         if word == "set":
             if not equals or not name:
                 raise Usage("write set NAME=VALUE")
@@ -150,14 +150,14 @@ class _Session:
             os.environ.pop(name, None)
         return 0
 
-    def _begin(self, rest: list[str]) -> int:
+    def _begin(self, operands: list[str]) -> int:
         if self.txn is not None:
             raise Usage(f"transaction {self.txn} is open", hint="commit or abort it first")
-        said = io.StringIO()
-        with redirect_stdout(said):
-            code = dispatch.run([*self.flags, "txn", "begin", *rest, "--json"])
+        output = io.StringIO()
+        with redirect_stdout(output):
+            code = dispatch.run([*self.flags, "txn", "begin", *operands, "--json"])
         if code == 0:
-            self.txn = str(json.loads(said.getvalue())["txn"])
+            self.txn = str(json.loads(output.getvalue())["txn"])
             os.environ["TXLOG_TXN"] = self.txn
             self.call.summary(f"began {self.txn}")
         return code
@@ -184,7 +184,7 @@ def _talk(call: Call, session: _Session) -> None:
 
 
 def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
-    """One line from the terminal; Ctrl-C starts it over."""
+    """Read one line from the terminal; Ctrl-C discards it and asks again."""
     while True:
         try:
             with signals.watched():
@@ -196,12 +196,12 @@ def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
 
 
 def _run_script(call: Call, session: _Session, lines: list[str], keep_going: bool) -> None:
-    """Run the lines; the exit code is that of the first that failed."""
-    rest = iter(lines)
+    """Run the lines; the exit code is that of the first failing line."""
+    remaining = iter(lines)
 
     def following(first: bool) -> str:
         try:
-            return next(rest)
+            return next(remaining)
         except StopIteration:
             raise EOFError from None
 
@@ -218,7 +218,7 @@ def _run_script(call: Call, session: _Session, lines: list[str], keep_going: boo
 
 
 def _joined(following: Callable[[bool], str]) -> Iterator[str]:
-    r"""Lines, each that ends with \ joined to the next; `following` raises EOFError at the end."""
+    r"""Join each line that ends with \ to the next one; `following` raises EOFError at the end."""
     while True:
         line = following(True)
         while line.endswith("\\"):
@@ -227,7 +227,7 @@ def _joined(following: Callable[[bool], str]) -> Iterator[str]:
 
 
 def _lines_of(file: str | None) -> list[str]:
-    """The lines of a script. Stdin is read as a whole, so no command can eat it."""
+    """The lines of a script. This reads all of stdin first, so no command can consume it."""
     if file is None:
         text = sys.stdin.read() if sys.stdin is not None else ""
         with suppress(OSError):
@@ -243,7 +243,7 @@ def _lines_of(file: str | None) -> list[str]:
 
 
 def _sh(line: str) -> int:
-    """Run a line of sh; a signal to it ends it and not the shell."""
+    """Run a line in sh; a signal ends sh but not the shell."""
     with _children_interrupted():
         code = subprocess.run(["/bin/sh", "-c", line], check=False).returncode
     return 128 - code if code < 0 else code
@@ -261,14 +261,14 @@ def _children_interrupted() -> Iterator[None]:
 
 
 def _given(call: Call) -> list[str]:
-    """The global flags of the shell, which hold for each of its commands."""
-    words: list[str] = []
+    """The global flags given to the shell; each of its commands gets them too."""
+    options: list[str] = []
     for name, (names, metavar, _) in GLOBAL_FLAGS.items():
         value = getattr(call.flags, name)
         if not value or name in _LEFT or name in call.taken:
             continue
-        words += [names[0], str(value)] if metavar else [names[0]] * int(value)
-    return words
+        options += [names[0], str(value)] if metavar else [names[0]] * int(value)
+    return options
 
 
 # --- reading lines at a terminal -------------------------------------------------------------
@@ -276,39 +276,41 @@ def _given(call: Call) -> list[str]:
 
 @contextmanager
 def prompted() -> Iterator[Callable[[str], str]]:
-    """Asks for a line; the history is kept only in memory and goes with the shell."""
-    before = readline.get_completer(), readline.get_completer_delims()
+    """Return a function that reads a line; the history stays in memory until the shell ends."""
+    completion = readline.get_completer(), readline.get_completer_delims()
     readline.set_completer(_Completer().give)
     readline.set_completer_delims(" \t")
     readline.parse_and_bind("tab: complete")
     try:
         yield input
     finally:
-        readline.set_completer(before[0])
-        readline.set_completer_delims(before[1])
+        readline.set_completer(completion[0])
+        readline.set_completer_delims(completion[1])
 
 
 class _Completer:
-    """Answers readline, which asks for one candidate after another."""
+    """Completes for readline, which asks for one candidate after another."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
 
     def give(self, text: str, number: int) -> str | None:
-        """The candidate with this number, None after the last."""
+        """The candidate with this number; None after the last one."""
         if number == 0:
             self._found = offered(readline.get_line_buffer()[: readline.get_endidx()])
         return self._found[number] if number < len(self._found) else None
 
 
 def offered(line: str) -> list[str]:
-    """The candidates for the last word of a line of the shell."""
-    words = split_line(line) or [""]
+    """Candidates for the last word of a line of the shell."""
+    typed = split_line(line) or [""]
     try:
-        found = [word for word, _ in candidates(words) if word != FILES]
-    except Exception:  # half a line is no reason to complain
-        found = []
-    if len(words) == 1:
-        found = sorted([*found, *(word for word in (*_OWN, "exit") if word.startswith(words[0]))])
-        found = [word for word in found if word != "shell"]
-    return [f"{word} " if word[-1] not in "=,/" else word for word in found]
+        matches = [word for word, _ in candidates(typed) if word != FILES]
+    except Exception:  # an incomplete line is not an error
+        matches = []
+    if len(typed) == 1:
+        matches = sorted(
+            [*matches, *(word for word in (*_OWN, "exit") if word.startswith(typed[0]))]
+        )
+        matches = [word for word in matches if word != "shell"]
+    return [f"{word} " if word[-1] not in "=,/" else word for word in matches]

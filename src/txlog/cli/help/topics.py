@@ -38,11 +38,11 @@ def topic(word: str) -> markup.Page:
     number = word.upper().removeprefix("TXL-")
     if number.isdecimal() and len(number) < 20 and int(number) in CODES:
         return error_page(int(number))
-    known = [*TOPICS, *catalogue.NOUNS, *catalogue.COMMANDS]
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
-    shown = word if len(word) <= 40 else f"{word[:37]}..."
+    names = [*TOPICS, *catalogue.NOUNS, *catalogue.COMMANDS]
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    excerpt = word if len(word) <= 40 else f"{word[:37]}..."
     hint = f"did you mean: txlog help {near[0]}" if near else "txlog help lists the topics"
-    raise NotFound(f'no help on "{shown}"', hint=hint, name=shown)
+    raise NotFound(f'no help on "{excerpt}"', hint=hint, name=excerpt)
 
 
 def shown(page: markup.Page, look: Look) -> str:
@@ -69,7 +69,7 @@ def read(name: str) -> markup.Page:
 
 
 def source(name: str) -> str:
-    """Return a text of texts/ as it is written."""
+    """Return the raw text of a file in texts/."""
     return (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
 
 
@@ -85,19 +85,23 @@ def error_page(code: int) -> markup.Page:
     page.add("FIX", markup.Block(text=CODES[code].fix))
     page.add("EXAMPLE", markup.Block(lines=[CODES[code].example]))
     names = ", ".join(names_of(code))
-    again = "; the same call may succeed later" if code // 100 == 5 else ""
-    page.add("IN PROGRAMS", markup.Block(text=f"exit {code // 100}{again}; class {names}"))
+    retry = "; the same call may succeed later" if code // 100 == 5 else ""
+    page.add("IN PROGRAMS", markup.Block(text=f"exit {code // 100}{retry}; class {names}"))
     return page
 
 
 def exits() -> markup.Terms:
-    """Exit codes and what they mean."""
+    """Exit codes and their meanings."""
     return [(str(code), meaning) for code, meaning in EXITS.items()]
 
 
 def errors_of(*exit_codes: int) -> markup.Terms:
-    """The errors that end with one of the codes."""
-    return [(f"TXL-{code}", CODES[code].means) for one in exit_codes for code in codes_of(one)]
+    """The errors for which a command ends with one of these exit codes."""
+    return [
+        (f"TXL-{code}", CODES[code].means)
+        for exit_code in exit_codes
+        for code in codes_of(exit_code)
+    ]
 
 
 def _all_errors() -> markup.Terms:

@@ -1,10 +1,10 @@
-"""The formats of `produce`: bytes in, Arrow tables out, with the line each record came from.
+"""The formats of `produce`: bytes in, Arrow tables out, with the line number of each record.
 
 Contents:
 
     blocks    blocks of bytes from a descriptor
-    columns   clean blocks of records, made columns of messages at once
-    inputs    the input formats, and which one a call names
+    columns   clean blocks of records, turned into columns of messages at once
+    inputs    the input formats, and the choice of one
     percent   %-formats of input
-    rows      csv and tsv row by row: where one is bad, or not written as all others
+    rows      csv and tsv row by row: for bad rows and unusual spellings
 """

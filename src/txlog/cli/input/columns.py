@@ -1,8 +1,8 @@
 """Owns clean blocks of input: all records of a block become the columns of messages at once.
 
-What is asked of a block is None when one of its records is bad, or is written in a way that is not
-understood here. Then it is read record by record (`rows`, `percent`), which says what is wrong
-where; what is clean gives the same columns either way.
+A function here returns None when a record of its block is bad, or written in a form that this
+module does not parse. Then the block is read record by record (`rows`, `percent`), with an error
+for each bad record; clean records give the same columns either way.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
 from txlog.errors import BadRecord, InvalidArgument
 
-_BLOCK_BYTES_MAX: Final = 1 << 28  # of more, an offset of Arrow might not hold the text
+_BLOCK_BYTES_MAX: Final = 1 << 28  # an offset of Arrow may not hold a longer text
 _BOM: Final = b"\xef\xbb\xbf"
 _UNESCAPED: Final = {"\\\\": "\0", "\\t": "\t", "\\n": "\n", "\\r": "\r", "\0": "\\"}
-_ROW_BYTES_MAX: Final = 16 << 20  # of longer rows a block is not looked at again and again
+_ROW_BYTES_MAX: Final = 16 << 20  # longer rows are read one by one, not block by block
 _CELL: Final = r'(?:"(?:[^"]|"")*"|[^",\r\n]*)'
-_NUMBER: Final = "^-?[0-9]{1,18}$"  # what has more digits may not be one of 64 bits
+_NUMBER: Final = "^-?[0-9]{1,18}$"  # more digits may exceed 64 bits
 _ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 # --- csv and tsv -----------------------------------------------------------------------------
 
@@ -36,9 +36,9 @@ _ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 class _Cells(NamedTuple):
     """The cells of whole records, column by column.
 
-    lines:  where each record ends, from the first line on, which is 0
-    passed: how many lines were read
-    taken:  bytes read
+    lines:  the line on which each record ends; the first is 0
+    passed: number of lines read
+    taken:  number of bytes read
     """
 
     columns: list[pa.Array]
@@ -50,9 +50,9 @@ class _Cells(NamedTuple):
 class Delimited:
     """Blocks of tsv or csv.
 
-    header: the names of the columns, once they were read
-    line:   of the next record
-    first:  of the first one
+    header: the names of the columns, once they are read
+    line:   line of the next record
+    first:  line of the first record
     """
 
     def __init__(self, form: str, line: int, now_ms: int) -> None:
@@ -62,9 +62,9 @@ class Delimited:
         self._now_ms = now_ms
 
     def messages(self, data: bytes) -> tuple[pa.Table, int] | None:
-        """The messages of the whole records in data, and where the next one begins.
+        """The messages of the complete records in data, and the offset of the next one.
 
-        returns: None: nothing of them was read
+        returns: None if it read no record
         """
         begin = len(_BOM) if self.header is None and data.startswith(_BOM) else 0
         stop = data.rfind(b"\n") + 1
@@ -72,14 +72,14 @@ class Delimited:
             return None
         read = _tsv if self._form == "tsv" else _csv
         try:
-            found = read(data[begin:stop], len(self.header or ()))
+            block_cells = read(data[begin:stop], len(self.header or ()))
         except (pa.ArrowInvalid, csv.Error):
             return None
-        if found is None or not (found.taken or len(data) < _ROW_BYTES_MAX):
+        if block_cells is None or not (block_cells.taken or len(data) < _ROW_BYTES_MAX):
             return None
-        if not found.taken:
+        if not block_cells.taken:
             return pa.table({}), 0
-        cells, lines, passed, taken = found
+        cells, lines, passed, bytes_taken = block_cells
         header = self.header
         if header is None:
             header = [column[0].as_py() for column in cells]
@@ -88,74 +88,78 @@ class Delimited:
             except BadRecord:
                 return None
             cells, lines = [column[1:] for column in cells], lines[1:]
-        named = dict(zip(header, cells, strict=True))
-        made = self._made(named, pc.add(lines, self.line))
-        if made is None:
+        by_name = dict(zip(header, cells, strict=True))
+        table = self._made(by_name, pc.add(lines, self.line))
+        if table is None:
             return None
         self.header = header
         self.line += passed
-        return made, begin + taken
+        return table, begin + bytes_taken
 
     def _made(self, cells: dict[str, pa.Array], lines: pa.Array) -> pa.Table | None:
-        made: dict[str, pa.Array] = {"line": lines}
+        columns: dict[str, pa.Array] = {"line": lines}
         if "value" in cells:
-            made["value"] = cells["value"].cast(pa.binary())
+            columns["value"] = cells["value"].cast(pa.binary())
         else:
             members = [(name, text.json_text(column)) for name, column in cells.items()]
-            made["value"] = text.joined(text.json_object(members), len(lines))
+            columns["value"] = text.joined(text.json_object(members), len(lines))
         if "key" in cells:
-            made["key"] = _not_empty(cells["key"].cast(pa.binary()))
+            columns["key"] = _not_empty(cells["key"].cast(pa.binary()))
         parsers: dict[str, Callable[[str], int]] = {
-            "event_time": lambda said: parse_instant(said, self._now_ms),
-            "deliver_at": lambda said: parse_instant(said, self._now_ms),
+            "event_time": lambda text_of_time: parse_instant(text_of_time, self._now_ms),
+            "deliver_at": lambda text_of_time: parse_instant(text_of_time, self._now_ms),
             "deliver_after": parse_duration,
         }
         for name, parse in parsers.items():
             if name in cells:
                 try:
-                    made[name] = _parsed(_not_empty(cells[name]), parse, TYPES[name])
+                    columns[name] = _parsed(_not_empty(cells[name]), parse, TYPES[name])
                 except InvalidArgument:
                     return None
-        named = {name[5:]: one for name, one in cells.items() if name.startswith("prop.")}
-        if named and len(lines):
-            made["properties"] = _properties(list(named), list(named.values()))
-        return whole_table(made)
+        properties = {
+            name[5:]: cells_of_name
+            for name, cells_of_name in cells.items()
+            if name.startswith("prop.")
+        }
+        if properties and len(lines):
+            columns["properties"] = _properties(list(properties), list(properties.values()))
+        return whole_table(columns)
 
 
 def _split(data: bytes, stop: int, ends: bytes) -> pa.Array:
-    """The records before stop, without what ends them: data is not copied before it is split."""
+    """The records before stop, without their ends; data is split without a copy."""
     buffers = [None, pa.array([0, stop], pa.int32()).buffers()[1], pa.py_buffer(data)]
     return pc.split_pattern(pa.BinaryArray.from_buffers(pa.binary(), 1, buffers), ends).values
 
 
 def _tsv(data: bytes, width: int) -> _Cells | None:
     """Lines of tsv."""
-    found = _plain(_lines(data), width, "\t", len(data))
-    if found is None:
+    cells = _plain(_lines(data), width, "\t", len(data))
+    if cells is None:
         return None
-    return found._replace(columns=[_unescaped(column) for column in found.columns])
+    return cells._replace(columns=[_unescaped(column) for column in cells.columns])
 
 
 def _lines(data: bytes) -> pa.Array:
     return text.as_text(_split(data, len(data) - 1, b"\n"))
 
 
-def _plain(lines: pa.Array, width: int, between: str, taken: int) -> _Cells | None:
-    """Lines of cells that nothing stands around; None: not all have as many."""
+def _plain(lines: pa.Array, width: int, between: str, bytes_taken: int) -> _Cells | None:
+    """Lines of unquoted cells; None: their numbers of cells differ."""
     pieces = pc.split_pattern(lines, between)
     width = width or len(pieces[0])
     if not pc.all(pc.equal(pc.list_value_length(pieces), width)).as_py():
         return None
     cells = [pc.list_element(pieces, at) for at in range(width)]
-    return _Cells(cells, pa.arange(0, len(lines)), len(lines), taken)
+    return _Cells(cells, pa.arange(0, len(lines)), len(lines), bytes_taken)
 
 
 def _csv(data: bytes, width: int) -> _Cells | None:
-    """Rows of csv, also with quotes, and with cells of more lines than one; empty lines are none.
+    """Rows of csv, also with quotes and with cells of several lines; empty lines are skipped.
 
-    raises: pa.ArrowInvalid, csv.Error: not all have as many cells, or no text
+    raises: pa.ArrowInvalid, csv.Error: the numbers of cells differ, or it is not text
     """
-    if data.startswith(_BOM):  # Arrow would leave it out
+    if data.startswith(_BOM):  # Arrow would drop it
         return None
     lines = _lines(data)
     sizes = pc.binary_length(lines)
@@ -191,14 +195,14 @@ def _csv(data: bytes, width: int) -> _Cells | None:
 
 
 def _cut(data: bytes, ends: pa.Array) -> pa.Array:
-    """The bytes up to each end, from the one before."""
+    """The bytes between consecutive ends."""
     offsets = pa.concat_arrays([pa.array([0], ends.type), ends])
     buffers = [None, offsets.buffers()[1], pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
 def _unescaped(column: pa.Array) -> pa.Array:
-    """Cells of tsv as the text that they stand for."""
+    """Cells of tsv with their escapes decoded."""
     data = text.data_of(column).tobytes()
     if b"\\" not in data:
         return column
@@ -215,23 +219,23 @@ def _not_empty(column: pa.Array) -> pa.Array:
 
 
 def _parsed(column: pa.Array, parse: Callable[[str], int], kind: pa.DataType) -> pa.Array:
-    made = text.from_instants(column) if pa.types.is_timestamp(kind) else None
-    if made is None:
-        made = text.by_distinct(column, lambda values: text.mapped(values, parse, pa.int64()))
-    return made.cast(kind)
+    instants = text.from_instants(column) if pa.types.is_timestamp(kind) else None
+    if instants is None:
+        instants = text.by_distinct(column, lambda values: text.mapped(values, parse, pa.int64()))
+    return instants.cast(kind)
 
 
 def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
-    """Maps of the cells that are not empty, null where all are."""
+    """A map of the nonempty cells of each row; null if all are empty."""
     count, width = len(values[0]), len(names)
-    turns = pa.arange(0, count * width)  # row after row
+    turns = pa.arange(0, count * width)  # in row order
     rows_of = pc.divide(turns, width)
     columns_of = pc.subtract(turns, pc.multiply(rows_of, width))
     items = pa.concat_arrays(list(values)).take(pc.add(pc.multiply(columns_of, count), rows_of))
     keys = pa.array(names, pa.string()).take(columns_of)
     there = pc.greater(pc.binary_length(items), 0)
-    behind = pc.cumulative_sum(there.cast(pa.int32()))
-    ends = behind.take(pa.arange(width - 1, count * width, width))
+    cumulative = pc.cumulative_sum(there.cast(pa.int32()))
+    ends = cumulative.take(pa.arange(width - 1, count * width, width))
     return maps(ends, keys.filter(there), items.filter(there))
 
 
@@ -239,7 +243,7 @@ def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
 
 
 class Field(NamedTuple):
-    """Where a field of a record goes, and the text that ends it; a time may be text, too."""
+    """The column for a field of a record, and the text that ends it; a time may be text, too."""
 
     column: str
     ends: bytes
@@ -247,7 +251,7 @@ class Field(NamedTuple):
 
 
 def cut(data: bytes, fields: Sequence[Field], line: int) -> tuple[pa.Table, int] | None:
-    """The whole records in data, and where the next one begins.
+    """The complete records in data, and the offset of the next one.
 
     fields: the text that ends the last one has no byte twice, so that it ends records as newlines
             end lines
@@ -256,40 +260,40 @@ def cut(data: bytes, fields: Sequence[Field], line: int) -> tuple[pa.Table, int]
     stop = data.rfind(ends)
     if not 0 <= stop < _BLOCK_BYTES_MAX:
         return None
-    rest = _split(data, stop, ends)
-    made: dict[str, Any] = {"line": pa.arange(line, line + len(rest))}
-    for one in fields:
-        found = rest
-        if one is not fields[-1]:
-            pieces = pc.split_pattern(rest, one.ends, max_splits=1)
+    remaining = _split(data, stop, ends)
+    columns: dict[str, Any] = {"line": pa.arange(line, line + len(remaining))}
+    for field in fields:
+        values = remaining
+        if field is not fields[-1]:
+            pieces = pc.split_pattern(remaining, field.ends, max_splits=1)
             if not pc.all(pc.equal(pc.list_value_length(pieces), 2)).as_py():
                 return None
-            found, rest = pc.list_element(pieces, 0), pc.list_element(pieces, 1)
-        kind = TYPES.get(one.column)
-        if kind is None or pa.types.is_string(kind):  # it is read and ignored
+            values, remaining = pc.list_element(pieces, 0), pc.list_element(pieces, 1)
+        kind = TYPES.get(field.column)
+        if kind is None or pa.types.is_string(kind):  # a topic or producer is read and ignored
             continue
         if not pa.types.is_binary(kind):
-            found = _numbers(one, _not_empty(found), kind)
-            if found is None:
+            values = _numbers(field, _not_empty(values), kind)
+            if values is None:
                 return None
-        made[one.column] = found
-    table = whole_table(made)
+        columns[field.column] = values
+    table = whole_table(columns)
     return None if table is None else (table, stop + len(ends))
 
 
 def _numbers(field: Field, written: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Integers or instants; None: some are none, or must be read one by one."""
+    """Integers or instants; None: some are neither, or must be read one by one."""
     try:
         if field.is_text:
-            found = text.from_instants(text.as_text(written))
+            numbers = text.from_instants(text.as_text(written))
         elif text.are_all(pc.match_substring_regex(written, _NUMBER)):
-            found = text.as_text(written).cast(pa.int64())
+            numbers = text.as_text(written).cast(pa.int64())
         else:
             return None
-        if found is None or not (
-            pa.types.is_timestamp(kind) or text.are_all(pc.greater(found, -1))
+        if numbers is None or not (
+            pa.types.is_timestamp(kind) or text.are_all(pc.greater(numbers, -1))
         ):
             return None
-        return found.cast(kind)
+        return numbers.cast(kind)
     except pa.ArrowInvalid:
         return None

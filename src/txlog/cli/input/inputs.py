@@ -3,11 +3,11 @@
     lines null ndjson   cut by Arrow; with a key delimiter the key is split off first
     envelope csv tsv    parsed record by record into columns
     raw                 each file one message
-    %…                  as `percent` says; after a bad record there is no next one
+    %…                  see `percent`; a bad record ends the reading, as the next start is unknown
 
-A table has `line` and `value`, and those of key, properties, event_time, deliver_at, deliver_after,
-sequence_id and partition that the format gives. A bad record ends the reading with BadRecord (104),
-after the records before it, or is skipped and counted.
+A table has `line` and `value`, and whichever of key, properties, event_time, deliver_at,
+deliver_after, sequence_id and partition the format has. A bad record ends the reading with
+BadRecord (104), after the records before it, or is skipped and counted.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SEPARATORS = {"null": b"\0"}
 class Input:
     """Reads files, or stdin when there are none.
 
-    header:  the columns of csv and tsv, once they were read
+    header:  the columns of csv and tsv, once they are read
     skipped: bad records skipped so far; with skip_bad false the first one is raised
-    aside:   takes bad records with their bytes instead; None: they are too large
-    warn:    called with what the user should know
+    aside:   takes bad records with their bytes instead of skipping; None: too large to pass on
+    warn:    called with a warning for the user
     wait_s:  how long a read may wait before None is yielded
-    value_bytes_max: of the longest record, without its key
+    value_bytes_max: size of the longest record, without its key
     seen:    called with the length of each block that was read
     """
 
@@ -71,7 +71,7 @@ class Input:
         self.percent = percent.InputFormat(form) if "%" in form else None
 
     def tables(self) -> Iterator[pa.Table | None]:
-        """Yield the records as tables of any length, None when nothing came for a while.
+        """Yield the records as tables of any length; None when no input came for a while.
 
         raises: BadRecord (104), after the records before it
         """
@@ -79,7 +79,7 @@ class Input:
             yield from self._of(self._blocks(path))
 
     def parse(self, data: bytes) -> pa.Table:
-        """Return the records of complete bytes; no bytes are no record.
+        """Return the records in complete bytes; empty bytes have no record.
 
         raises: BadRecord (104)
         """
@@ -105,7 +105,7 @@ class Input:
             yield from self._cut(source)
 
     def bad(self, error: BadRecord, record: bytes | None) -> None:
-        """Count a bad record, or set it aside, or raise it."""
+        """Count a bad record, set it aside, or raise it."""
         if not self.skip_bad:
             raise error
         if self.aside is not None:
@@ -126,28 +126,29 @@ class Input:
             if part is None:
                 yield None
                 continue
-            found, line, ended = part
-            self.line = line + len(found)
+            records_cut, line, ended = part
+            self.line = line + len(records_cut)
             if not ended and separator == b"\n":
                 if self.require_newline:
                     self.bad(
-                        records.bad_record(line, "the last line has no newline"), found[0].as_py()
+                        records.bad_record(line, "the last line has no newline"),
+                        records_cut[0].as_py(),
                     )
                     continue
                 if self.form == "lines":
                     self.warn("the last line has no newline")
-            lines = pa.arange(line, line + len(found))
+            lines = pa.arange(line, line + len(records_cut))
             if self.form == "envelope":
-                yield from self._envelopes(lines, found)
+                yield from self._envelopes(lines, records_cut)
                 continue
-            table = pa.table({"line": lines, "value": found})
+            table = pa.table({"line": lines, "value": records_cut})
             if self.key_delimiter is not None:
                 yield from self._with_keys(table)
             else:
                 yield from self._checked(table)
 
     def _with_keys(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Cut `key DELIM value`; a record without the delimiter is bad."""
+        """Split `key DELIM value`; a record without the delimiter is bad."""
         pieces = pc.split_pattern(table["value"].combine_chunks(), self.key_delimiter, max_splits=1)
         whole = pc.equal(pc.list_value_length(pieces), 2)
         bad = [
@@ -170,7 +171,7 @@ class Input:
             raise error
 
     def _checked(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Check the lines of ndjson, pass everything else through."""
+        """Check the lines of ndjson; pass other formats through."""
         error = None
         if self.form == "ndjson":
             bad = []
@@ -187,37 +188,37 @@ class Input:
             raise error
 
     def _without(
-        self, table: pa.Table, bad: list[tuple[int, str]], beside: pa.Array | None
+        self, table: pa.Table, bad: list[tuple[int, str]], parallel: pa.Array | None
     ) -> tuple[pa.Table, pa.Array | None, BadRecord | None]:
-        """Return the good rows (and those of `beside`), and the error to raise after them."""
+        """Return the good rows (also of `parallel`), and the error to raise after them."""
         errors = [records.bad_record(table["line"][at].as_py(), reason) for at, reason in bad]
         if not self.skip_bad:
             stop = bad[0][0]
-            return table.slice(0, stop), None if beside is None else beside[:stop], errors[0]
+            return table.slice(0, stop), None if parallel is None else parallel[:stop], errors[0]
         for error, (at, _) in zip(errors, bad, strict=True):
             self.bad(error, table["value"][at].as_py())
         out = {at for at, _ in bad}
         keep = pa.array([at not in out for at in range(len(table))])
-        return table.filter(keep), None if beside is None else beside.filter(keep), None
+        return table.filter(keep), None if parallel is None else parallel.filter(keep), None
 
-    def _envelopes(self, lines: pa.Array, found: pa.Array) -> Iterator[pa.Table]:
-        clean = envelopes.clean(lines, found)
+    def _envelopes(self, lines: pa.Array, texts: pa.Array) -> Iterator[pa.Table]:
+        clean = envelopes.clean(lines, texts)
         if clean is not None:
             yield clean
             return
-        held = records.Columns()
-        for line, record in zip(lines.to_pylist(), found.to_pylist(), strict=True):
+        rows_held = records.Columns()
+        for line, record in zip(lines.to_pylist(), texts.to_pylist(), strict=True):
             try:
-                envelopes.envelope_row(held, line, record)
+                envelopes.envelope_row(rows_held, line, record)
             except BadRecord as error:
-                if not self.skip_bad and len(held):
-                    yield held.table()
+                if not self.skip_bad and len(rows_held):
+                    yield rows_held.table()
                 self.bad(error, record)
-        if len(held):
-            yield held.table()
+        if len(rows_held):
+            yield rows_held.table()
 
     def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
-        """Clean blocks of lines by columns, and from the first other one on row by row."""
+        """Read clean blocks by columns; from the first other block on, read row by row."""
         clean, data = columns.Delimited(self.form, self.line, self.now_ms), b""
         for block in source:
             if block is None:
@@ -240,39 +241,39 @@ class Input:
     def _rows(
         self, source: Iterator[bytes | None], clean: columns.Delimited
     ) -> Iterator[pa.Table | None]:
-        held = records.Columns()
-        for row in rows.csv_rows(source, self.form, clean, self.now_ms, held):
+        rows_held = records.Columns()
+        for row in rows.csv_rows(source, self.form, clean, self.now_ms, rows_held):
             self.header = clean.header
             if row is None:
-                if len(held):
-                    yield held.table()
-                    held.clear()
+                if len(rows_held):
+                    yield rows_held.table()
+                    rows_held.clear()
                 yield None
             elif isinstance(row, rows.BadRow):
-                if not self.skip_bad and len(held):
-                    yield held.table()
+                if not self.skip_bad and len(rows_held):
+                    yield rows_held.table()
                 self.bad(row.error, row.record)
             else:
                 self.line = row + 1
-                if len(held) >= 4096:
-                    yield held.table()
-                    held.clear()
-        if len(held):
-            yield held.table()
+                if len(rows_held) >= 4096:
+                    yield rows_held.table()
+                    rows_held.clear()
+        if len(rows_held):
+            yield rows_held.table()
 
     def _formatted(
         self, source: Iterator[bytes | None], form: percent.InputFormat
     ) -> Iterator[pa.Table | None]:
-        held = records.Columns()
+        rows_held = records.Columns()
         for row in percent.percent_rows(source, form, self.line, self.record_bytes_max):
             if isinstance(row, dict):
-                held.add(row)
+                rows_held.add(row)
                 self.line += 1
-                if len(held) < 4096:
+                if len(rows_held) < 4096:
                     continue
-            if len(held):
-                yield held.table()
-                held.clear()
+            if len(rows_held):
+                yield rows_held.table()
+                rows_held.clear()
             if row is None:
                 yield None
             elif isinstance(row, pa.Table):
@@ -284,8 +285,8 @@ class Input:
                 if self.require_newline:
                     raise records.bad_record(self.line, row)
                 self.warn(row)
-        if len(held):
-            yield held.table()
+        if len(rows_held):
+            yield rows_held.table()
 
 
 def json_reason(value: bytes, failure: Exception) -> str:
@@ -301,7 +302,7 @@ def json_reason(value: bytes, failure: Exception) -> str:
 
 
 def messages_table(messages: Sequence[bytes]) -> pa.Table:
-    """Return the messages of -m: never split."""
+    """Return the messages of -m; they are never split."""
     return _table(list(range(1, len(messages) + 1)), pa.array(messages, pa.binary()))
 
 

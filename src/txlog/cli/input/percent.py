@@ -1,13 +1,13 @@
-"""Owns the %-formats of input (spec/cli 7): a record is what the format says, byte for byte.
+"""Owns the %-formats of input (spec/cli 7): they describe a record byte for byte.
 
     %k:%v\\n                a field ends where the text after it begins
-    %V{big32}%v            a field whose size comes before it
+    %V{big32}%v            the size of a field comes before it
     %H{big32}%h{…}         that many properties, each in the inner format
     %p %q %d{event}        partition, sequence id, instants
     %t %P                  a topic and a producer are read and ignored
 
-Bytes are read as far as a record goes; more are requested if it lacks some, and at the end of the
-input it is bad. Only the text after the last field may be missing there, as a last line's newline.
+If a record lacks bytes, more are read; at the end of the input such a record is bad. Only the text
+after the last field may be missing there, like the newline of a last line.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Row = dict[str, Any]
 
 
 class More(Exception):
-    """The record continues past the bytes at hand."""
+    """The record continues past the bytes that are in memory."""
 
 
 class Cursor:
-    """Bytes that a record is read from; is_last: no more follow."""
+    """Bytes to read a record from; is_last: no more bytes follow."""
 
     __slots__ = ("at", "cut_short", "data", "is_last")
 
@@ -52,25 +52,25 @@ class Cursor:
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes."""
-        found = self.data[self.at : self.at + count]
-        if len(found) < count:
-            self.lack(f"{count} bytes are needed, {len(found)} are left")
+        piece = self.data[self.at : self.at + count]
+        if len(piece) < count:
+            self.lack(f"{count} bytes are needed, {len(piece)} are left")
         self.at += count
-        return found
+        return piece
 
     def until(self, stop: bytes) -> bytes:
-        """The bytes before `stop`, which stays; without it, or with none, all there are."""
+        """The bytes before `stop`, without consuming it; all bytes if there is no stop."""
         end = self.data.find(stop, self.at) if stop else -1
         if end < 0:
             if not self.is_last:
                 raise More
             end = len(self.data)
-        found = self.data[self.at : end]
+        piece = self.data[self.at : end]
         self.at = end
-        return found
+        return piece
 
     def lack(self, reason: str) -> None:
-        """Ask for more, or say what is missing."""
+        """Request more bytes, or raise an error that names the missing part."""
         if not self.is_last:
             raise More
         raise ValueError(f"cut short: {reason}")
@@ -82,7 +82,7 @@ Step = Callable[[Cursor, Row], None]
 class InputFormat:
     """A compiled format of records.
 
-    raises: Usage (201) for one that cannot be read back
+    raises: Usage (201) for a format that cannot be read back
     """
 
     def __init__(self, text: str) -> None:
@@ -93,7 +93,7 @@ class InputFormat:
             raise Usage("the format of the input is empty")
 
     def read(self, data: bytes, at: int, is_last: bool, line: int) -> tuple[Row, int, bool]:
-        """The record at `at`, where the next one begins, and whether its own end was missing.
+        """The record at `at`, the offset of the next one, and whether its end text was missing.
 
         raises: More; BadRecord (104)
         """
@@ -129,7 +129,9 @@ class InputFormat:
                 steps.append(_properties(inner))
             else:
                 if kind not in sized and following is not None and not stop:
-                    raise Usage(f"where does %{kind} end? Put text or a size between the fields")
+                    raise Usage(
+                        f"the end of %{kind} is unknown: put text or a size between the fields"
+                    )
                 self.has_partition |= kind == "p"
                 self.has_sequence |= kind == "q"
                 steps.append(_field(kind, options, stop, is_sized=kind in sized))
@@ -137,42 +139,42 @@ class InputFormat:
 
 
 def _fields(parts: list[tuple[str, list[Any]]]) -> list[columns.Field] | None:
-    """What `columns.cut` reads, if there is nothing else in the format; None: there is."""
+    """The fields for `columns.cut`; None if the format has other verbs."""
     verbs, ends = parts[::2], parts[1::2]
     if len(verbs) != len(ends) or any(kind for kind, _ in ends):
         return None
     fields = []
-    for (kind, said), (_, [between]) in zip(verbs, ends, strict=True):
-        if kind in _SIZES or kind == "h" or (said and kind != "d"):
+    for (kind, options), (_, [between]) in zip(verbs, ends, strict=True):
+        if kind in _SIZES or kind == "h" or (options and kind != "d"):
             return None
-        fields.append(columns.Field(_meaning(kind, said)[0], between, "rfc3339" in said))
-    names, last = [one.column for one in fields], fields[-1].ends
+        fields.append(columns.Field(_meaning(kind, options)[0], between, "rfc3339" in options))
+    names, last = [field.column for field in fields], fields[-1].ends
     if "value" not in names or len({*names}) < len(names):
         return None
-    if len({*last}) < len(last) or any(last in one.ends for one in fields[:-1]):
+    if len({*last}) < len(last) or any(last in field.ends for field in fields[:-1]):
         return None
     return fields
 
 
 def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
     """The verbs with their options, and literals ("", [bytes])."""
-    at, held = 0, b""
+    at, pending = 0, b""
     while at < len(text):
         literal = _LITERAL.match(text, at)
         letter = text[at + 1 : at + 2]
         if literal is not None:
-            held += literal[0].encode("utf-8", "surrogateescape")
+            pending += literal[0].encode("utf-8", "surrogateescape")
             at = literal.end()
         elif text[at] == "\\":
             data, at = escape(text, at)
-            held += data
+            pending += data
         elif letter and letter in "%{}":
-            held += letter.encode()
+            pending += letter.encode()
             at += 2
         else:
-            if held:
-                yield "", [held]
-                held = b""
+            if pending:
+                yield "", [pending]
+                pending = b""
             options: list[Any] = []
             at += 2
             while text[at : at + 1] == "{" and not (letter == "h" and options):
@@ -183,18 +185,18 @@ def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
                     f"%{letter} is not an input verb", hint="%v %k %t %V %K %T %H %h %p %d %P %q"
                 )
             yield letter, options
-    if held:
-        yield "", [held]
+    if pending:
+        yield "", [pending]
 
 
 def _literal(data: bytes, is_end: bool) -> Step:
     def step(cursor: Cursor, row: Row) -> None:
-        found = cursor.data[cursor.at : cursor.at + len(data)]
-        if found == data:
+        piece = cursor.data[cursor.at : cursor.at + len(data)]
+        if piece == data:
             cursor.at += len(data)
-        elif not data.startswith(found):
+        elif not data.startswith(piece):
             raise ValueError(f"{data!r} is missing")
-        elif is_end and cursor.is_last and not found and row:
+        elif is_end and cursor.is_last and not piece and row:
             cursor.cut_short = True
         else:
             cursor.lack(f"{data!r} is missing")
@@ -210,7 +212,9 @@ def _size(letter: str, options: list[Any], stop: bytes) -> Step:
     if binary is None and option != "ascii" and not (option.isdecimal() and 0 < int(option) <= 64):
         raise Usage(f"no option {{{option[:40]}}}", hint="{ascii} {big32} {little64} {N}")
     if option == "ascii" and not stop:
-        raise Usage(f"where does %{letter.upper()} end? put text after it, or say how long it is")
+        raise Usage(
+            f"the end of %{letter.upper()} is unknown: put text after it, or give its length"
+        )
 
     def step(cursor: Cursor, row: Row) -> None:
         if binary is not None:
@@ -238,7 +242,7 @@ def _field(letter: str, options: list[Any], stop: bytes, *, is_sized: bool) -> S
 
 
 def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], Any]]:
-    """The column of a verb, and what turns bytes into its value."""
+    """The column of a verb, and the function that converts bytes into its value."""
     if letter in "pq":
         if options:
             raise Usage(f"%{letter} takes no option")
@@ -262,8 +266,8 @@ def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], An
             raise Usage(f"no option {{{option[:40]}}} of an input", hint="{hex} {base64}")
 
     def decoded(data: bytes) -> bytes:
-        for one in steps:
-            data = one(data)
+        for decode in steps:
+            data = decode(data)
         return data
 
     return _FIELDS[letter], decoded
@@ -282,14 +286,14 @@ def _properties(inner: InputFormat) -> Step:
         count = row.pop("size h")
         if count > PROPERTIES_MAX:
             raise ValueError(f"{count} properties, at most {PROPERTIES_MAX}")
-        found: list[tuple[str, str]] = []
+        pairs: list[tuple[str, str]] = []
         for _ in range(count):
-            one: Row = {}
+            property_row: Row = {}
             for part in inner._steps:
-                part(cursor, one)
-            key, value = (one.get(name, b"").decode() for name in ("key", "value"))
-            found.append((key, value))
-        row["properties"] = found or None
+                part(cursor, property_row)
+            key, value = (property_row.get(name, b"").decode() for name in ("key", "value"))
+            pairs.append((key, value))
+        row["properties"] = pairs or None
 
     return step
 
@@ -297,11 +301,11 @@ def _properties(inner: InputFormat) -> Step:
 def percent_rows(
     source: Iterator[bytes | None], form: InputFormat, line: int, record_bytes_max: int
 ) -> Iterator[Row | pa.Table | BadRecord | str | None]:
-    """Rows as records come, None for a pause, a text to warn of; an error ends the reading.
+    """Yield rows as records come, None for a pause, text for a warning; an error ends the reading.
 
-    A block of which all records are plain comes as a table.
+    A block of plain records comes as a table.
 
-    After a bad record it is unknown where the next one begins.
+    After a bad record, the start of the next one is unknown.
     """
     data, at, is_last = b"", 0, False
     while True:

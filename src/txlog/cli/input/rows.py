@@ -1,4 +1,4 @@
-"""Owns csv and tsv row by row: where one is bad, or not written as all others."""
+"""Owns csv and tsv row by row: for bad rows and unusual spellings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIELD_CHARS_MAX = 1 << 27
 
 
 class Start(Protocol):
-    """Where the rows begin: behind the header, if there is one, on a line of an input.
+    """The position of the first row in an input, after the header if there is one.
 
     first: the first line of the input
     """
@@ -37,7 +37,7 @@ class BadRow(NamedTuple):
 
 
 def _joined(form: str, fields: list[str]) -> bytes:
-    """The row as a line in its format."""
+    """The row as a line of its format."""
     if form == "tsv":
         return "\t".join(tsv_cell(cell) for cell in fields).encode()
     text = io.StringIO()
@@ -101,20 +101,20 @@ def _records(
 def _lines(source: Iterator[bytes | None], encoding: str) -> Iterator[str | None]:
     """Yield lines with their line ends, None for a pause."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    held = ""
+    partial = ""
     for block in source:
         if block is None:
             yield None
             continue
-        *lines, held = (held + decoder.decode(block)).split("\n")
+        *lines, partial = (partial + decoder.decode(block)).split("\n")
         yield from (f"{text}\n" for text in lines)
-    held += decoder.decode(b"", final=True)
-    if held:
-        yield held
+    partial += decoder.decode(b"", final=True)
+    if partial:
+        yield partial
 
 
 def check_header(header: list[str], line: int) -> None:
-    """Refuse a header that is none. Raises BadRecord (104)."""
+    """Refuse a line that is not a header. Raises BadRecord (104)."""
     if len(set(header)) != len(header):
         raise bad_record(line, "a column appears twice in the header")
     if "value" in header:
@@ -146,6 +146,8 @@ def _csv_row(header: list[str], fields: list[str], line: int, now_ms: int) -> di
         except InvalidArgument as error:
             raise bad_record(line, f"deliver_after: {error.message}") from error
     check_delivery(row, line)
-    named = [(n[5:], text) for n, text in cells.items() if n.startswith("prop.") and text != ""]
-    row["properties"] = named or None
+    properties = [
+        (n[5:], text) for n, text in cells.items() if n.startswith("prop.") and text != ""
+    ]
+    row["properties"] = properties or None
     return row

@@ -1,7 +1,7 @@
-"""Owns the table of commands: where each lives, and its short help, so that nothing is loaded.
+"""Owns the table of commands: the module and the short help of each, so that none is loaded.
 
-Root help, the help of a noun and did-you-mean come from here; a test compares the table with the
-commands that the modules define.
+Root help, the help of a noun and did-you-mean use it; a test compares the table with the commands
+that the modules define.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from txlog.errors import Usage
 
 
 class Entry(NamedTuple):
-    """One command: the module that has it, its name there, its short help."""
+    """One command: its module, its name there, its short help."""
 
     module: str
     name: str
@@ -21,17 +21,15 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "init": Entry("commands.store", "init", "make a store"),
+    "init": Entry("commands.store", "init", "create a store"),
     "copy": Entry("commands.store", "copy", "back up, while others write"),
-    "status": Entry("commands.store", "status", "what is in the store, and whether it is healthy"),
+    "status": Entry("commands.store", "status", "contents of the store, and its health"),
     "inspect": Entry(
         "commands.store", "inspect", "look at a topic, transaction, message, ledger or file"
     ),
     "query": Entry("commands.query", "query", "SQL over messages and topics"),
-    "views": Entry("commands.views", "views", "the messages as SQL for a stock duckdb"),
-    "report": Entry(
-        "commands.report", "report", "a page of HTML with charts: what is in the store"
-    ),
+    "views": Entry("commands.views", "views", "SQL views of the messages for a stock duckdb"),
+    "report": Entry("commands.report", "report", "an HTML page with charts of the store"),
     "run": Entry("run.command", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run.command", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("commands.topic", "create", "create topics"),
@@ -39,23 +37,25 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic describe": Entry(
         "commands.topic", "describe", "one topic, its partitions and subscriptions"
     ),
-    "topic stats": Entry("commands.topic", "stats", "what became visible, by time"),
-    "topic update": Entry("commands.topic", "update", "more partitions, other policies"),
+    "topic stats": Entry("commands.topic", "stats", "messages that became visible, by time"),
+    "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
     "schema upload": Entry(
-        "commands.topic", "upload_schema", "give a topic a schema, or another one"
+        "commands.topic", "upload_schema", "give a topic its first or next schema"
     ),
-    "schema test": Entry("commands.topic", "test_schema", "could it be added"),
+    "schema test": Entry(
+        "commands.topic", "test_schema", "check whether a schema would be accepted"
+    ),
     "schema delete": Entry("commands.topic", "delete_schemas", "let a topic take any bytes again"),
     "produce": Entry("produce.command", "produce", "write messages from stdin, files or -m"),
     "consume": Entry(
         "consume.command", "consume", "read messages, or take and acknowledge them with -s"
     ),
     "peek": Entry("consume.command", "peek", "look at a few messages and change nothing"),
-    "import": Entry("commands.transfer", "import_", "rows of files as messages, once"),
-    "export": Entry("commands.transfer", "export", "messages into files, each once"),
+    "import": Entry("commands.transfer", "import_", "store rows of files as messages, once"),
+    "export": Entry("commands.transfer", "export", "write messages to files, each once"),
     "sub create": Entry("commands.sub", "create", "create subscriptions"),
     "sub list": Entry(
         "commands.sub", "list_subscriptions", "list subscriptions with their backlog"
@@ -64,11 +64,11 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.sub", "describe", "one subscription, its consumers and partitions"
     ),
     "sub seek": Entry("commands.sub", "seek", "move a subscription forward or back"),
-    "sub skip": Entry("commands.sub", "skip", "acknowledge what comes next"),
+    "sub skip": Entry("commands.sub", "skip", "acknowledge the next messages"),
     "sub clear-backlog": Entry("commands.sub", "clear_backlog", "acknowledge everything"),
-    "sub expire": Entry("commands.sub", "expire", "acknowledge what is too old"),
+    "sub expire": Entry("commands.sub", "expire", "acknowledge messages older than a time"),
     "sub backlog": Entry(
-        "commands.sub", "backlog", "what is not acknowledged, by key, age or ledger"
+        "commands.sub", "backlog", "unacknowledged messages by key, age or ledger"
     ),
     "sub ack": Entry("commands.sub", "ack", "acknowledge messages"),
     "sub nack": Entry("commands.sub", "nack", "return messages in hand, to be redelivered later"),
@@ -77,7 +77,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "delay list": Entry(
         "commands.delay", "list_delayed", "messages that are not due yet, by their time"
     ),
-    "delay next": Entry("commands.delay", "next_delayed", "what is due next"),
+    "delay next": Entry("commands.delay", "next_delayed", "the messages that are due next"),
     "delay promote": Entry("commands.delay", "promote", "deliver delayed messages now"),
     "delay cancel": Entry("commands.delay", "cancel", "acknowledge them before they are due"),
     "delay buckets": Entry(
@@ -86,15 +86,19 @@ COMMANDS: Final[dict[str, Entry]] = {
     "delay merge": Entry("commands.delay", "merge", "merge its buckets"),
     "delay rebuild": Entry("commands.delay", "rebuild", "rebuild its buckets from the log"),
     "watermark set": Entry(
-        "commands.watermark", "set_watermark", "assert that nothing older will come"
+        "commands.watermark", "set_watermark", "assert that no older message will come"
     ),
     "watermark idle": Entry("commands.watermark", "idle", "stop waiting for a producer"),
     "watermark show": Entry(
-        "commands.watermark", "show", "how far event time is, and what holds it back"
+        "commands.watermark", "show", "watermarks, and the producers that hold them back"
     ),
-    "watermark history": Entry("commands.watermark", "history", "what moved it, row by row"),
-    "watermark producers": Entry("commands.watermark", "producers", "who is waited for"),
-    "watermark snapshot": Entry("commands.watermark", "snapshot", "write the state into the log"),
+    "watermark history": Entry("commands.watermark", "history", "the rows that moved a watermark"),
+    "watermark producers": Entry(
+        "commands.watermark", "producers", "producers that hold the watermark back"
+    ),
+    "watermark snapshot": Entry(
+        "commands.watermark", "snapshot", "write the state of watermarks into the log"
+    ),
     "txn connect": Entry("commands.txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("commands.txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("commands.txn", "commit", "commit transactions"),
@@ -109,7 +113,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn find-hanging": Entry(
         "commands.txn", "find_hanging", "transactions that do not end by themselves, and why"
     ),
-    "txn expire": Entry("commands.txn", "expire", "end what is overdue in the whole store"),
+    "txn expire": Entry("commands.txn", "expire", "end overdue transactions in the whole store"),
     "admin checkpoint": Entry(
         "commands.admin", "checkpoint", "write a checkpoint; roll and seal ledgers"
     ),
@@ -126,7 +130,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.admin_stats", "coordinator_stats", "figures of coordinators"
     ),
     "admin transaction-metadata": Entry(
-        "commands.admin_stats", "transaction_metadata", "everything known about a transaction"
+        "commands.admin_stats", "transaction_metadata", "all details of a transaction"
     ),
     "admin slow-transactions": Entry(
         "commands.admin_stats", "slow_transactions", "unfinished transactions older than a time"
@@ -135,25 +139,25 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.admin_stats", "transaction_buffer_stats", "the sidecars of a topic"
     ),
     "admin pending-ack-stats": Entry(
-        "commands.admin_stats", "pending_ack_stats", "what transactions hold in a subscription"
+        "commands.admin_stats", "pending_ack_stats", "acknowledgements that open transactions hold"
     ),
     "admin position-in-pending-ack": Entry(
         "commands.admin_stats",
         "position_in_pending_ack",
         "the state of a message on a subscription",
     ),
-    "admin locks": Entry("commands.admin_stats", "locks", "who holds which lock"),
-    "verify": Entry("commands.verify", "verify", "read every byte, and say what is wrong"),
-    "doctor": Entry("commands.verify", "doctor", "are the store and the machine healthy"),
+    "admin locks": Entry("commands.admin_stats", "locks", "processes that hold locks"),
+    "verify": Entry("commands.verify", "verify", "check every byte, and report damage"),
+    "doctor": Entry("commands.verify", "doctor", "check the health of store and machine"),
     "segment list": Entry("commands.segment", "list_segments", "the files of a topic or of all"),
     "segment show": Entry(
         "commands.segment", "show", "a ledger or file, its columns and row groups"
     ),
-    "segment cat": Entry("commands.segment", "cat", "stored rows as they are"),
+    "segment cat": Entry("commands.segment", "cat", "print stored rows unchanged"),
     "wait": Entry("commands.wait", "wait", "wait for messages, a watermark, no backlog"),
-    "check": Entry("commands.check", "check", "whether it is healthy, for monitors"),
+    "check": Entry("commands.check", "check", "report the store's health to monitors"),
     "metrics": Entry("commands.metrics", "metrics", "figures for Prometheus"),
-    "serve": Entry("commands.serve", "serve", "for clients of Apache Pulsar, and HTTP"),
+    "serve": Entry("commands.serve", "serve", "serve clients of Apache Pulsar, and HTTP"),
     "admin offline": Entry("commands.admin", "offline", "take a partition offline"),
     "admin online": Entry("commands.admin", "online", "bring a partition back"),
     "admin compact": Entry(
@@ -163,36 +167,38 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.admin_space", "compact_topic", "keep the newest message of each key"
     ),
     "admin compact-changes": Entry(
-        "commands.admin_space", "compact_changes", "newest row of keys, cursors"
+        "commands.admin_space", "compact_changes", "shorten the logs of keys and cursors"
     ),
     "admin offload": Entry(
         "commands.admin_space", "offload", "move sealed files to a directory or to S3"
     ),
     "admin confirm": Entry(
-        "commands.admin_space", "confirm_place", "read what was offloaded to a place"
+        "commands.admin_space", "confirm_place", "check the copies at an offload target"
     ),
     "admin trim": Entry("commands.admin_space", "trim", "delete the oldest messages"),
-    "admin repair": Entry("commands.verify", "repair", "rebuild damaged files, or say how"),
+    "admin repair": Entry("commands.verify", "repair", "rebuild damaged files, or explain how"),
     "admin gc": Entry("commands.admin_space", "gc", "files that no manifest names"),
     "admin accept-clock": Entry("commands.admin_space", "accept_clock", "trust the clock as it is"),
     "policy delayed set": Entry("commands.policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry(
-        "commands.policy", "get_delayed", "what applies, and where it is set"
+        "commands.policy", "get_delayed", "the policies that apply, and their origin"
     ),
     "policy delayed remove": Entry("commands.policy", "remove_delayed", "inherit policies again"),
-    "policy retention set": Entry("commands.policy", "set_retention", "what is kept, how long"),
+    "policy retention set": Entry(
+        "commands.policy", "set_retention", "which messages are kept, how long"
+    ),
     "policy retention get": Entry(
-        "commands.policy", "get_retention", "what is kept, and where it is set"
+        "commands.policy", "get_retention", "the policies that apply, and their origin"
     ),
     "policy retention remove": Entry(
         "commands.policy", "remove_retention", "inherit policies again"
     ),
-    "policy schema set": Entry("commands.policy", "set_schema", "what schemas and values may be"),
-    "policy schema get": Entry("commands.policy", "get_schema", "what applies, and from where"),
+    "policy schema set": Entry("commands.policy", "set_schema", "rules for schemas and values"),
+    "policy schema get": Entry("commands.policy", "get_schema", "policies that apply, and origin"),
     "policy schema remove": Entry("commands.policy", "remove_schema", "inherit policies again"),
     "policy watermark set": Entry("commands.policy", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry(
-        "commands.policy", "get_watermark", "what applies, and from where"
+        "commands.policy", "get_watermark", "the policies that apply, and their origin"
     ),
     "policy watermark remove": Entry(
         "commands.policy", "remove_watermark", "inherit policies again"
@@ -200,30 +206,28 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job audit": Entry(
         "commands.job", "audit", "check stored rows against the store's own records"
     ),
-    "job bulk-load": Entry("commands.job", "bulk_load", "files as messages of a topic, once"),
-    "job replay": Entry("commands.job", "replay", "messages of a range into another topic, once"),
-    "job compact": Entry("commands.job", "compact", "the sidecars of a topic in commit order"),
+    "job bulk-load": Entry("commands.job", "bulk_load", "store files as messages of a topic, once"),
+    "job replay": Entry("commands.job", "replay", "store a range in another topic, once"),
+    "job compact": Entry("commands.job", "compact", "rewrite sidecars of a topic in commit order"),
     "job rebuild-delayed": Entry(
-        "commands.job", "rebuild_delayed", "the delayed index from the log"
+        "commands.job", "rebuild_delayed", "rebuild the delayed index from the log"
     ),
-    "job lateness": Entry(
-        "commands.job", "lateness", "how late messages arrive, and what waiting saves"
-    ),
+    "job lateness": Entry("commands.job", "lateness", "how late messages arrive"),
     "spark submit-args": Entry("commands.spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("commands.spark", "example", "a job to start from"),
-    "bench": Entry("commands.bench", "bench", "how fast a store is on this disk"),
+    "bench": Entry("commands.bench", "bench", "measure a store on this disk"),
     "demo": Entry(
         "commands.demo", "demo", "exactly once on real invoices while workers are killed"
     ),
     "shell": Entry("help.shell", "shell", "many commands in one process, from terminal or script"),
     "token create-key": Entry("commands.token", "create_key", "make a key that signs tokens"),
     "token create": Entry("commands.token", "create", "print a token for a role"),
-    "token show": Entry("commands.token", "show", "what a token says, and whether it holds"),
+    "token show": Entry("commands.token", "show", "contents and validity of a token"),
     "config show": Entry(
         "commands.config", "show", "settings of user and store, and their origins"
     ),
     "config get": Entry("commands.config", "get", "the value of a setting"),
-    "config set": Entry("commands.config", "set_", "set one of the store, or of the user"),
+    "config set": Entry("commands.config", "set_", "change a setting of the store or user"),
     "config path": Entry("commands.config", "path", "where the user's config.toml is"),
     "completion install": Entry(
         "commands.completion", "install", "install completion where the shell looks for it"
@@ -248,7 +252,7 @@ NOUNS: Final[dict[str, str]] = {
     "admin": "administration",
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
-    "policy retention": "policies of what is kept",
+    "policy retention": "policies of retention",
     "policy schema": "policies of schemas",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
@@ -307,45 +311,45 @@ txlog COMMAND -h: examples and flags; --help: the global flags too
 
 
 def noun_help(noun: str) -> str:
-    """Return the help of a noun: its verbs and what they do."""
+    """Return the help of a noun: its verbs with their short help."""
     verbs = [path for path in COMMANDS if path.startswith(f"{noun} ")]
     width = max(len(path) for path in verbs)
     lines = [f"  txlog {path.ljust(width)}  {COMMANDS[path].help}" for path in verbs]
     return "\n".join([f"usage: txlog {noun} VERB [ARG…] [FLAG…]", "", *lines, ""])
 
 
-def resolve(words: list[str]) -> tuple[str, int]:
-    """Return the command that the words begin with, and how many of them name it.
+def resolve(args: list[str]) -> tuple[str, int]:
+    """Return the command that the words begin with, and the number of words that name it.
 
     The noun alone answers with the noun.
     raises: Usage (201) with the nearest known name
     """
-    first = ALIASES.get(words[0], words[0])
+    first = ALIASES.get(args[0], args[0])
     if first not in NOUNS:
         if first in COMMANDS:
             return first, 1
         firsts = {path.split()[0] for path in COMMANDS}
-        raise _unknown(words[0], "txlog ", [*firsts, *ALIASES])
-    return _verb(first, words, 1)
+        raise _unknown(args[0], "txlog ", [*firsts, *ALIASES])
+    return _verb(first, args, 1)
 
 
-def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
+def _verb(noun: str, args: list[str], used: int) -> tuple[str, int]:
     """The command of a noun, which may have nouns of its own."""
-    if len(words) == used or words[used].startswith("-"):
+    if len(args) == used or args[used].startswith("-"):
         return noun, used
-    path = f"{noun} {words[used]}"
+    path = f"{noun} {args[used]}"
     path = VERB_ALIASES.get(path, path)
     if path in NOUNS:
-        return _verb(path, words, used + 1)
+        return _verb(path, args, used + 1)
     if path not in COMMANDS:
         verbs = [p.split()[used] for p in COMMANDS if p.startswith(f"{noun} ")]
-        raise _unknown(words[used], f"txlog {noun} ", verbs)
+        raise _unknown(args[used], f"txlog {noun} ", verbs)
     return path, used + 1
 
 
-def _unknown(word: str, before: str, known: list[str]) -> Usage:
-    shown = word if len(word) <= 40 else f"{word[:37]}..."
+def _unknown(word: str, prefix: str, names: list[str]) -> Usage:
+    excerpt = word if len(word) <= 40 else f"{word[:37]}..."
     difflib = importlib.import_module("difflib")  # for mistakes only
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
-    hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
-    return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)
+    near = difflib.get_close_matches(word, sorted(names), n=1, cutoff=0.5)
+    hint = f"did you mean: {prefix}{near[0]}" if near else "txlog lists the commands"
+    return Usage(f'no command "{prefix.removeprefix("txlog ")}{excerpt}"', hint=hint)

@@ -1,14 +1,14 @@
-"""Owns a command: its function, what help and `-f help` say about it, how a line of words is run.
+"""Owns a command: its function, its part of help and `-f help`, how a line is parsed and run.
 
-A command is a function `(call, …) -> None`. What it prints goes through the call; what goes wrong
-is raised. Its parameters are those of `declared`. A line that is plainly right is parsed here, all
-others by Typer. This parser reads the same declarations and has no error texts: at an unknown flag,
-a missing or bad value, or -h, it gives up, and Typer says what is wrong. So it can be wrong only by
-reading a line in another way than Typer; a test compares the two over random lines of all commands.
+A command is a function `(call, …) -> None`. It prints through the call, and raises on errors. Its
+parameters come from `declared`. The parser here takes a line that is certainly correct; Typer takes
+all others. Both read the same declarations. This parser has no error texts: at an unknown flag, a
+missing or bad value, or -h, it gives up, and Typer explains the error. So its only possible fault
+is to read a line differently from Typer; a test compares the two over random lines of all commands.
 One difference is intended: with `-f help`, which runs no command, nothing is required.
 
 The rules are Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
-whatever it is; `-n5` and `-qq`; the last of a repeated flag wins, or all of them for a list.
+in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list takes all of them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from txlog.errors import Usage
 
 
 class Command:
-    """One command of the table: a function and what help and `-f help` say about it.
+    """One command of the table: a function, and its part of help and `-f help`.
 
     fields:  names of its JSON, in order; those before `|` are the default table
-    records: it prints messages, not rows
-    more:    what `-f help` says after the fields
-    input_format: -f and --format belong to the command itself
+    records: it prints messages instead of rows
+    more:    the text of `-f help` after the fields
+    input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     times:   an argument is a TIME, so that a word like -3m is not a flag
     """
@@ -57,11 +57,11 @@ class Command:
         dry_run: bool = False,
         times: bool = False,
     ) -> None:
-        shown, _, wide = fields.partition("|")
+        default_fields, _, wide = fields.partition("|")
         self.path = path
         self.function = function
         self.examples = examples
-        self.table_fields = shown.split()
+        self.table_fields = default_fields.split()
         self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
         self.records = records
         self.more = more
@@ -71,9 +71,9 @@ class Command:
         self.times = times
 
     def invoke(self, args: list[str], report: Report) -> int:
-        """Parse args, run the command, close what it opened; return the exit code.
+        """Parse args, run the command, close its store; return the exit code.
 
-        raises: Usage (201), and what the command raises
+        raises: Usage (201), and the errors of the command
         """
 
         def take(values: dict[str, Any]) -> int:
@@ -134,15 +134,15 @@ def command(
 
 
 def check_numbers(values: Mapping[str, object]) -> None:
-    """Refuse numbers beyond signed 64 bits, for which no file or table has room.
+    """Refuse numbers beyond signed 64 bits: files and tables cannot hold them.
 
     raises: Usage (201)
     """
     for name, value in values.items():
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
-                shown = str(number) if abs(number) < 10**30 else "a number of many digits"
-                raise Usage(f"{name.replace('_', '-')} is {shown}, it must be below 2^63")
+                digits = str(number) if abs(number) < 10**30 else "a number of many digits"
+                raise Usage(f"{name.replace('_', '-')} is {digits}, it must be below 2^63")
 
 
 def exclusive(**given: object) -> None:
@@ -151,13 +151,13 @@ def exclusive(**given: object) -> None:
     given: flag name with `_` for `-`, and its value; None, False, 0 and empty count as not given
     raises: Usage (201)
     """
-    named = [
+    conflicting = [
         name if name.isupper() else f"--{name.replace('_', '-')}"
         for name, value in given.items()
         if value
     ]
-    if len(named) > 1:
-        raise Usage(f"{' and '.join(named)} exclude each other")
+    if len(conflicting) > 1:
+        raise Usage(f"{' and '.join(conflicting)} exclude each other")
 
 
 # --- lines that are plainly right ------------------------------------------------------------
@@ -176,7 +176,7 @@ class _Given(Exception):
 
 
 class _Flag:
-    """A flag of one command: where its value goes, and what it may be."""
+    """A flag of one command: the parameter it sets, its kind and its bounds."""
 
     __slots__ = ("kind", "max", "min", "name", "value")
 
@@ -211,7 +211,7 @@ class _Flag:
 def parse(
     function: Callable[..., None], args: list[str], *, dry_run: bool, input_format: bool
 ) -> dict[str, Any] | None:
-    """The values of the command's parameters and of the global flags; None: ask Typer."""
+    """Values for the command's parameters and the global flags; None: Typer must parse the line."""
     try:
         return _parse(function, args, dry_run, input_format)
     except _Given:
@@ -222,14 +222,14 @@ def _parse(
     function: Callable[..., None], args: list[str], dry_run: bool, input_format: bool
 ) -> dict[str, Any]:
     flags: dict[str, _Flag] = {}
-    wanted: list[tuple[str, int]] = []
+    arguments: list[tuple[str, int]] = []
     values: dict[str, Any] = {}
-    for name, (words, metavar, _) in GLOBAL_FLAGS.items():
+    for name, (names, metavar, _) in GLOBAL_FLAGS.items():
         if name == "format" and input_format:
             continue
         kind = COUNT if name in COUNTED else SWITCH if metavar is None else TEXT
         values[name] = {COUNT: 0, SWITCH: False, TEXT: None}[kind]
-        _declare(flags, words, name, kind, None)
+        _declare(flags, names, name, kind, None)
     if dry_run:
         values["dry_run"] = False
         _declare(flags, REHEARSAL[:1], "dry_run", SWITCH, None)
@@ -243,22 +243,22 @@ def _parse(
             _declare(flags, declared.words, name, kind, declared)
         else:
             assert isinstance(declared, Argument)
-            wanted.append((name, kind))
-    found: dict[str, Any] = {}
-    _arguments(wanted, _flags(flags, args, found), found)
+            arguments.append((name, kind))
+    values_found: dict[str, Any] = {}
+    _arguments(arguments, _flags(flags, args, values_found), values_found)
     defaults = defaults_of(function)
-    missing = [name for name in hints if name not in found and name not in defaults]
-    if missing and found.get("form" if input_format else "format") != "help":
+    missing = [name for name in hints if name not in values_found and name not in defaults]
+    if missing and values_found.get("form" if input_format else "format") != "help":
         raise _Given
-    # `-f help` prints the fields and requires nothing: the command never sees its arguments then.
-    return {**values, **defaults, **dict.fromkeys(missing), **found}
+    # `-f help` prints the fields and requires nothing: the command does not run.
+    return {**values, **defaults, **dict.fromkeys(missing), **values_found}
 
 
 def _declare(
-    flags: dict[str, _Flag], words: tuple[str, ...], name: str, kind: int, option: Option | None
+    flags: dict[str, _Flag], names: tuple[str, ...], name: str, kind: int, option: Option | None
 ) -> None:
     low, high = (None, None) if option is None else (option.min, option.max)
-    for word in words:
+    for word in names:
         if not word.startswith("-"):
             raise _Given
         first, _, second = word.partition("/")
@@ -267,68 +267,70 @@ def _declare(
             flags[second] = _Flag(name, kind, False)
 
 
-def _flags(flags: dict[str, _Flag], args: list[str], found: dict[str, Any]) -> list[str]:
-    """Move the flags of args into found; return the other words."""
-    words: list[str] = []
+def _flags(flags: dict[str, _Flag], args: list[str], values: dict[str, Any]) -> list[str]:
+    """Move the flags of args into values; return the other words."""
+    arguments: list[str] = []
     at, stop = 0, len(args)
     while at < stop:
         word = args[at]
         at += 1
         if word == "--":
-            return words + args[at:]
+            return arguments + args[at:]
         if word[:1] != "-" or word == "-" or word[1].isdigit():  # no flag is a digit: -1 is a value
-            words.append(word)
+            arguments.append(word)
         elif word[:2] == "--":
             name, equals, text = word.partition("=")
             flag = flags.get(name)
             if flag is None or (flag.is_switch and equals):
                 raise _Given
             if flag.is_switch:
-                flag.switch(found)
+                flag.switch(values)
                 continue
             if not equals:
                 if at == stop:
                     raise _Given
                 text = args[at]
                 at += 1
-            flag.take(found, text)
+            flag.take(values, text)
         else:
-            at = _letters(flags, args, at, found)
-    return words
+            at = _letters(flags, args, at, values)
+    return arguments
 
 
-def _letters(flags: dict[str, _Flag], args: list[str], at: int, found: dict[str, Any]) -> int:
-    """Take the word of one-letter flags before `at`; return where the next word is."""
+def _letters(flags: dict[str, _Flag], args: list[str], at: int, values: dict[str, Any]) -> int:
+    """Parse the word of one-letter flags before `at`; return the index of the next word."""
     word = args[at - 1]
     for index in range(1, len(word)):
         flag = flags.get(f"-{word[index]}")
         if flag is None:
             raise _Given
         if flag.is_switch:
-            flag.switch(found)
+            flag.switch(values)
             continue
         if index + 1 < len(word):
-            flag.take(found, word[index + 1 :])
+            flag.take(values, word[index + 1 :])
         elif at == len(args):
             raise _Given
         else:
-            flag.take(found, args[at])
+            flag.take(values, args[at])
             at += 1
         break
     return at
 
 
-def _arguments(wanted: list[tuple[str, int]], words: list[str], found: dict[str, Any]) -> None:
-    """Give words to the arguments, in order; a list is the last and takes the rest."""
-    for at, (name, kind) in enumerate(wanted):
+def _arguments(parameters: list[tuple[str, int]], args: list[str], values: dict[str, Any]) -> None:
+    """Assign args to the parameters, in order; a list comes last and takes all remaining words."""
+    for at, (name, kind) in enumerate(parameters):
         many = kind in (TEXTS, NUMBERS)
-        if many and at + 1 < len(wanted):
+        if many and at + 1 < len(parameters):
             raise _Given
-        taken, words = (words, []) if many else (words[:1], words[1:])
-        if taken:
-            made = taken if kind in (TEXT, TEXTS) else [_number(word, None, None) for word in taken]
-            found[name] = made if many else made[0]
-    if words:
+        chosen, args = (args, []) if many else (args[:1], args[1:])
+        if chosen:
+            converted = (
+                chosen if kind in (TEXT, TEXTS) else [_number(word, None, None) for word in chosen]
+            )
+            values[name] = converted if many else converted[0]
+    if args:
         raise _Given
 
 

@@ -1,7 +1,7 @@
-"""Owns how a command says what it takes: Option and Argument, as Annotated hints of its function.
+"""Owns the declarations of a command's parameters: Option and Argument, as Annotated hints.
 
-They have the names of Typer's, into which `typer` turns them for help and for complaints. Declaring
-them imports nothing of Typer, which took a third of the time of `produce`.
+They are named after Typer's, and `typer` converts them for help and error messages. Declaring them
+imports nothing of Typer, whose import took a third of the time of `produce`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "version": (("--version", "-V"), None, "the version"),
 }
 COUNTED: Final = frozenset(("quiet", "verbose"))
-REHEARSAL: Final = ("--dry-run", "say what would be done, change nothing")
+REHEARSAL: Final = ("--dry-run", "print the planned changes, change nothing")
 
 
 class Option:
-    """A flag: its words, of which `--active/--no-active` are two, and its help.
+    """A flag: its spellings (`--active/--no-active` has two) and its help.
 
     min, max: bounds of a number
     """
@@ -60,7 +60,7 @@ class Option:
 
 
 class Argument:
-    """A word that is not a flag; a list of them takes all that are left."""
+    """A word that is not a flag; a list takes all remaining words."""
 
     __slots__ = ("help", "metavar", "show_default")
 
@@ -71,25 +71,25 @@ class Argument:
 
 
 def declared(option: Option) -> tuple[str, ...]:
-    """The words of a flag, the first of them the longest form: --partition -p."""
-    words = [word for each in option.words for word in each.split("/")]
-    return tuple(sorted(words, key=lambda word: not word.startswith("--")))
+    """The spellings of a flag, long ones first: --partition -p."""
+    names = [word for each in option.words for word in each.split("/")]
+    return tuple(sorted(names, key=lambda word: not word.startswith("--")))
 
 
 def hints_of(function: Callable[..., None]) -> dict[str, Any]:
     """The hints of the parameters after the call, in order.
 
-    They are written as text; the function's module has every name in them.
+    They are stored as text; the function's module defines every name in them.
     """
-    made = cast(FunctionType, function)
-    code, given = made.__code__, made.__annotations__
+    plain = cast(FunctionType, function)
+    code, annotations = plain.__code__, plain.__annotations__
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    return {name: eval(given[name], made.__globals__) for name in names}  # noqa: S307
+    return {name: eval(annotations[name], plain.__globals__) for name in names}  # noqa: S307
 
 
 def defaults_of(function: Callable[..., None]) -> dict[str, Any]:
-    """The defaults of parameters; required ones have none."""
-    made = cast(FunctionType, function)
-    code, given = made.__code__, made.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    return {**dict(zip(names, given, strict=True)), **(made.__kwdefaults__ or {})}
+    """The defaults of parameters; required parameters have no entry."""
+    plain = cast(FunctionType, function)
+    code, values = plain.__code__, plain.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}

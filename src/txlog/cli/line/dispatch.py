@@ -1,6 +1,6 @@
-"""Owns one run: leading global flags, the command after them, and the exit code it earns.
+"""Owns one run: leading global flags, the command after them, and its exit code.
 
-Every way out is here: an error of ours, a usage error of Typer's, a signal, a closed pipe, a bug.
+Every way to end is handled here: our errors, Typer's usage errors, signals, a closed pipe, a bug.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from txlog.cli.terminal import errors as failures
 from txlog.cli.terminal import say, signals
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Run one command line; return its exit code and raise nothing."""
     report = failures.Report(json=False, store=None)
     _print_utf8()
     try:
         with signals.watched():
-            code = _dispatch(words, report)
+            code = _dispatch(args, report)
             _flush_printed(code)
             return code
     except signals.Interrupted as interrupted:
@@ -34,20 +34,20 @@ def run(words: list[str]) -> int:
     except (PipeGone, BrokenPipeError):
         silence_stdout()
         return 141
-    except Exception as error:  # nobody sees a traceback: a bug is an error, too
+    except Exception as error:  # a bug is reported as an error, without a traceback
         if not isinstance(error, errors.TxlogError | OSError):
-            # Python and libraries turn what interrupts them into errors of their own.
+            # Python and libraries convert an interrupt into errors of their own.
             cause = error.__cause__
-            asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
-            if asked is not None:
-                return asked
+            exit_code = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
+            if exit_code is not None:
+                return exit_code
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
 
 
 def _print_utf8() -> None:
-    """Let `print` of libraries and user code write UTF-8 in any locale, as all our text is."""
+    """Make `print` of libraries and user code write UTF-8 in any locale, as our own output does."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     change = getattr(sys.stdout, "reconfigure", None)
     if change is not None and encoding.lower() not in ("utf-8", "utf8"):
@@ -55,7 +55,7 @@ def _print_utf8() -> None:
 
 
 def _flush_printed(code: int) -> None:
-    """Write what a user's function left in `print`'s buffer; if that fails, report no success.
+    """Write what `print` of a user's function buffered; if that fails, report no success.
 
     raises: BrokenPipeError; OutcomeUnknown (1001)
     """
@@ -69,22 +69,20 @@ def _flush_printed(code: int) -> None:
         silence_stdout()
         if code == 0:
             raise errors.OutcomeUnknown(
-                f"done, but what was printed could not be written: {error.strerror}"
+                f"done, but the printed text could not be written: {error.strerror}"
             ) from error
 
 
 def as_ours(error: Exception) -> errors.TxlogError:
-    """Return any exception as an error of ours; an unexpected one is a bug (101)."""
+    """Convert any exception to a TxlogError; an unexpected one is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
     if errors.is_noted(error):
         return errors.OutcomeUnknown(f"{type(error).__name__}: {error}; {errors.IN_DOUBT}")
-    no_room = (
-        "failed to map segment",
-        "annot allocate memory",
-    )  # for a library, as the loader puts it
+    # wording of the dynamic loader
+    no_room = ("failed to map segment", "annot allocate memory")
     if isinstance(error, MemoryError) or (
-        isinstance(error, ImportError) and any(words in str(error) for words in no_room)
+        isinstance(error, ImportError) and any(phrase in str(error) for phrase in no_room)
     ):
         return errors.NoResources("out of memory")
     if isinstance(error, OSError):
@@ -96,9 +94,9 @@ def as_ours(error: Exception) -> errors.TxlogError:
     return failures.bug(error)
 
 
-def _dispatch(words: list[str], report: failures.Report) -> int:
-    report.json = flags.says_json(words)
-    split = flags.split(words)
+def _dispatch(args: list[str], report: failures.Report) -> int:
+    report.json = flags.says_json(args)
+    split = flags.split(args)
     if split.rest == []:
         if split.version:
             _print_version(split.json)

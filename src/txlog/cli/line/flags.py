@@ -1,8 +1,8 @@
-"""Owns the global flags: before the verb, in a line that is not parsed yet, and what each means.
+"""Owns the global flags: those before the verb, in a line not parsed yet, and the meanings of all.
 
-After the verb Typer reads them with everything else; those before it are put in front, so that the
-last one wins. A word means the same on every command, so it is explained once: under the long flag,
-under the metavar of an argument, or under `COMMAND FLAG` where a command differs.
+After the verb Typer reads global flags with all others. Flags before the verb are put in front of
+them, so that the last one wins. A word means the same on every command, so it is explained once:
+under the long flag, under the metavar of an argument, or under `COMMAND FLAG` for an exception.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _HIDING: Final = "\0"  # no word of a command line can contain it
 # --- in a line -------------------------------------------------------------------------------
 
 
-def hidden_times(words: list[str]) -> list[str]:
-    """Words in which a - and a digit before `--` are hidden: they may be a TIME, and no flag.
+def hidden_times(args: list[str]) -> list[str]:
+    """Hide words before `--` that begin with - and a digit: each may be a TIME instead of a flag.
 
     No flag begins like that. Values of flags are hidden too, and restored by as_given.
     """
-    stop = words.index("--") if "--" in words else len(words)
+    stop = args.index("--") if "--" in args else len(args)
     return [
         f"{_HIDING}{word}" if at < stop and word[:1] == "-" and word[1:2].isdecimal() else word
-        for at, word in enumerate(words)
+        for at, word in enumerate(args)
     ]
 
 
 def as_given(value: object) -> object:
-    """A parsed value as the word was before hidden_times."""
+    """A parsed value in its spelling before hidden_times."""
     return value.removeprefix(_HIDING) if isinstance(value, str) else value
 
 
 def as_told(message: str) -> str:
-    """Typer's text with words as they were before hidden_times; it may escape them."""
+    """Typer's text with words in their spelling before hidden_times, which Typer may escape."""
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
@@ -61,42 +61,42 @@ class Split(msgspec.Struct):
     version: bool = False
 
 
-def split(words: list[str]) -> Split:
-    """Split words at the noun or verb.
+def split(args: list[str]) -> Split:
+    """Split args at the noun or verb.
 
     raises: Usage (201) for a flag that is not global, or one without its value
     """
-    out = Split([], [], json=says_json(words))
+    out = Split([], [], json=says_json(args))
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(args):
+        word = args[at]
         if word == "--":
-            out.rest = words[at + 1 :]
+            out.rest = args[at + 1 :]
             break
         if not word.startswith("-") or word == "-":
-            out.rest = words[at:]
+            out.rest = args[at:]
             break
-        at += _take(words, at, out)
+        at += _take(args, at, out)
     return out
 
 
-def split_on(before: Split, used: int) -> Split:
-    """Move the global flags after the first `used` words of the rest to those before them.
+def split_on(outer: Split, used: int) -> Split:
+    """Move global flags after the first `used` of the remaining words to the leading flags.
 
     raises: Usage (201) as split does
     """
-    inner = split(before.rest[used:])
+    inner = split(outer.rest[used:])
     return Split(
-        [*before.leading, *inner.leading],
-        [*before.rest[:used], *inner.rest],
-        before.json or inner.json,
-        before.help or inner.help,
-        before.version or inner.version,
+        [*outer.leading, *inner.leading],
+        [*outer.rest[:used], *inner.rest],
+        outer.json or inner.json,
+        outer.help or inner.help,
+        outer.version or inner.version,
     )
 
 
 def wants_json(path: str, args: list[str]) -> bool:
-    """Tell whether errors of this command line are objects, before it is parsed."""
+    """Return whether this command line wants errors as JSON, before it is parsed."""
     if says_json(args):
         return True
     if path == "produce":
@@ -112,19 +112,19 @@ def wants_json(path: str, args: list[str]) -> bool:
     return False
 
 
-def says_json(words: list[str]) -> bool:
+def says_json(args: list[str]) -> bool:
     """Return whether --json comes before the end of the flags."""
-    stop = words.index("--") if "--" in words else len(words)
-    return "--json" in words[:stop]
+    stop = args.index("--") if "--" in args else len(args)
+    return "--json" in args[:stop]
 
 
-def _take(words: list[str], at: int, out: Split) -> int:
-    """Add the flag at `at` to the leading ones; return how many words it took."""
-    word = words[at]
+def _take(args: list[str], at: int, out: Split) -> int:
+    """Add the flag at `at` to the leading flags; return the number of words it used."""
+    word = args[at]
     name, equals, _ = word.partition("=")
     if word.startswith("--"):
         if name in VALUE_FLAGS:
-            return _take_value(words, at, out, has_value=bool(equals))
+            return _take_value(args, at, out, has_value=bool(equals))
         if word not in SWITCHES:
             raise Usage(f"no such flag: {name}", hint="flags of a command come after its name")
         out.help |= word == "--help"
@@ -133,7 +133,7 @@ def _take(words: list[str], at: int, out: Split) -> int:
         return 1
     for index, letter in enumerate(word[1:], start=1):
         if letter in _SHORT_VALUES:
-            return _take_value(words, at, out, has_value=index + 1 < len(word))
+            return _take_value(args, at, out, has_value=index + 1 < len(word))
         if letter not in _SHORT_SWITCHES:
             raise Usage(f"no such flag: -{letter}", hint="flags of a command come after its name")
         out.help |= letter == "h"
@@ -142,32 +142,32 @@ def _take(words: list[str], at: int, out: Split) -> int:
     return 1
 
 
-def _take_value(words: list[str], at: int, out: Split, *, has_value: bool) -> int:
+def _take_value(args: list[str], at: int, out: Split, *, has_value: bool) -> int:
     if has_value:
-        out.leading.append(words[at])
+        out.leading.append(args[at])
         return 1
-    if at + 1 == len(words):
-        raise Usage(f"flag {words[at]} needs a value")
-    out.leading.extend(words[at : at + 2])
+    if at + 1 == len(args):
+        raise Usage(f"flag {args[at]} needs a value")
+    out.leading.extend(args[at : at + 2])
     return 2
 
 
-# --- what they mean --------------------------------------------------------------------------
+# --- meanings ----------------------------------------------------------------------------------
 
 FLAGS: Final[dict[str, str]] = {
     "--ack": "when to acknowledge: as messages leave, never, at a clean end",
     "--ack-format": "print each stored message in this format",
-    "--around": "the messages around this one",
+    "--around": "messages before and after this id",
     "--at": "this message",
-    "--batch": "write a frame when this much has come",
-    "--by": "what to group by",
+    "--batch": "write a frame after this many messages or bytes",
+    "--by": "the field to group by",
     "--checkpoint-bytes": "a checkpoint is due after this much journal (64MiB)",
     "--consumer": "name of the consumer",
     "--context": "how many before and after --around",
     "--coordinator": "only this coordinator",
     "--coordinators": "number of transaction coordinators (16)",
-    "--durability": "sync: flush before answering; os: leave that to the system",
-    "--event-time": "when it happened",
+    "--durability": "sync: flush before answering; os: let the system flush",
+    "--event-time": "event time of the messages",
     "--first": "the first N of each partition",
     "--flush-every": "write a frame when its oldest message is this old",
     "--for": "which end to wait for",
@@ -184,25 +184,25 @@ FLAGS: Final[dict[str, str]] = {
     "--limit": "rows at most",
     "--message": "a message of this text; stdin is not read",
     "--offset": "which messages: txlog help offsets",
-    "--older-than": "only those older than this",
-    "--on-error": "what to do with a bad one",
+    "--older-than": "only if older than this",
+    "--on-error": "how to treat a bad record",
     "--output": "the topic to write",
     "--owner": "only of this user",
     "--partition": "only this partition",
     "--partitions": "how many partitions",
-    "--position": "where a new subscription begins: txlog help offsets",
+    "--position": "start of a new subscription: txlog help offsets",
     "--prefix": "names that begin with this",
     "--print": "the id alone, or a line for eval",
-    "--producer": "a named producer: what it sent before is not stored again",
+    "--producer": "a named producer: a sequence that it repeats is not stored again",
     "--prop": "a property",
     "--random": "N of them, anywhere",
     "--require-newline": "a last line without a newline is a bad record",
     "--retries": "tries before a failure counts",
-    "--seed": "of the random choices",
+    "--seed": "seed of the random choices",
     "--seq-from": "sequence of the first message, with --producer",
-    "--since": "only from then on",
-    "--sort": "what to order by",
-    "--state": "only those in this state",
+    "--since": "only from this time on",
+    "--sort": "the field to sort by",
+    "--state": "only transactions in this state",
     "--subscription": "the subscription",
     "--timeout": "how long at most",
     "--topic": "the topic; needed where several have the subscription",
@@ -212,7 +212,7 @@ FLAGS: Final[dict[str, str]] = {
     "--transaction-timeout-max": "the longest time-out (1d)",
     "--txn-every": "a transaction for this many messages, or this long",
     "--txn-timeout": "time-out of the transaction",
-    "--type": "who gets what: one, any, one with others waiting, one a key",
+    "--type": "delivery to consumers: one, any, one with standbys, one per key",
     "--unbuffered": "write every message at once",
     "--until": "where to stop: txlog help offsets",
 }
@@ -226,16 +226,16 @@ SPECIAL: Final[dict[str, str]] = {
     "sub list --topic": "only of this topic",
     "txn begin --coordinator": "begin it there",
     "txn begin --timeout": "it is aborted after this long (60s)",
-    "txn begin --transaction-key": "of a series of transactions: its previous holder is fenced",
-    "txn find-hanging --topic": "only those that take part there",
-    "txn list --topic": "only those that take part there",
+    "txn begin --transaction-key": "name of a series of transactions; fences its previous holder",
+    "txn find-hanging --topic": "only with messages in this topic",
+    "txn list --topic": "only with messages in this topic",
     "txn run --timeout": "it is aborted after this long (60s)",
     "wait --topic": "the topic",
 }
 
 ARGUMENTS: Final[dict[str, str]] = {
     "CMD": "the command and its arguments",
-    "DEST": "where it goes",
+    "DEST": "the destination",
     "FILE": "files to read; none: stdin",
     "ID": "message or transaction ids; - reads them from stdin",
     "IN": "the topic to read",
@@ -254,7 +254,7 @@ ARGUMENTS: Final[dict[str, str]] = {
     "TOPIC": "the topic; TOPIC/N is one of its partitions",
     "TOPIC/P": "a partition, as orders/2",
     "VALUE": "its value",
-    "WHAT": "what to look at; nothing: the store",
+    "WHAT": "the object to look at; none: the store",
 }
 _SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
     "man path PAGE": "a page; none: the directory of all",
@@ -268,10 +268,10 @@ _SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
 
 
 def flag_meaning(path: str, flag: str) -> str:
-    """What a flag of a command means; empty if nothing says."""
+    """Meaning of a command's flag; empty if it has none."""
     return SPECIAL.get(f"{path} {flag}") or FLAGS.get(flag, "")
 
 
 def argument_meaning(path: str, metavar: str) -> str:
-    """What an argument of a command means; empty if nothing says."""
+    """Meaning of a command's argument; empty if it has none."""
     return _SPECIAL_ARGUMENTS.get(f"{path} {metavar}") or ARGUMENTS.get(metavar, "")

@@ -1,6 +1,6 @@
-"""Owns what a command takes, as data: for man pages, completion and tests; nothing is parsed here.
+"""Owns a command's parameters as data, for man pages, completion and tests; it parses no line.
 
-It reads the annotations that the parsers read, so no command says anything twice.
+It reads the annotations that the parsers read, so commands declare each parameter once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Parameter:
     """A flag or an argument.
 
     names:    `--partition -p`; for an argument its metavar
-    metavar:  what stands for its value; empty for a switch
+    metavar:  placeholder of its value; empty for a switch
     default:  as a user would write it; empty when there is none
     of_all:   a global flag
     """
@@ -45,24 +45,24 @@ class Parameter:
 
     @property
     def choices(self) -> list[str]:
-        """The values it may have, where the metavar lists them."""
-        words = self.metavar.split("|")
-        plain = all(re.fullmatch("[a-z][a-z_-]*", word) for word in words)
-        return words if plain and len(words) > 1 else []
+        """Its allowed values, if the metavar lists them."""
+        choices = self.metavar.split("|")
+        plain = all(re.fullmatch("[a-z][a-z_-]*", word) for word in choices)
+        return choices if plain and len(choices) > 1 else []
 
 
 def parameters_of(command: Command) -> list[Parameter]:
     """The arguments of a command, then its own flags, then the global ones; each in order."""
     defaults = defaults_of(command.function)
-    found = [
+    parameters = [
         _own(command, name, hint, defaults.get(name, _NEEDED))
         for name, hint in hints_of(command.function).items()
     ]
     if command.dry_run:
-        found.append(_switch("--dry-run", "say what would be done, change nothing"))
-    found.sort(key=lambda each: each.is_flag)
-    taken = {name for each in found for name in each.names}
-    return found + [
+        parameters.append(_switch("--dry-run", "print the planned changes, change nothing"))
+    parameters.sort(key=lambda each: each.is_flag)
+    own_names = {name for each in parameters for name in each.names}
+    return parameters + [
         Parameter(
             names,
             metavar or "",
@@ -74,14 +74,14 @@ def parameters_of(command: Command) -> list[Parameter]:
             of_all=True,
         )
         for key, (names, metavar, text) in GLOBAL_FLAGS.items()
-        if not taken & set(names)
+        if not own_names & set(names)
     ]
 
 
-def _own(command: Command, name: str, hint: Any, given: Any) -> Parameter:
+def _own(command: Command, name: str, hint: Any, default_value: Any) -> Parameter:
     kind, info = hint.__origin__, hint.__metadata__[0]
-    no_default = given is _NEEDED
-    default = "" if no_default or given in (None, False, "") else str(given)
+    no_default = default_value is _NEEDED
+    default = "" if no_default or default_value in (None, False, "") else str(default_value)
     many = _is_list(kind)
     if not isinstance(info, Option):
         word = str(info.metavar or name.upper())
@@ -101,7 +101,7 @@ def _own(command: Command, name: str, hint: Any, given: Any) -> Parameter:
 
 
 def _value(metavar: str) -> str:
-    """A metavar without the sign that the flag may be repeated; `%…` is a word of its own."""
+    """A metavar without the mark of a repeatable flag; `%…` is a literal word."""
     return metavar if metavar.endswith("%…") else metavar.removesuffix("…")
 
 

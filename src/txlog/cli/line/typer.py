@@ -1,7 +1,7 @@
-"""Owns the commands over Typer: help, and every command line that the plain parser leaves.
+"""Owns the commands over Typer: help, and every command line that the plain parser gives up on.
 
-A one-command app is made for each run, so the other commands are never loaded. Typer is used only
-here, and only by its public names. What it raises leaves here as an error of ours.
+Each run makes an app of one command, so the other commands are not loaded. Typer is used only
+here, and only by its public names. This module converts Typer's exceptions to our errors.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def invoke(
 
 
 def usage(error: typer.TyperException) -> Usage:
-    """Return Typer's complaint as ours."""
+    """Convert Typer's error to ours."""
     message = as_told(error.format_message()).strip().rstrip(".")
-    if len(message) > _MESSAGE_CHARS:  # the ends of a word from the command line are enough
+    if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
     return Usage(message[:1].lower() + message[1:])
 
@@ -109,12 +109,12 @@ def _signature(
         parameters.append(
             inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
         )
-    for name, (words, metavar, text) in GLOBAL_FLAGS.items():
+    for name, (spellings, metavar, text) in GLOBAL_FLAGS.items():
         if name == "format" and input_format:
             continue
         kind, default = _kind(name)
         option = typer.Option(
-            *words,
+            *spellings,
             metavar=metavar,
             help=text,
             hidden=not (with_globals or name in ("store", "format", "json")),
@@ -127,27 +127,31 @@ def _signature(
 
 
 def _typers(path: str, hint: Any, with_words: bool) -> Any:
-    """The hint with Typer's own Option or Argument, and the common meaning where none is given."""
-    kind, given = hint.__origin__, hint.__metadata__[0]
-    if not isinstance(given, Option):
-        assert isinstance(given, Argument)
+    """The hint with Typer's own Option or Argument; a flag without help gets its common meaning."""
+    kind, declaration = hint.__origin__, hint.__metadata__[0]
+    if not isinstance(declaration, Option):
+        assert isinstance(declaration, Argument)
         return Annotated[
             kind,
-            typer.Argument(metavar=given.metavar, help=given.help, show_default=given.show_default),
+            typer.Argument(
+                metavar=declaration.metavar,
+                help=declaration.help,
+                show_default=declaration.show_default,
+            ),
         ]
-    text = given.help
+    text = declaration.help
     if with_words and not text:
-        text = flag_meaning(path, declared(given)[0])
-    made = typer.Option(
-        *given.words,
-        metavar=given.metavar,
+        text = flag_meaning(path, declared(declaration)[0])
+    option = typer.Option(
+        *declaration.words,
+        metavar=declaration.metavar,
         help=text,
-        min=given.min,
-        max=given.max,
-        hidden=given.hidden,
-        show_default=given.show_default,
+        min=declaration.min,
+        max=declaration.max,
+        hidden=declaration.hidden,
+        show_default=declaration.show_default,
     )
-    return Annotated[kind, made]
+    return Annotated[kind, option]
 
 
 def _kind(name: str) -> tuple[object, object]:

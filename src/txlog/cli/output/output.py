@@ -1,7 +1,7 @@
 """Owns stdout: the format, listings and single objects in it, and the writer of its bytes.
 
-stdout carries data only. Off a terminal nothing is cut, coloured or moved. The writer uses the
-descriptor itself, so that a closed pipe or a full disk shows here and not at interpreter exit.
+stdout carries data only. Off a terminal nothing is cut, coloured or moved. The writer uses the file
+descriptor itself, so a closed pipe or a full disk raises here instead of at interpreter exit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
 RESULT_FORMS: Final = ("json", "ndjson", "help")
-_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # that identify it, as a name does
+_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # numbers that identify a row, like a name
 _BLOCK_BYTES: Final = 1 << 16
 
 
 class PipeGone(Exception):
-    """The reader of stdout has gone away."""
+    """The reader of stdout has closed the pipe."""
 
 
 class Stdout:
     """The bytes of stdout, written in blocks.
 
-    On a terminal, control characters are written out (terminal/escapes).
-    allowed: sequences that leave as they are, because the user's own format has them
+    On a terminal, control characters are escaped (terminal/escapes).
+    allowed: sequences to write unescaped, because the user's own format contains them
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class Stdout:
         self._parts: list[bytes] = []
         self._bytes = 0
         self.each = False
-        self.taken = 0  # bytes given to write
-        self.gone = 0  # those of them that have left
+        self.taken = 0  # bytes passed to write
+        self.gone = 0  # bytes that the descriptor has accepted
 
     def write(self, data: bytes | memoryview, *, is_drawn: bool = False) -> None:
-        """Add data; a full block is written out; data that fills one by itself is not copied.
+        """Add data; write a full block; data larger than a block is not copied.
 
-        is_drawn: all of it that came from a store was made safe before it was coloured
+        is_drawn: text from the store in it was escaped before it was coloured
         """
         if self._is_terminal and not is_drawn:
             data = safe_bytes(bytes(data), self.allowed)
@@ -69,7 +69,7 @@ class Stdout:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered.
+        """Write the buffered bytes.
 
         raises: PipeGone; OSError when stdout cannot take it
         """
@@ -92,7 +92,7 @@ def _write_all(data: bytes | memoryview) -> None:
         raise OSError("standard output is closed")
     try:
         number = sys.stdout.fileno()
-    except (OSError, ValueError, AttributeError):  # replaced by a test or a notebook
+    except (OSError, ValueError, AttributeError):  # a test or a notebook has replaced stdout
         sys.stdout.write(bytes(data).decode("utf-8", "surrogateescape"))
         return
     view = memoryview(data)
@@ -106,7 +106,7 @@ def _write_all(data: bytes | memoryview) -> None:
 
 
 def silence_stdout() -> None:
-    """Discard whatever the interpreter still has for stdout."""
+    """Discard the bytes that the interpreter still buffers for stdout."""
     try:
         number = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -116,10 +116,10 @@ def silence_stdout() -> None:
         pass  # there is no descriptor to silence
 
 
-# The forms in which a row does not depend on the others.
+# Forms in which each row is written without knowledge of the others.
 _ROW_BY_ROW: Final = ("json", "ndjson", "tsv", "csv", "names")
 
-# What `export -f` takes, too: the form of the table it writes, not of what it prints.
+# Forms of `export -f`, too: they apply to the table it writes, not to its own output.
 _OF_EXPORT: Final = ("delta", "iceberg", "hive")
 
 
@@ -151,23 +151,23 @@ class Output:
         self.fields = all_fields
         self.look = look
         self.out = Stdout()
-        self.extra: dict[str, object] = {}  # fields that every result has besides its own
+        self.extra: dict[str, object] = {}  # fields added to every result
 
     @property
     def as_json(self) -> bool:
-        """Results are JSON."""
+        """Whether results are JSON."""
         return self.form in ("json", "ndjson")
 
     def text(self, text: str) -> None:
-        """Print text; a terminal obeys nothing of it."""
+        """Print text; on a terminal, with control characters escaped."""
         self.out.write(text.encode("utf-8", "surrogateescape"))
 
     def drawn(self, text: str) -> None:
-        """Print text with our own colours, in which stored text went through `printable`."""
+        """Print text with our own colours; `printable` has escaped the stored text in it."""
         self.out.write(text.encode("utf-8", "surrogateescape"), is_drawn=True)
 
     def field_help(self) -> None:
-        """Print what the fields mean."""
+        """Print the meanings of the fields."""
         self.text(fields.help_lines(self.fields))
 
     def rows(self, rows: Sequence[Mapping[str, object]]) -> None:
@@ -183,17 +183,17 @@ class Output:
         picked = [fields.select(row, names) for row in rows]
         if self.form == "names":
             name = first_name(names)
-            named = (row[name] for row in picked if row[name] is not None)
-            self.text("".join(f"{tables.cell(one)}\n" for one in named))
+            values = (row[name] for row in picked if row[name] is not None)
+            self.text("".join(f"{tables.cell(value)}\n" for value in values))
         elif self.form in ("tsv", "csv"):
             self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
         else:
             self.drawn(tables.table(names, picked, self.look, markdown=self.form == "md"))
 
     def listing(self, batches: Iterable[Sequence[Mapping[str, object]]]) -> None:
-        """Print a listing that comes some rows at a time; only a table needs all before its first.
+        """Print a listing batch by batch; only a table collects all rows first.
 
-        The same bytes as `rows` prints of all of them.
+        The output equals that of `rows` for all rows together, byte for byte.
         """
         if self.form not in _ROW_BY_ROW:
             self.rows([row for batch in batches for row in batch])
@@ -235,14 +235,14 @@ class Output:
     def result(self, row: Mapping[str, object]) -> None:
         """Print the result object of a change when --json asks for it.
 
-        raises: OutcomeUnknown (1001) when it cannot be printed: the change stands
+        raises: OutcomeUnknown (1001) when it cannot be printed: the change is durable
         """
         if self.as_json:
             row = {**row, **self.extra}
             self.answer(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
 
     def answer(self, text: str) -> None:
-        """Print the answer of a change, which is done whether or not it can be printed.
+        """Print the answer of a change, which is durable even if printing fails.
 
         raises: OutcomeUnknown (1001)
         """
@@ -260,7 +260,7 @@ class Output:
 
 
 def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> Output:
-    """Return the output that flags and environment ask for.
+    """Return the output that flags and environment select.
 
     raises: Usage (201) for a format the command does not have, or an unknown column
     """
@@ -271,36 +271,36 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
             form = "line" if terminal else "ndjson"
         elif not command.changes:
             form = "table" if terminal else "tsv"
-    shown, all_fields = command.table_fields, command.fields
+    default_fields, all_fields = command.table_fields, command.fields
     if flags.columns is not None:
         names = [name.strip() for name in flags.columns.split(",") if name.strip()]
         if not names:
             raise Usage("--columns names no column")
-        if command.fields:  # else they are those of the answer, and checked with it
+        if command.fields:  # without declared fields, the answer checks them
             check_columns(names, command.fields)
-        shown = all_fields = names
+        default_fields = all_fields = names
     look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
-    made = Output(form, shown, all_fields, look)
+    output = Output(form, default_fields, all_fields, look)
     if command.records and "%" in form:
-        made.out.allowed = percent.controls(form)
-    return made
+        output.out.allowed = percent.controls(form)
+    return output
 
 
-def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a column that is not there. Raises Usage (201)."""
+def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse an unknown column. Raises Usage (201)."""
     for name in names:
-        if name not in known:
-            raise Usage(f"no column {name[:60]}", hint=f"there are: {' '.join(known)}")
+        if name not in columns:
+            raise Usage(f"no column {name[:60]}", hint=f"columns: {' '.join(columns)}")
 
 
 def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str:
-    known: tuple[str, ...] = LISTING_FORMS
+    forms: tuple[str, ...] = LISTING_FORMS
     if command.records:
-        known = RECORD_FORMS
+        forms = RECORD_FORMS
     elif command.changes:
-        known = RESULT_FORMS
+        forms = RESULT_FORMS
     if flags.format is not None and command.records and "%" in flags.format:
-        # A bad format is reported before a store is opened; commands without %w say so themselves.
+        # Report a bad format before opening a store; commands without %w refuse it themselves.
         percent.Format(flags.format, watermarks=True, stored=True)
     if flags.json:
         return "json"
@@ -311,11 +311,11 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
         return "auto"
     if word is None:
         word = environ.get("TXLOG_FORMAT", "auto")
-        return word if word in known or (command.records and "%" in word) else "auto"
-    if word in (*known, "auto") or (command.records and "%" in word):
+        return word if word in forms or (command.records and "%" in word) else "auto"
+    if word in (*forms, "auto") or (command.records and "%" in word):
         return word
-    shown = word if len(word) <= 40 else f"{word[:37]}..."
-    raise Usage(f'no format "{shown}" here', hint=f"-f takes auto {' '.join(known)}")
+    excerpt = word if len(word) <= 40 else f"{word[:37]}..."
+    raise Usage(f'no format "{excerpt}" here', hint=f"-f takes auto {' '.join(forms)}")
 
 
 def first_name(names: Sequence[str]) -> str:
@@ -335,7 +335,7 @@ def first_name(names: Sequence[str]) -> str:
 
 
 def delimited(form: str, header: Sequence[str] | None, rows: Sequence[Sequence[object]]) -> str:
-    """Return rows as tsv or csv, after a header if there is one."""
+    """Return rows as tsv or csv, with a header if one is given."""
     if form == "tsv":
         lines = [] if header is None else ["\t".join(header)]
         lines += ["\t".join(tsv_cell(tables.cell(value)) for value in row) for row in rows]
@@ -346,20 +346,20 @@ def delimited(form: str, header: Sequence[str] | None, rows: Sequence[Sequence[o
 
 
 def csv_cell(text: str) -> str:
-    """Return text in quotes where a comma, a quote or the end of a line is in it."""
+    """Return text, quoted if it contains a comma, a quote or the end of a line."""
     return '"' + text.replace('"', '""') + '"' if _CSV_MARKS & set(text) else text
 
 
 def tsv_cell(text: str) -> str:
-    """Return text with tab, newline, carriage return and backslash written out."""
+    """Return text with tab, newline, carriage return and backslash escaped."""
     if not _TSV_OUT.keys() & set(text):
         return text
     return text.translate(_TSV_ESCAPES)
 
 
 def tsv_text(cell: str) -> str:
-    """Return what `tsv_cell` wrote; a backslash before any other letter stands for itself."""
-    return _TSV_ESCAPED.sub(lambda found: _TSV_IN[found[0]], cell) if "\\" in cell else cell
+    """Undo `tsv_cell`; a backslash before any other letter stays."""
+    return _TSV_ESCAPED.sub(lambda match: _TSV_IN[match[0]], cell) if "\\" in cell else cell
 
 
 def _stdout_is_terminal() -> bool:

@@ -1,8 +1,8 @@
 """Owns the %-formats of records (spec/cli 7): compiled once, applied to columns of messages.
 
-The columns are those of RECEIVED, and beside them `number`, `watermark` and what `beside` names. A
-verb becomes a column of text; no message becomes an object, but for what an option has no kernel
-for: base64, unpack and strftime.
+The input columns are those of RECEIVED, plus `number`, `watermark` and the columns that `beside`
+names. A verb becomes a column of text. No message becomes an object, except for options without a
+kernel: base64, unpack and strftime.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PLAIN: Final = {
     "g": "file",
     "r": "row",
 }
-# What a message itself lacks: it is looked up when a format asks for it.
+# Facts that a message does not contain; they are looked up when a format uses them.
 _BESIDE: Final = {
     "g": "file", "r": "row", "[": "first_position", "]": "last_position",
     "x{key}": "transaction_key",
@@ -69,8 +69,8 @@ _LITERAL: Final = re.compile(r"[^%\\]+")
 class Format:
     """A compiled format.
 
-    watermarks: rows have one, for %w
-    stored:     rows have what `beside` names, for %g %r %[ %] %x{key}
+    watermarks: rows have a watermark, for %w
+    stored:     rows have the columns that `beside` names, for %g %r %[ %] %x{key}
     """
 
     def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
@@ -79,17 +79,17 @@ class Format:
         self._verbs = _compile(text, watermarks)
 
     def lines(self, messages: Messages) -> pa.Array:
-        """Each message in this format, behind each other: binary."""
+        """The messages in this format, as one binary array."""
         return joined(self.parts(messages), messages.count)
 
     def parts(self, messages: Messages) -> list[Part]:
-        """What each message consists of in this format."""
+        """The parts that make up each message in this format."""
         return [part for verb in self._verbs for part in verb(messages)]
 
 
 def beside(text: str) -> set[str]:
-    """The columns that a format asks for and a message lacks."""
-    return {_BESIDE[one[1]] for one in _BESIDE_VERB.finditer(text) if one[1] in _BESIDE}
+    """The columns that a format uses and a message does not contain."""
+    return {_BESIDE[match[1]] for match in _BESIDE_VERB.finditer(text) if match[1] in _BESIDE}
 
 
 def _compile(text: str, watermarks: bool) -> list[Verb]:
@@ -110,7 +110,7 @@ def _compile(text: str, watermarks: bool) -> list[Verb]:
 
 
 def controls(text: str) -> list[str]:
-    """The literal pieces of a format, between its verbs, that have control characters."""
+    """The literal pieces of a format that contain control characters."""
     pieces, at = [b""], 0
     while at < len(text):
         literal = _LITERAL.match(text, at)
@@ -123,12 +123,12 @@ def controls(text: str) -> list[str]:
         else:
             _, at = _verb(text, at, True)
             pieces.append(b"")
-    found = [one.decode("utf-8", "surrogateescape") for one in pieces]
-    return [one for one in found if safe(one) != one]
+    literals = [piece.decode("utf-8", "surrogateescape") for piece in pieces]
+    return [piece for piece in literals if safe(piece) != piece]
 
 
 def escape(text: str, at: int) -> tuple[bytes, int]:
-    """The byte of the escape at `at`, and what comes after it. Raises Usage."""
+    """The byte of the escape at `at`, and the index after it. Raises Usage."""
     letter = text[at + 1 : at + 2]
     if letter in _ESCAPES and letter:
         return _ESCAPES[letter], at + 2
@@ -176,12 +176,12 @@ def _part(letter: str, options: list[str]) -> Verb:
             raise Usage(f"%{letter} takes no option")
         return _plain(_PLAIN[letter])
     if letter in _MEANT:
-        raise Usage(f"no verb %{letter}; {_MEANT[letter]} is meant", hint=_MEANT[letter])
+        raise Usage(f"no verb %{letter}; did you mean {_MEANT[letter]}?", hint=_MEANT[letter])
     raise Usage(f"no verb %{letter}" if letter else "the format ends with %", hint="%% is a %")
 
 
 def braces(text: str, at: int) -> tuple[str, int]:
-    """What is in the braces at `at`, and what comes after them. Raises Usage."""
+    """The text in the braces at `at`, and the index after them. Raises Usage."""
     depth = 0
     for stop in range(at, len(text)):
         escaped = stop > 0 and text[stop - 1] == "%"
@@ -198,11 +198,11 @@ def _constant(data: bytes) -> Verb:
     return lambda messages: [data]
 
 
-def _column(said: Callable[[Messages], Column]) -> Verb:
-    """A column of text that needs nothing to be written otherwise; null is nothing."""
+def _column(text_of: Callable[[Messages], Column]) -> Verb:
+    """A verb for a column of text that needs no escaping; null is written as nothing."""
 
     def verb(messages: Messages) -> list[Part]:
-        column = said(messages)
+        column = text_of(messages)
         if column is None:
             return []
         return [column.encode() if isinstance(column, str) else column]
@@ -257,11 +257,11 @@ def _encoder(option: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _json(data: pa.Array) -> pa.Array:
-    """Bytes as a JSON string; what is not UTF-8 becomes U+FFFD."""
+    """Bytes as a JSON string; bytes that are not UTF-8 become U+FFFD."""
     try:
         text = as_text(data)
     except pa.ArrowInvalid:
-        text = as_text(mapped(data, lambda one: one.decode("utf-8", "replace").encode()))
+        text = as_text(mapped(data, lambda value: value.decode("utf-8", "replace").encode()))
     return joined(json_text(text), len(text))
 
 
@@ -284,7 +284,7 @@ def _length(letter: str, option: str) -> Verb:
 
 
 def _number(option: str) -> Callable[[int], bytes]:
-    """Return how a length is written: {ascii}, {big32}, {little64}; the default is ascii."""
+    """Return the writer of a length: {ascii}, {big32}, {little64}; the default is ascii."""
     sized = re.fullmatch(r"(big|little)(8|16|32|64)", option)
     if sized is not None:
         count = int(sized[2]) // 8
@@ -335,7 +335,7 @@ def _instant(options: list[str]) -> Verb:
 
 
 def _form(option: str, hint: str) -> str:
-    """How an instant is written; hint: the possible options."""
+    """Return the form of an instant; hint: the possible options."""
     if option == "rfc3339" or re.fullmatch(r"strftime\[.+\]", option):
         return option
     raise Usage(f"no option {{{option[:40]}}}", hint=hint)

@@ -1,7 +1,7 @@
-"""Owns the rows of a query on their way out: printed in any form of a listing, or as a file.
+"""Owns the output of query rows: printed in any form of a listing, or written to a file.
 
-The columns are those of the statement, so their types, not their names, decide how values look.
-Bytes are text where they are UTF-8, else base64; decimals keep every digit.
+The statement chooses the columns, so their types, not their names, decide the form of values.
+Bytes are text if they are UTF-8, else base64; decimals keep every digit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
 class Rows(Protocol):
-    """Rows that come batch by batch."""
+    """Rows that arrive in batches."""
 
     schema: pa.Schema
 
@@ -50,24 +50,24 @@ class Rows(Protocol):
 
 
 def limited(rows: Rows, limit: int | None) -> Batches:
-    """The batches of a query up to a limit of rows; the rest is not computed."""
+    """The batches of a query up to a limit of rows; DuckDB does not compute the others."""
 
     def some() -> Iterator[pa.RecordBatch]:
         if limit is None:
             yield from rows
             return
-        left = limit
-        for batch in rows if left else ():
-            yield batch.slice(0, left)
-            left -= min(left, batch.num_rows)
-            if not left:
+        remaining = limit
+        for batch in rows if remaining else ():
+            yield batch.slice(0, remaining)
+            remaining -= min(remaining, batch.num_rows)
+            if not remaining:
                 return
 
     return rows.schema, some()
 
 
 def begun(batches: Batches) -> Batches:
-    """The same, with the first batch computed."""
+    """The same batches, with the first one already computed."""
     schema, pieces = batches
     first = [*islice(pieces, 1)]
     return schema, chain(first, pieces)
@@ -97,7 +97,7 @@ def _listed(column: pa.Array) -> list[object]:
 def _far(value: pa.Scalar) -> object:
     """A value of a column where some instants or dates are outside the years 1 to 9999.
 
-    Those are epoch ms as text, at any depth; `infinity` and `-infinity` as DuckDB has them.
+    Those become epoch ms as text, at any depth; `infinity` and `-infinity` keep DuckDB's names.
     """
     if not value.is_valid:
         return None
@@ -124,7 +124,7 @@ def _far(value: pa.Scalar) -> object:
 
 
 def _plain(value: Any, kind: pa.DataType) -> object:
-    """A value as JSON holds it."""
+    """A value in its JSON form."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -155,9 +155,9 @@ def _plain(value: Any, kind: pa.DataType) -> object:
 
 
 class Printed:
-    """Prints the rows of a query in the form asked for.
+    """Prints the rows of a query in the chosen form.
 
-    columns: only these, of those that it has
+    columns: print only these columns
     """
 
     def __init__(self, output: Output, columns: Sequence[str] = ()) -> None:
@@ -176,15 +176,15 @@ class Printed:
         form = self._output.form
         if form in ("table", "wide", "md"):
             rows = [row for batch in pieces for row in values(batch)]
-            look = replace(self._output.look, human=False)  # a name says nothing about a value here
+            look = replace(self._output.look, human=False)  # names of a query do not imply units
             listed = [dict(zip(names, row, strict=True)) for row in rows]
             self._output.drawn(table(names, listed, look, markdown=form == "md"))
             return len(rows)
         count = 0
         self._output.text({"json": "["}.get(form, ""))
         if form in ("tsv", "csv"):
-            shown = [tsv_cell(name) for name in names] if form == "tsv" else names
-            self._output.text(delimited(form, shown, []))
+            header = [tsv_cell(name) for name in names] if form == "tsv" else names
+            self._output.text(delimited(form, header, []))
         for batch in pieces:
             count += batch.num_rows
             for piece in columns.pieces(batch):
@@ -217,32 +217,32 @@ def _delimited(form: str, batch: pa.RecordBatch) -> memoryview:
 
 
 def _cell(form: str, column: pa.Array) -> list[Part]:
-    found = _text(column)
-    if found is None:
+    text_form = _text(column)
+    if text_form is None:
         plain = [_plain(value, column.type) for value in _listed(column)]
         return columns.cell(form, pa.array([cell(value) for value in plain], pa.string()))
-    text, takes = found
+    text, takes = text_form
     return columns.cell(form, text, is_safe=takes in ("nothing", "quotes"))
 
 
 def _member(column: pa.Array) -> list[Part]:
-    found = _text(column)
-    if found is None:
-        said = [_dump(_plain(value, column.type)) for value in _listed(column)]
-        return columns.json_bare(pa.array(said, pa.string()))
-    text, takes = found
+    text_form = _text(column)
+    if text_form is None:
+        texts = [_dump(_plain(value, column.type)) for value in _listed(column)]
+        return columns.json_bare(pa.array(texts, pa.string()))
+    text, takes = text_form
     if takes == "escapes":
         return columns.json_text(text)
     return columns.json_safe(text) if takes == "quotes" else columns.json_bare(text)
 
 
 def _text(column: pa.Array) -> tuple[Column, str] | None:
-    """A column as text, and what JSON needs around it; None: that has no kernel.
+    """A column as text, and its treatment in JSON; None: no kernel can convert it.
 
-    escapes   it is any text
-    quotes    it is a string in which nothing needs to be written otherwise
-    nothing   it is a number
-    object    it is JSON
+    escapes   any text: escape and quote it
+    quotes    a string in which nothing needs escaping: quote it
+    nothing   a number: write it as it is
+    object    already JSON
     """
     kind = column.type
     if column.null_count == len(column):
@@ -267,7 +267,7 @@ def _text(column: pa.Array) -> tuple[Column, str] | None:
 
 
 def _moments(column: pa.Array) -> pa.Array:
-    """Instants as `_plain` says them, without an object for each."""
+    """Instants in the form of `_plain`, without an object for each."""
     kind = column.type
     if kind.unit == "ns":
         kind = pa.timestamp("us", kind.tz)
@@ -293,17 +293,17 @@ def _moments(column: pa.Array) -> pa.Array:
 
 
 def check_out(path: str, force: bool) -> None:
-    """Refuse a file that cannot be written in the form of its name. Raises Usage, AlreadyExists."""
+    """Refuse a file without a known suffix, or an existing one. Raises Usage, AlreadyExists."""
     if not path.endswith(_SUFFIXES):
-        raise Usage(f"--out ends in {', '.join(_SUFFIXES)}, and that says the form")
+        raise Usage(f"--out ends in {', '.join(_SUFFIXES)}; the suffix chooses the form")
     if os.path.lexists(path) and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
 
 
 def write_out(path: str, batches: Batches, *, force: bool) -> int:
-    """Write the rows to a file, which appears once all are in it; returns how many.
+    """Write the rows to a file, which appears only when complete; returns the number of rows.
 
-    raises: DiskFailed; AlreadyExists when it appeared meanwhile and is not to be replaced
+    raises: DiskFailed; AlreadyExists when another process created the file meanwhile, without force
     """
     schema, pieces = batches
     names = _distinct(schema)
@@ -354,11 +354,11 @@ def _interval(value: Any) -> str:
     years, months = divmod(abs(value.months), 12)
     sign = -1 if value.months < 0 else 1
     counts = ((sign * years, "year"), (sign * months, "month"), (value.days, "day"))
-    words = [f"{n} {unit}{'' if abs(n) == 1 else 's'}" for n, unit in counts if n]
+    units = [f"{n} {unit}{'' if abs(n) == 1 else 's'}" for n, unit in counts if n]
     micros = abs(value.nanoseconds) // 1000
-    if micros or not words:
+    if micros or not units:
         seconds, parts = divmod(micros, 1_000_000)
         clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         fraction = f".{parts:06d}".rstrip("0") if parts else ""
-        words.append(f"{'-' * (value.nanoseconds < 0)}{clock}{fraction}")
-    return " ".join(words)
+        units.append(f"{'-' * (value.nanoseconds < 0)}{clock}{fraction}")
+    return " ".join(units)

@@ -1,7 +1,7 @@
-"""Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
+"""Owns the output of messages: tables of RECEIVED in, bytes of the record format out (spec/cli 7).
 
-Records are made of columns (`base/text`); only a line on a terminal is made message by message.
-What a %-format may ask for and a message lacks is looked up beside it: file, row, ends, key.
+Records are built from columns (`base/text`); only a line on a terminal is built message by message.
+If a %-format uses facts that a message does not contain, they are looked up: file, row, ends, key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BESIDE: Final = {
 }  # fmt: skip
 
 _NUMBER: Final = pa.array([1], pa.int64())
-# A message with a value in each column: what a format asks for does not depend on it.
+# A message with a value in each column, to find the columns that a format reads.
 _SAMPLE: Final = pa.table(
     {
         "topic": ["t"], "partition": pa.array([0], pa.int32()), "ledger": _NUMBER,
@@ -49,7 +49,7 @@ _SAMPLE: Final = pa.table(
     }
 )  # fmt: skip
 
-# For a table what its messages themselves lack, by name.
+# For a table: the facts that its messages do not contain, by column name.
 Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
 
@@ -59,9 +59,9 @@ Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 class Records:
     """Writes messages in one format; counts them.
 
-    watermarks: the consumer has some, for %w
-    beside:     looks up what a %-format asks for and a message lacks
-    watermark:  its last one
+    watermarks: the consumer has watermarks, for %w
+    beside:     looks up facts that a %-format uses and a message does not contain
+    watermark:  the consumer's last watermark
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Records:
         self._format = Format(text, watermarks=watermarks, stored=True) if "%" in text else None
 
     def columns(self) -> list[str] | None:
-        """The columns of RECEIVED that the format is made of; None: it may be any."""
+        """The columns of RECEIVED that the format reads; None: it may read any."""
         if self.form == "raw":
             return ["value"]
         if self._format is None or self._beside is not None:
@@ -100,7 +100,7 @@ class Records:
         return b"".join(self.pieces(table))
 
     def pieces(self, table: pa.Table) -> Iterator[bytes | memoryview]:
-        """Yield what `encode` returns; raw values as they lie in memory, as they may be large."""
+        """Yield the parts of `encode`; raw values are not copied, as they may be large."""
         if self.form == "raw":
             for value in views(table["value"]):
                 self.count += 1
@@ -123,9 +123,9 @@ class Records:
         return output.delimited(self.form, self._columns or RECORD_FIELDS, []).encode()
 
     def event(self, topic: str | None, subscription: str, status: str | None) -> bytes:
-        """Return the record of a new watermark; only JSON has one, with all its keys.
+        """Return the record of a new watermark; only JSON formats have one, with all keys.
 
-        topic: None for the least of several
+        topic: None for the lowest watermark of several topics
         """
         if self.form not in _JSON_FORMS:
             return b""
@@ -148,7 +148,7 @@ class Records:
         return messages.json_lines(names, embed=not self._raw_strings)
 
     def _formatted(self, table: pa.Table, form: Format) -> Iterator[bytes | memoryview]:
-        """Each message in a %-format; what a large one consists of as it lies in memory."""
+        """Each message in a %-format; large values are not copied."""
         messages = Messages(table, self._columns_beside(table))
         if messages.count != 1 or table.nbytes < _LARGE_BYTES:
             yield data_of(form.lines(messages))
@@ -157,34 +157,36 @@ class Records:
             yield part if isinstance(part, bytes) else data_of(part)
 
     def _columns_beside(self, table: pa.Table) -> dict[str, pa.Array]:
-        """What the format may ask for."""
+        """The additional columns that the format may use."""
         count = len(table)
-        beside = {"watermark": pa.repeat(pa.scalar(self.watermark, pa.int64()), count)}
+        extra = {"watermark": pa.repeat(pa.scalar(self.watermark, pa.int64()), count)}
         if "%i" in self.form:
-            beside["number"] = pa.arange(self.count, self.count + count)
+            extra["number"] = pa.arange(self.count, self.count + count)
         if self._beside is not None:
             looked_up = self._beside(table)
-            beside |= {name: pa.array(values, _BESIDE[name]) for name, values in looked_up.items()}
-        return beside
+            extra |= {name: pa.array(values, _BESIDE[name]) for name, values in looked_up.items()}
+        return extra
 
     def _terminal(self, table: pa.Table) -> bytes:
-        """A line a message, cut to the width."""
+        """One line per message, cut to the width."""
         messages = Messages(table)
-        made = (messages.column(name) for name in ("message_id", "txn", "topic", "txn_state"))
+        ids = (messages.column(name) for name in ("message_id", "txn", "topic", "txn_state"))
         columns = (table[name] for name in ("partition", "index", "key", "value"))
-        listed = (column.to_pylist() for column in (*made, *columns))
+        listed = (column.to_pylist() for column in (*ids, *columns))
         lines = []
-        for place, txn, topic, state, partition, index, key, value in zip(*listed, strict=True):
-            where = place or f"{txn}#{index}"
-            shown = "" if key is None else f" {_shown(key)}"
+        for message_id, txn, topic, state, partition, index, key, value in zip(
+            *listed, strict=True
+        ):
+            where = message_id or f"{txn}#{index}"
+            key_text = "" if key is None else f" {_shown(key)}"
             mark = f" [{state}]" if state not in (None, "committed") else ""
-            text = f"{topic}/{partition} {where}{mark}{shown}  {_shown(value)}"
+            text = f"{topic}/{partition} {where}{mark}{key_text}  {_shown(value)}"
             lines.append(cut(text, self._look).encode() + b"\n")
         return b"".join(lines)
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
-    """Yield the bytes of each value where they lie, None for null: a scalar would be a copy."""
+    """Yield the bytes of each value without a copy, None for null; a scalar would be a copy."""
     for values in column.chunks:
         _, ends, data = values.buffers()
         offsets, whole = memoryview(ends).cast("i"), memoryview(data or b"").cast("B")
@@ -202,26 +204,28 @@ def _shown(data: bytes | None) -> str:
     return printable(text)
 
 
-# --- what a message itself lacks -------------------------------------------------------------
+# --- facts that a message does not contain ------------------------------------------------------
 
 
 def beside_of(client: Client, form: str) -> Beside | None:
-    """What looks it up for a table; None: the format asks for none of it."""
-    wanted = beside(form) if "%" in form else set()
-    if not wanted:
+    """The function that looks up extra columns for a table; None: the format uses none."""
+    columns = beside(form) if "%" in form else set()
+    if not columns:
         return None
     keys: dict[TxnId, str | None] = {}
 
     def look(table: pa.Table) -> dict[str, list[Any]]:
-        made: dict[str, list[Any]] = {}
-        if wanted & {"file", "row"}:
+        looked_up: dict[str, list[Any]] = {}
+        if columns & {"file", "row"}:
             places = _places(client, table)
-            made["file"], made["row"] = ([place[at] for place in places] for at in (0, 1))
-        if wanted & {"first_position", "last_position"}:
-            made["first_position"], made["last_position"] = _ends(client, table)
-        if "transaction_key" in wanted:
-            made["transaction_key"] = _keys(client, table, keys)
-        return made
+            looked_up["file"], looked_up["row"] = (
+                [location[at] for location in places] for at in (0, 1)
+            )
+        if columns & {"first_position", "last_position"}:
+            looked_up["first_position"], looked_up["last_position"] = _ends(client, table)
+        if "transaction_key" in columns:
+            looked_up["transaction_key"] = _keys(client, table, keys)
+        return looked_up
 
     return look
 
@@ -232,8 +236,8 @@ def _places(client: Client, table: pa.Table) -> list[tuple[str | None, int | Non
         None if ledger is None else MessageId(ledger, entry, index or 0)
         for ledger, entry, index in zip(*columns, strict=True)
     ]
-    found = iter(client.locate([one for one in ids if one is not None]))
-    return [(None, None) if one is None else next(found) for one in ids]
+    locations = iter(client.locate([message_id for message_id in ids if message_id is not None]))
+    return [(None, None) if message_id is None else next(locations) for message_id in ids]
 
 
 def _ends(client: Client, table: pa.Table) -> tuple[list[str], list[str]]:
@@ -244,22 +248,23 @@ def _ends(client: Client, table: pa.Table) -> tuple[list[str], list[str]]:
 
     def said(field: str) -> list[str]:
         return [
-            "" if (one := rows[topic][index][field]) is None else str(one) for topic, index in pairs
+            "" if (position := rows[topic][index][field]) is None else str(position)
+            for topic, index in pairs
         ]
 
     return said("first"), said("last")
 
 
-def _keys(client: Client, table: pa.Table, known: dict[TxnId, str | None]) -> list[str | None]:
+def _keys(client: Client, table: pa.Table, cache: dict[TxnId, str | None]) -> list[str | None]:
     """The transaction key of each message, while its transaction is remembered."""
     halves = (table.column(name).to_pylist() for name in ("txn_most", "txn_least"))
     out: list[str | None] = []
     for most, least in zip(*halves, strict=True):
         txn = None if most is None else TxnId.from_halves(most, least)
-        if txn is not None and txn not in known:
+        if txn is not None and txn not in cache:
             try:
-                known[txn] = client.show_transaction(txn)["transaction_key"]
+                cache[txn] = client.show_transaction(txn)["transaction_key"]
             except NotFound:
-                known[txn] = None
-        out.append(None if txn is None else known[txn])
+                cache[txn] = None
+        out.append(None if txn is None else cache[txn])
     return out

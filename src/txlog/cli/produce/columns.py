@@ -1,15 +1,15 @@
 """Owns how the records of an input become messages, column by column.
 
-What a record itself says counts; flags fill in the rest. deliver_at and deliver_after are one
-thing: a flag gives a time to the records that have neither.
+A field of the record takes precedence; flags fill in missing ones. deliver_at and deliver_after
+count as one field: a flag sets the time of records that have neither.
 
-A bad record becomes a dead letter, if asked for: its value is the record as it was (null when too
-large for a message), and the properties REAL_TOPIC, ORIGIN_LINE and EXCEPTION say where it came
-from and why, as with `run`.
+With a dead-letter topic, a bad record becomes a dead letter: its value is the original record (null
+when too large for a message), and the properties REAL_TOPIC, ORIGIN_LINE and EXCEPTION hold its
+origin and the error, as with `run`.
 
 With --chunking large records are sent alone. A raw file is never in memory as a whole: its blocks
-go to the producer as they are read, and a signal between two of them ends the message before any
-frame names a part of it.
+go to the producer as they are read. A signal between two blocks ends the message before any frame
+names a part of it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _INSTANT = pa.timestamp("ms", "UTC")
 _MS = pa.int64()
 
 
-# --- what flags fill in ----------------------------------------------------------------------
+# --- values from flags -----------------------------------------------------------------------
 
 
 def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
     """The columns to send: those of the input, completed by the flags.
 
-    sent: how many records went before these; --seq-from counts from there
+    sent: number of records sent before; --seq-from counts on from there
     """
     count = len(table)
     columns: dict[str, pa.Array] = {"value": table["value"]}
@@ -53,16 +53,19 @@ def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
         _add(columns, name, _filled(table, name, fill, kind))
     for name, column in _deliveries(request, table).items():
         _add(columns, name, column)
-    given = table["properties"] if "properties" in table.column_names else None
+    map_column = table["properties"] if "properties" in table.column_names else None
     if request.properties:
         flags = list(request.properties.items())
-        if given is None:
+        if map_column is None:
             columns["properties"] = pa.repeat(pa.scalar(flags, _PROPERTY_MAP), count)
         else:
-            merged = [{**request.properties, **dict(own or ())} for own in given.to_pylist()]
+            merged = [
+                {**request.properties, **dict(row_properties or ())}
+                for row_properties in map_column.to_pylist()
+            ]
             columns["properties"] = pa.array([list(m.items()) for m in merged], _PROPERTY_MAP)
-    elif given is not None:
-        columns["properties"] = given
+    elif map_column is not None:
+        columns["properties"] = map_column
     if request.partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(request.partition, pa.int32()), count)
     elif request.keep_partition and "partition" in table.column_names:
@@ -85,7 +88,7 @@ def _add(columns: dict[str, pa.Array], name: str, column: pa.Array | None) -> No
 def _filled(
     table: pa.Table, name: str, fill: bytes | int | None, kind: pa.DataType
 ) -> pa.Array | None:
-    """A column of the input with its nulls filled; None: there is nothing of either."""
+    """A column of the input with its nulls filled; None: neither input nor flag has values."""
     column = table[name] if name in table.column_names else None
     if fill is None:
         return column
@@ -99,25 +102,25 @@ def _deliveries(request: Request, table: pa.Table) -> dict[str, pa.Array | None]
         "deliver_at": (request.deliver_at, _INSTANT),
         "deliver_after": (request.deliver_after_ms, _MS),
     }
-    given = {name: table[name] if name in table.column_names else None for name in fills}
-    says = [column.is_valid() for column in given.values() if column is not None]
+    columns = {name: table[name] if name in table.column_names else None for name in fills}
+    says = [column.is_valid() for column in columns.values() if column is not None]
     for name, (fill, kind) in fills.items():
         if fill is None:
             continue
         if not says:
-            given[name] = pa.repeat(pa.scalar(fill, kind), len(table))
+            columns[name] = pa.repeat(pa.scalar(fill, kind), len(table))
             continue
         is_said = says[0] if len(says) == 1 else pc.or_(*says)
-        column = given[name] if given[name] is not None else pa.nulls(len(table), kind)
-        given[name] = pc.if_else(is_said, column, pa.scalar(fill, kind))
-    return given
+        column = columns[name] if columns[name] is not None else pa.nulls(len(table), kind)
+        columns[name] = pc.if_else(is_said, column, pa.scalar(fill, kind))
+    return columns
 
 
 # --- dead letters ----------------------------------------------------------------------------
 
 
 class Letters:
-    """Bad records, held until they are sent with their neighbours."""
+    """Bad records, held until they are sent with the good ones around them."""
 
     def __init__(self, request: Request, client: Client) -> None:
         self.sent = 0
@@ -128,7 +131,7 @@ class Letters:
         self._producer = None if name is None else client.producer(name)
 
     def add(self, record: bytes | None, error: BadRecord) -> None:
-        """Keep a record that is bad."""
+        """Hold a bad record."""
         reason = error.message.partition(": ")[2] or error.message
         properties = {
             "REAL_TOPIC": self._topic,
@@ -142,27 +145,27 @@ class Letters:
 
     def send(self, txn: TxnId | None) -> None:
         """Send the held records."""
-        assert self._producer is not None, "records are held only if there is a topic for them"
-        held, self.held = self.held, []
+        assert self._producer is not None, "records are held only with a dead-letter topic"
+        letters, self.held = self.held, []
         table = pa.table(
             {
-                "value": pa.array([record for record, _ in held], pa.binary()),
-                "properties": pa.array([properties for _, properties in held], _PROPERTY_MAP),
+                "value": pa.array([record for record, _ in letters], pa.binary()),
+                "properties": pa.array([properties for _, properties in letters], _PROPERTY_MAP),
             }
         )
         self._producer.send_batch(table, txn=txn)
-        self.sent += len(held)
+        self.sent += len(letters)
 
 
 # --- large records ---------------------------------------------------------------------------
 
-_WAIT_S = 0.2  # for a terminal or pipe, before checking for a signal
+_WAIT_S = 0.2  # wait for a terminal or pipe, then check for signals
 
 
 def runs(data: pa.Table, most: int) -> Iterator[pa.Table]:
     """Cut a table so that each record of more than `most` bytes is alone; the order stays."""
     batch = data.combine_chunks().to_batches() if data.nbytes > most else []
-    if len(batch) != 1:  # nothing large; or more than Arrow can join: then each row goes alone
+    if len(batch) != 1:  # no large record; or Arrow cannot join them: send each row alone
         yield from [data] if not batch else (data.slice(row, 1) for row in range(len(data)))
         return
     large = pc.indices_nonzero(pc.greater(message_bytes(batch[0]), pa.scalar(most, pa.int64())))
@@ -179,7 +182,7 @@ def runs(data: pa.Table, most: int) -> Iterator[pa.Table]:
 def send(
     producer: Producer, data: pa.Table, txn: TxnId | None, value: Iterator[bytes] | None = None
 ) -> BatchReceipt | LargeReceipt:
-    """Send what `runs` gave; a single record may be large.
+    """Send a table from `runs`; a single record may be large.
 
     value: of the one record, when data has only its other columns
     """
@@ -207,9 +210,9 @@ def _integer(row: dict[str, pa.Scalar], name: str) -> int | None:
 
 
 def pieces(path: str | None) -> Iterator[bytes]:
-    """The blocks of a file or of stdin, as they come."""
+    """The blocks of a file or of stdin, as they arrive."""
     for block in blocks.read_blocks(path, lambda: _WAIT_S):
         raise_if_asked()
         if block is not None:
             yield block
-    raise_if_asked()  # a process asked to end may have lost the rest of the input as well
+    raise_if_asked()  # a signal may also have ended the input early

@@ -56,7 +56,7 @@ def produce(
         str | None, Option("--deliver-after", metavar="DUR", help="deliver this long after storing")
     ] = None,
     deliver_at: Annotated[
-        str | None, Option("--deliver-at", metavar="TIME", help="not before")
+        str | None, Option("--deliver-at", metavar="TIME", help="earliest delivery time")
     ] = None,
     require_newline: Annotated[bool, Option("--require-newline")] = False,
     producer: Annotated[str | None, Option("--producer", metavar="NAME")] = None,
@@ -64,26 +64,28 @@ def produce(
     access_mode: Annotated[
         str,
         Option(
-            "--access-mode", metavar="|".join(ACCESS_MODES), help="who else may write meanwhile"
+            "--access-mode",
+            metavar="|".join(ACCESS_MODES),
+            help="access of other producers",
         ),
     ] = "shared",
     watermark_from: Annotated[
         str | None, Option("--watermark-from", metavar="event-time", help="assert watermarks")
     ] = None,
     watermark_lag: Annotated[
-        str | None, Option("--watermark-lag", metavar="DUR", help="how late messages may be")
+        str | None, Option("--watermark-lag", metavar="DUR", help="expected lateness of messages")
     ] = None,
     watermark_every: Annotated[
-        str | None, Option("--watermark-every", metavar="N|DUR", help="not only at the end")
+        str | None, Option("--watermark-every", metavar="N|DUR", help="also in between")
     ] = None,
     idle_on_close: Annotated[
         bool, Option("--idle-on-close", help="at the end, declare the producer idle")
     ] = False,
-    create: Annotated[bool, Option("--create", help="make the topic if it is missing")] = False,
+    create: Annotated[bool, Option("--create", help="create the topic if it is missing")] = False,
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "5000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
     rate: Annotated[
-        str | None, Option("--rate", metavar="N/s", help="records a second, at most")
+        str | None, Option("--rate", metavar="N/s", help="at most this many records a second")
     ] = None,
     durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
     chunking: Annotated[bool, Option("--chunking", help="allow large messages")] = False,
@@ -103,8 +105,8 @@ def produce(
 ) -> None:
     """Write messages from stdin, files, or -m.
 
-    With --watermark-from the run asserts how far event time is: the greatest so far, less the lag;
-    at the end, and every N messages or DUR. With --txn that takes effect with the commit.
+    With --watermark-from the run asserts watermarks: the greatest event time so far, less the lag;
+    at the end, and every N messages or DUR. With --txn they take effect with the commit.
     """
     if form == "help":
         call.output.field_help()
@@ -118,13 +120,13 @@ def produce(
     exclusive(key=key is not None, key_delim=key_delim)
     exclusive(deliver_after=deliver_after is not None, deliver_at=deliver_at is not None)
     exclusive(json=call.flags.json, ack_format=ack_format)
-    own = txn or txn_every is not None
-    if own and os.environ.get("TXLOG_TXN") and not no_join:
+    has_own_txn = txn or txn_every is not None
+    if has_own_txn and os.environ.get("TXLOG_TXN") and not no_join:
         raise Usage("TXLOG_TXN is set: --no-join ignores it", hint="or leave out --txn")
-    _check_key(transaction_key, epoch, own)
+    _check_key(transaction_key, epoch, has_own_txn)
     if not txn and (expect is not None or trailer is not None):
         raise Usage("--expect and --trailer need --txn: without it nothing can be undone")
-    if txn_timeout is not None and not own:
+    if txn_timeout is not None and not has_own_txn:
         raise Usage("--txn-timeout needs --txn or --txn-every")
     _check_sequence(producer, seq_from, says_sequence)
     if key_delim == "":
@@ -166,10 +168,10 @@ def produce(
         batch_bytes=batch_bytes,
         flush_every_ms=parse_duration(flush_every),
         durability=durability,
-        own_txn=own,
+        own_txn=has_own_txn,
         txn_every_messages=every_messages,
         txn_every_ms=every_ms,
-        join=None if own else call.txn_of(txn_id, no_join=no_join),
+        join=None if has_own_txn else call.txn_of(txn_id, no_join=no_join),
         txn_timeout_ms=call.duration(txn_timeout),
         transaction_key=transaction_key,
         epoch=epoch,
@@ -193,49 +195,51 @@ def produce(
     importlib.import_module("txlog.cli.produce.work").run(call, request)
 
 
-def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
-    """Refuse a transaction key without transactions of its own, and an epoch without a key."""
-    if key is not None and not own:
+def _check_key(key: str | None, epoch: int | None, has_own_txn: bool) -> None:
+    """Refuse a transaction key for a run without own transactions, and an epoch without a key."""
+    if key is not None and not has_own_txn:
         raise Usage("--transaction-key needs --txn or --txn-every")
     if epoch is not None and key is None:
         raise Usage("--epoch needs --transaction-key")
 
 
 def _check_sequence(producer: str | None, first: int | None, is_said: bool) -> None:
-    """Refuse sequence ids without a producer, and those of both records and flag."""
+    """Refuse sequence ids without a producer, and sequence ids from both records and flag."""
     if first is not None and producer is None:
         raise Usage("--seq-from needs --producer")
     if is_said and producer is None:
-        raise Usage("%q, the sequence id, needs --producer: whose?")
+        raise Usage("%q, the sequence id, needs --producer")
     if is_said and first is not None:
         raise Usage("--seq-from and %q of --in exclude each other")
 
 
-def _check_watermarks(call: Call, source: str | None, lag: str | None, every: str | None) -> None:
-    """Refuse flags on how to make watermarks from the data without the one that makes them."""
+def _check_watermarks(
+    call: Call, source: str | None, lag: str | None, interval: str | None
+) -> None:
+    """Refuse flags about watermarks without the flag that makes them."""
     call.check_choice("--watermark-from", source, ("event-time",))
-    if source is None and (lag is not None or every is not None):
+    if source is None and (lag is not None or interval is not None):
         raise Usage("--watermark-lag and --watermark-every need --watermark-from event-time")
 
 
 def _check_idle(idle_on_close: bool, producer: str | None, source: str | None) -> None:
-    """Refuse to declare a producer idle that has no name, in a run that asserts nothing."""
+    """Refuse to declare an unnamed producer idle in a run that asserts no watermark."""
     if idle_on_close and producer is None and source is None:
-        raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
+        raise Usage("--idle-on-close needs --producer or --watermark-from")
 
 
 def encode(text: str) -> bytes:
-    """Return an argument as the bytes it came from."""
+    """Return the original bytes of an argument."""
     return os.fsencode(text)
 
 
-def properties(words: list[str] | None) -> dict[str, str]:
+def properties(pairs: list[str] | None) -> dict[str, str]:
     """Return K=V words as a mapping.
 
     raises: InvalidArgument (201)
     """
     out: dict[str, str] = {}
-    for word in words or []:
+    for word in pairs or []:
         name, equals, value = utf8(word, "--prop").partition("=")
         if not equals or not name:
             raise InvalidArgument("--prop is K=V")
@@ -244,7 +248,7 @@ def properties(words: list[str] | None) -> dict[str, str]:
 
 
 def _batch(text: str) -> tuple[int, int]:
-    """How many records, and bytes of values, make a batch."""
+    """The size of a batch: number of records, and bytes of values."""
     if text.isdecimal() and len(text) < 20:
         count = int(text)
         if not 1 <= count <= 1_000_000:
@@ -267,20 +271,20 @@ def _dead_letters(on_error: str) -> str | None:
 def _says(call: Call, form: str) -> tuple[bool, bool]:
     """Refuse an unknown format; return whether its records give a partition, and a sequence id."""
     if "%" in form:
-        made = percentin.InputFormat(form)
-        return made.has_partition, made.has_sequence
+        input_format = percentin.InputFormat(form)
+        return input_format.has_partition, input_format.has_sequence
     call.check_choice("--in", form, (*IN_FORMATS, "%…"))
     return False, False
 
 
 def _rate(text: str | None) -> tuple[float | None, int]:
-    """N/s, N/m or N/h as records a second, and how many may go at once to keep them even."""
+    """N/s, N/m or N/h as records a second, and how many to send at once to keep it even."""
     if text is None:
         return None, 1_000_000
-    found = re.fullmatch(r"([0-9]{1,9})(?:/(s|m|h))?", text)
-    if found is None or int(found[1]) == 0:
+    parsed = re.fullmatch(r"([0-9]{1,9})(?:/(s|m|h))?", text)
+    if parsed is None or int(parsed[1]) == 0:
         raise InvalidArgument(f'--rate is N/s, not "{text[:40]}"', code=203)
-    rate = int(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+    rate = int(parsed[1]) / {"s": 1, "m": 60, "h": 3600}[parsed[2] or "s"]
     return rate, max(1, int(rate / 10))
 
 

@@ -1,4 +1,4 @@
-"""Owns what `produce` was asked to do, between its options and its work."""
+"""Owns the checked options of `produce`, as its command passes them to its work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 from txlog.base.ids import TxnId
 
-BATCH_BYTES = 16 << 20  # of values, where a batch is a number of records
+BATCH_BYTES = 16 << 20  # bound on values, if --batch is a number of records
 
 
 class Request(msgspec.Struct):
-    """What `produce` was asked to do, checked as far as possible without the store."""
+    """The options of one `produce`, checked as far as possible without the store."""
 
     topic: str
     files: list[str]

@@ -1,4 +1,4 @@
-"""Owns what `produce` reports: totals and places, the summary line, the acknowledgement lines."""
+"""Owns the report of `produce`: totals, positions, the summary line, the acknowledgement lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PartitionTotal:
-    """What one partition received."""
+    """Messages that one partition received."""
 
     __slots__ = ("first", "last", "messages")
 
@@ -38,18 +38,18 @@ class PartitionTotal:
 
 
 class Aborted(NamedTuple):
-    """A failed run's own transaction; refused: why it could not be aborted, or None."""
+    """A failed run's own transaction; refused: why the abort failed, or None."""
 
     txn: TxnId
     refused: str | None
 
     @property
     def state(self) -> str:
-        """Its present state."""
+        """The state of the transaction after the abort."""
         return "aborted" if self.refused is None else "open"
 
     def told(self, discarded: int) -> str:
-        """Say what became of it, and of the records that were read for it."""
+        """Describe the end of the transaction, and the loss of the records read for it."""
         if self.refused is None:
             return f"transaction {self.txn} aborted, {counted(discarded, 'record')} discarded"
         return (
@@ -91,13 +91,13 @@ class Totals:
         else:
             self.durable += stored
         for part in receipt.partitions:
-            place = self.places.setdefault(part.partition, PartitionTotal())
-            place.messages += part.messages
+            total = self.places.setdefault(part.partition, PartitionTotal())
+            total.messages += part.messages
             if not in_txn:
-                place.reach(part.first, part.last)
+                total.reach(part.first, part.last)
 
     def stored_before(self) -> str:
-        """Say what a failure does not undo."""
+        """Describe the records that a failure does not undo."""
         if self.durable == 1:
             return "1 record before it is stored"
         return f"{self.durable} records before it are stored"
@@ -109,34 +109,34 @@ class Totals:
         self.durable += self._open
         self._open = 0
         for row in answer.get("marker_list") or []:
-            place = self.places.get(row["partition"])
-            if place is not None:
+            total = self.places.get(row["partition"])
+            if total is not None:
                 marker = as_id(row["marker"])
-                count = int(row.get("messages") or place.messages)
-                place.reach(
+                count = int(row.get("messages") or total.messages)
+                total.reach(
                     MessageId(marker.ledger, marker.entry, 1),
                     MessageId(marker.ledger, marker.entry, count),
                 )
 
     def stopped(
-        self, call: Call, exit: int, read: int, joined: TxnId | None, own: Aborted | None
+        self, call: Call, exit: int, read: int, joined: TxnId | None, aborted: Aborted | None
     ) -> None:
-        """Say how far a run got before a signal ended it, and what became of its transaction.
+        """Report how far a run got before a signal ended it, and the end of its transaction.
 
         read: records of the input, including those of unfinished batches
-        own:  its own open transaction, None for none
+        aborted: the run's own transaction that was open; None without one
         """
-        discarded = read - self.sent + (0 if own is None else self._open)
+        discarded = read - self.sent + (0 if aborted is None else self._open)
         text = f"{counted(self.durable, 'message')} stored in {self.topic}"
         txn, state = self.last_txn, None if self.last_txn is None else "committed"
-        if own is not None:
-            txn, state = own.txn, own.state
-            text += f"; {own.told(discarded)}"
+        if aborted is not None:
+            txn, state = aborted.txn, aborted.state
+            text += f"; {aborted.told(discarded)}"
         elif joined is not None:
             txn, state = joined, "open"
             text = f"{counted(self._open, 'message')} of {self.topic} in transaction {joined}"
             text += ", which is left open"
-        if own is None and discarded:
+        if aborted is None and discarded:
             text += f"; {counted(discarded, 'record')} of the input discarded"
         call.stopped(
             exit,
@@ -203,22 +203,22 @@ class Totals:
             return f", in transaction {joined}"
         if len(self.places) > 1:
             return f", {len(self.places)} partitions"
-        place = next(iter(self.places.values()), None)
-        if place is None or place.first is None:
+        total = next(iter(self.places.values()), None)
+        if total is None or total.first is None:
             return ""
-        return f", {place.first}" + (f" to {place.last}" if place.last != place.first else "")
+        return f", {total.first}" + (f" to {total.last}" if total.last != total.first else "")
 
 
 class Acks:
-    """The acknowledgement lines of --ack-format, each once its message is durable."""
+    """The lines of --ack-format, each printed once its message is durable."""
 
     def __init__(self, call: Call, request: Request) -> None:
         self._call = call
         self._topic = request.topic
         self._producer = request.producer
         self._wanted = request.ack_format
-        known = self._wanted in (None, "ndjson")
-        self._format = None if known else percent.Format(self._wanted or "")
+        is_json = self._wanted in (None, "ndjson")
+        self._format = None if is_json else percent.Format(self._wanted or "")
         self._held: list[dict[str, Any]] = []
         self._number = 0
 
@@ -227,17 +227,17 @@ class Acks:
         receipt: BatchReceipt | LargeReceipt,
         sequences: pa.ChunkedArray | None,
         txn: TxnId | None,
-        own: bool,
+        waits_for_commit: bool,
     ) -> None:
-        """Take the rows of one batch; print them unless they wait for the own commit.
+        """Add the rows of one batch; print them, unless they wait for the commit.
 
-        sequences: those that the rows were sent with; None without any
+        sequences: sequence ids that were sent with the rows; None without any
         """
         if self._wanted is None:
             return
         rows = receipt.receipts()
-        given = [None] * len(rows) if sequences is None else sequences.to_pylist()
-        for sent, sequence in zip(rows, given, strict=True):
+        sequence_ids = [None] * len(rows) if sequences is None else sequences.to_pylist()
+        for sent, sequence in zip(rows, sequence_ids, strict=True):
             row = {
                 "topic": self._topic,
                 "partition": sent.partition,
@@ -248,7 +248,7 @@ class Acks:
                 "duplicate": sent.duplicate,
             }
             self._held.append(row)
-        if not own:
+        if not waits_for_commit:
             self._print()
 
     def committed(self, answer: Mapping[str, Any]) -> None:
@@ -275,14 +275,14 @@ class Acks:
         self._call.output.answer(str(data, "utf-8", "surrogateescape"))
 
     def _columns(self, rows: list[dict[str, Any]]) -> pa.Table:
-        """The rows as a format takes them."""
+        """The rows as columns, in the form that %-formats read."""
         places: list[MessageId | None] = [row["id"] for row in rows]
         txns: list[TxnId | None] = [row["txn"] for row in rows]
         columns: dict[str, list[Any]] = {
             "topic": [row["topic"] for row in rows],
             "partition": [row["partition"] for row in rows],
-            "ledger": [None if place is None else place.ledger for place in places],
-            "entry": [None if place is None else place.entry for place in places],
+            "ledger": [None if message_id is None else message_id.ledger for message_id in places],
+            "entry": [None if message_id is None else message_id.entry for message_id in places],
             "index": [None if row["txn"] is None else row["index"] for row in rows],
             "txn_most": [None if txn is None else txn.most for txn in txns],
             "txn_least": [None if txn is None else txn.least for txn in txns],
@@ -300,12 +300,12 @@ class Acks:
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    place: MessageId | None = row["id"]
+    message_id: MessageId | None = row["id"]
     txn: TxnId | None = row["txn"]
     fields = {
         "topic": row["topic"],
         "partition": row["partition"],
-        "message_id": None if place is None else str(place),
+        "message_id": None if message_id is None else str(message_id),
         "txn": None if txn is None else str(txn),
         "txn_index": row["index"] if txn is not None else None,
         "sequence_id": row["sequence_id"],
@@ -315,5 +315,5 @@ def _line(row: dict[str, Any]) -> bytes:
 
 
 def as_id(value: object) -> MessageId:
-    """Return a message id that may come as text."""
+    """Return a message id, parsing it if it is text."""
     return value if isinstance(value, MessageId) else MessageId.parse(str(value))

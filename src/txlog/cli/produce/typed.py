@@ -1,8 +1,8 @@
 """Owns the records of an input as values of a typed topic.
 
-Rows of csv and tsv without a column `value` are written by the schema: a column is a field, an
-empty cell of anything but text is null, and key, times and properties are fields only if the
-schema names them. Lines of ndjson become Avro where the topic has that. All else is checked.
+The schema encodes rows of csv and tsv without a column `value`: a column is a field, an empty cell
+is null unless it is text, and key, times and properties are fields only if the schema names them.
+For a topic of Avro, lines of ndjson become Avro. All other values are only checked.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Encode = Callable[[pa.Array], pa.Array]
 
 
 class Typed:
-    """What values a topic takes; of a topic of bytes, any."""
+    """Converts or checks the values for a topic; a topic of bytes takes any."""
 
     def __init__(self, client: Client, topic: str, producer: Producer) -> None:
         self._schema: Schema | None = None
-        if producer._shape.written is None:  # asked no further: it costs time to start
+        if producer._shape.written is None:  # no schema: skip the imports that the checks need
             return
         try:
             schema = client.topic(topic).schemas.get()
@@ -48,7 +48,7 @@ class Typed:
         self._is_strict = policies["validation"] == "enforce"
 
     def fitting(self, input: Input, table: pa.Table) -> Iterator[pa.Table]:
-        """The records of a table as values of the topic; a bad one is dealt with by the input.
+        """The records of a table as values of the topic; the input handles bad ones.
 
         raises: BadRecord (104), after the records before it
         """
@@ -76,40 +76,40 @@ class Typed:
             yield _with(table, encode(column))
             return
         except InvalidMessage:
-            pass  # which rows?
+            pass  # find the bad rows one by one below
         good: list[int] = []
-        made: list[bytes | None] = []
+        encoded: list[bytes | None] = []
         for row in range(len(table)):
             try:
-                made += encode(column.slice(row, 1)).to_pylist()
+                encoded += encode(column.slice(row, 1)).to_pylist()
             except InvalidMessage as error:
                 if self._is_strict:
                     line = table["line"][row].as_py()
                     bad = BadRecord(f"line {line}: {_ROW.sub('', error.message)}", line=line)
                     if not input.skip_bad and good:
-                        yield _with(table.take(good), pa.array(made, pa.binary()))
+                        yield _with(table.take(good), pa.array(encoded, pa.binary()))
                     input.bad(bad, column[row].as_py())
                     continue
-                made.append(column[row].as_py())
+                encoded.append(column[row].as_py())
             good.append(row)
         if good:
-            yield _with(table.take(good), pa.array(made, pa.binary()))
+            yield _with(table.take(good), pa.array(encoded, pa.binary()))
 
 
-def _with(table: pa.Table, made: pa.Array) -> pa.Table:
-    return table.set_column(table.schema.get_field_index("value"), "value", made)
+def _with(table: pa.Table, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index("value"), "value", values)
 
 
 def _is_field(schema: Schema, name: str) -> bool:
-    """Whether a column is one of the record, not of the message; unknown ones are refused later."""
+    """Whether a column is a field of the record; the check refuses unknown columns later."""
     if schema.record.field(name) is not None:
         return True
     return name not in _OF_MESSAGES and not name.startswith("prop.")
 
 
 def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:
-    """The values of rows, which are JSON objects of strings."""
-    rows: list[Mapping[str, str]] = [msgspec.json.decode(one) for one in column.to_pylist()]
+    """The values of rows, given as JSON objects of strings."""
+    rows: list[Mapping[str, str]] = [msgspec.json.decode(text) for text in column.to_pylist()]
     columns = []
     for name in names:
         cells = pa.array([row[name] for row in rows], pa.string())

@@ -3,8 +3,8 @@
     every N messages or DUR, and at the end:   the greatest event time so far minus the lag,
                                                if that is above the last one and above 0
 
-They go into the transaction of the messages; --txn-every has one in each transaction, unless
---watermark-every says otherwise.
+Watermarks go into the transaction of the messages; --txn-every asserts one in each transaction,
+unless --watermark-every is given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """What the messages of one run say about event time, and what was asserted."""
+    """The greatest event time of one run's messages, and the watermarks asserted so far."""
 
     def __init__(self, request: Request, producer: Producer) -> None:
         self._request = request
@@ -36,17 +36,17 @@ class Marks:
 
     @property
     def last(self) -> int | None:
-        """What was asserted last; None: nothing yet."""
+        """The last asserted watermark; None before the first."""
         return self._asserted or None
 
     @property
     def room(self) -> int | None:
-        """How many messages may be sent before a watermark is due; None: any number."""
+        """How many messages may be sent before the next watermark is due; None: any number."""
         most = self._request.watermark_every_messages
         return None if most is None else most - self._messages
 
     def note(self, data: pa.Table, txn: TxnId | None) -> None:
-        """Messages were sent; assert what is due."""
+        """Count messages that were sent; assert a watermark if one is due."""
         if not self._request.watermarks:
             return
         self._messages += len(data)
@@ -58,25 +58,25 @@ class Marks:
             self.send(txn)
 
     def wait_s(self) -> float | None:
-        """How long until a watermark is due by time; None: none is."""
-        every = self._request.watermark_every_ms
-        if every is None or not self._rises():
+        """Seconds until a watermark is due by time; None: no watermark is due by time."""
+        interval_ms = self._request.watermark_every_ms
+        if interval_ms is None or not self._rises():
             return None
-        return max(0.0, self._since + every / 1000 - time.monotonic())
+        return max(0.0, self._since + interval_ms / 1000 - time.monotonic())
 
     def commit(self, txn: TxnId) -> None:
-        """A transaction of --txn-every is full: its watermark goes into it."""
+        """Assert a watermark in a full transaction of --txn-every."""
         request = self._request
         if request.watermark_every_messages is None and request.watermark_every_ms is None:
             self.send(txn)
 
     def send_if_due(self, txn: TxnId | None) -> None:
-        """Assert it when the time is up, even if no message came."""
+        """Assert a watermark if its time has come, even without a new message."""
         if self.wait_s() == 0:
             self.send(txn)
 
     def send(self, txn: TxnId | None) -> None:
-        """Assert how far the messages are, if further than before."""
+        """Assert the current watermark if it is higher than the last one."""
         self._messages, self._since = 0, time.monotonic()
         if self._rises():
             event_time = self._value()
@@ -85,9 +85,9 @@ class Marks:
             self._asserted = event_time
 
     def close(self) -> None:
-        """With --idle-on-close, declare the producer idle, so that nothing waits for it.
+        """With --idle-on-close, declare the producer idle, so that no watermark waits for it.
 
-        In a joined transaction it becomes idle when that commits, as its messages become visible.
+        In a joined transaction it becomes idle at the commit, when its messages become visible.
         """
         if self._request.idle_on_close:
             with shielded():

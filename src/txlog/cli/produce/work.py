@@ -2,9 +2,9 @@
 
     input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
 
-Its own transactions end here on every way out: commit at the end of input, abort on anything else.
-A joined transaction is never ended. Only whole batches are written; what comes before a bad record
-in an unfinished batch is discarded with it.
+The run ends its own transactions on every way out: it commits at the end of the input and aborts
+in all other cases. It never ends a joined transaction. It writes whole batches only: records of an
+unfinished batch before a bad record are discarded with it.
 """
 
 from __future__ import annotations
@@ -51,25 +51,27 @@ if TYPE_CHECKING:
 
 
 def run(call: Call, request: Request) -> None:
-    """Write the input and print what was done."""
+    """Write the input and print the summary."""
     if request.keep_sequence and request.producer is None:
         raise Usage("--keep-sequence needs --producer")
     if request.key_delimiter is not None and request.form not in ("lines", "ndjson", "null"):
         raise Usage(f"--key-delim does not go with --in {request.form}")
     if request.chunking and request.form == "raw" and request.trailer is not None:
-        raise Usage("--trailer does not go with --chunking and raw files: they are not looked into")
+        raise Usage(
+            "--trailer does not go with --chunking and raw files: it does not look into them"
+        )
     if request.deliver_at is not None and request.deliver_at <= call.now_ms():
         call.note("--deliver-at has passed: the messages are delivered at once")
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
-    made = [one for one in (request.topic, request.dead_letter_topic) if one is not None]
-    with created.created(client.store, made) if request.create else nullcontext():
+    topics = [topic for topic in (request.topic, request.dead_letter_topic) if topic is not None]
+    with created.created(client.store, topics) if request.create else nullcontext():
         _run(call, request, client)
 
 
 def _run(call: Call, request: Request, client: Client) -> None:
     if request.partition is not None:
-        client.topic(f"{request.topic}/{request.partition}")  # there is one
+        client.topic(f"{request.topic}/{request.partition}")  # raises if the partition is missing
     producer = client.producer(
         request.topic,
         request.producer,
@@ -108,7 +110,7 @@ class Job:
         size = None if request.messages is not None else progress.size_of(request.files)
         self.bar = progress.Amount(call, request.topic, size, prints=request.ack_format is not None)
         if request.messages is None and "-" in (request.files or ["-"]) and is_terminal(0):
-            self.bar.shows = False  # a person is typing
+            self.bar.shows = False  # the user is typing
         self.input = Input(
             request.form,
             request.files,
@@ -124,7 +126,7 @@ class Job:
         )
 
     def run(self) -> None:
-        """Read, send, commit; abort and say so on any failure."""
+        """Read, send, commit; on any failure abort and report it."""
         request = self.request
         try:
             if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
@@ -141,7 +143,7 @@ class Job:
             self.marks.close()
         except TxlogError as error:
             raise self._failed(error) from error
-        except BaseException:  # a signal too ends the transaction
+        except BaseException:  # a signal must also end the transaction
             became = self._abort()
             exit = asked()
             if exit is not None:
@@ -167,7 +169,7 @@ class Job:
             self._send_letters()
 
     def _send_letters(self) -> None:
-        """Send the bad records that were set aside, in the transaction of the others."""
+        """Send the bad records set aside so far, in the transaction of the good ones."""
         if not self.letters.held:
             return
         if self.request.own_txn and self.txn is None:
@@ -195,33 +197,33 @@ class Job:
             yield piece
 
     def _batches(self) -> Iterator[pa.Table | None]:
-        """Yield tables of at most a batch, and None when nothing came for a while."""
-        held: list[pa.Table] = []
+        """Yield tables of at most a batch, and None when no input came for a while."""
+        tables: list[pa.Table] = []
         rows = 0
         for table in self._values():
             if table is not None and len(table):
-                held.append(table)
+                tables.append(table)
                 rows += len(table)
                 self.pending_since = self.pending_since or time.monotonic()
-            while rows and self._is_full(held, rows):
-                whole = pa.concat_tables(held, promote_options="default")
+            while rows and self._is_full(tables, rows):
+                whole = pa.concat_tables(tables, promote_options="default")
                 count = self._batch_rows(whole)
                 yield whole.slice(0, count)
-                rest = whole.slice(count)
-                rows = len(rest)
-                held = [rest] if rows else []
+                remainder = whole.slice(count)
+                rows = len(remainder)
+                tables = [remainder] if rows else []
                 self.pending_since = time.monotonic() if rows else None
             if table is None:
-                if held and self._is_due():
-                    yield pa.concat_tables(held, promote_options="default")
-                    held, rows, self.pending_since = [], 0, None
+                if tables and self._is_due():
+                    yield pa.concat_tables(tables, promote_options="default")
+                    tables, rows, self.pending_since = [], 0, None
                 yield None
-        if held:
+        if tables:
             self.pending_since = None
-            yield pa.concat_tables(held, promote_options="default")
+            yield pa.concat_tables(tables, promote_options="default")
 
     def _values(self) -> Iterator[pa.Table | None]:
-        """Yield the records as values that the topic takes; -m is checked as it is sent."""
+        """Yield the records as values for the topic; -m is checked when it is sent."""
         for table in self._records():
             if table is None or self.request.messages is not None:
                 yield table
@@ -236,13 +238,13 @@ class Job:
         else:
             source = self.input.tables()
         last: pa.Table | None = None
-        left = request.limit
+        remaining = request.limit
         for table in source:
-            if left == 0:
+            if remaining == 0:
                 break
-            if table is not None and left is not None:
-                table = table.slice(0, left)
-                left -= len(table)
+            if table is not None and remaining is not None:
+                table = table.slice(0, remaining)
+                remaining -= len(table)
             if table is not None and request.trailer is not None:
                 whole = table if last is None else pa.concat_tables([last, table])
                 last = whole.slice(len(whole) - 1)
@@ -252,7 +254,7 @@ class Job:
                 self.read += len(table)
                 self.bar.records = self.read
             yield table
-            if left == 0:
+            if remaining == 0:
                 break
         if request.trailer is not None and (
             last is None or last["value"][0].as_py() != request.trailer
@@ -260,7 +262,7 @@ class Job:
             raise ConditionNotMet("the last record is not the trailer", code=803)
 
     def _within_size(self, table: pa.Table) -> pa.Table:
-        """Treat a record too large for a message as a bad one (spec/cli 12.3)."""
+        """Treat a record too large for a message as a bad record (spec/cli 12.3)."""
         most = self._most
         if self.request.messages is not None or not len(table):
             return table
@@ -283,14 +285,14 @@ class Job:
         return table.filter(pc.invert(large))
 
     def _send(self, table: pa.Table) -> None:
-        """Send records, as many at once as fit before a commit or a watermark is due."""
-        every = self.request.txn_every_messages
+        """Send records, in pieces that end where a commit or a watermark is due."""
+        txn_messages_max = self.request.txn_every_messages
         while len(table):
             if self.request.own_txn and self.txn is None:
                 self._begin()
             rooms = [len(table)]
-            if every is not None:
-                rooms.append(every - self.txn_messages)
+            if txn_messages_max is not None:
+                rooms.append(txn_messages_max - self.txn_messages)
             if self.marks.room is not None:
                 rooms.append(self.marks.room)
             self._pace()
@@ -298,14 +300,14 @@ class Job:
             table = table.slice(min(rooms))
 
     def _pace(self) -> None:
-        """Wait until --rate allows the next record; the first ones go at once."""
+        """Wait until --rate allows the next record; the first records go at once."""
         rate = self.request.rate
         if rate is None:
             return
         self.paced_since = self.paced_since or time.monotonic()
         due = self.paced_since + self.totals.sent / rate
-        while (left := due - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
+        while (delay_s := due - time.monotonic()) > 0:
+            time.sleep(min(delay_s, 0.1))
             raise_if_asked()
 
     def _send_some(self, table: pa.Table) -> None:
@@ -333,7 +335,7 @@ class Job:
     def _count(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
     ) -> None:
-        """Count what was sent, before a signal that came meanwhile is raised."""
+        """Count the records sent, before raising a signal that came meanwhile."""
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
 
@@ -347,7 +349,7 @@ class Job:
         self._commit_if_due()
 
     def _within(self) -> TxnId | None:
-        """The transaction of the messages."""
+        """The transaction that the messages belong to, if any."""
         return self.txn or self.request.join
 
     def _begin(self) -> None:
@@ -384,7 +386,7 @@ class Job:
         self.acks.committed(answer)
 
     def _abort(self) -> Aborted | None:
-        """Abort its own open transaction, whatever its state; return what became of it."""
+        """Abort the run's own open transaction, in any state; return the result."""
         txn, self.txn = self.txn, None
         if txn is None:
             return None
@@ -392,13 +394,13 @@ class Job:
             with shielded():
                 self.client.abort(txn)
         except (WrongState, NotFound):
-            pass  # it ended on its own; the first error is the one to report
+            pass  # it has ended already; report the first error
         except TxlogError as error:
             return Aborted(txn, error.message)
         return Aborted(txn, None)
 
     def _failed(self, error: TxlogError) -> TxlogError:
-        """Abort, and return the error to raise: PartlyDone when something is durable already."""
+        """Abort, and return the error to raise: PartlyDone if some messages are durable."""
         discarded = self.txn_messages if self.txn is not None else 0
         became = self._abort()
         message = error.message
@@ -433,7 +435,7 @@ class Job:
             )
 
     def _batch_rows(self, whole: pa.Table) -> int:
-        """Return how many rows of whole make a batch."""
+        """Return the number of rows that make a batch."""
         most = self.request.batch_bytes
         count = min(len(whole), self.request.batch_messages)
         if whole["value"].nbytes > most:
@@ -442,11 +444,11 @@ class Job:
             count = min(count, max(1, within))
         return count
 
-    def _is_full(self, held: list[pa.Table], rows: int) -> bool:
+    def _is_full(self, tables: list[pa.Table], rows: int) -> bool:
         most = self.request.batch_bytes
         if rows >= self.request.batch_messages or self._is_due():
             return True
-        return bool(sum(table["value"].nbytes for table in held) >= most)
+        return bool(sum(table["value"].nbytes for table in tables) >= most)
 
     def _is_due(self) -> bool:
         if self.pending_since is None:

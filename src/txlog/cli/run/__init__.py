@@ -3,9 +3,9 @@
 Contents:
 
     command     the options of both commands
-    log         what a running function says on stderr
-    request     what was asked for
+    log         diagnostics of a running function on stderr
+    request     the checked options
     transform   the user's program: a batch on its stdin, messages on its stdout
-    work        one process: load, create what is missing, run, report
+    work        one process: load, create missing topics, run, report
     workers     the processes of `--parallelism`: started, watched, restarted
 """

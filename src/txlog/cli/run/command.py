@@ -26,21 +26,21 @@ _PARALLELISM_MAX = 256
 
 SubscriptionOption = Annotated[str, Option("--subscription", "-s", metavar="SUB")]
 TxnSize = Annotated[int, Option("--txn-size", min=1, metavar="N", help="messages, at most")]
-TxnTime = Annotated[str, Option("--txn-time", metavar="DUR", help="then commit what is done")]
+TxnTime = Annotated[str, Option("--txn-time", metavar="DUR", help="commit after this time")]
 TxnTimeout = Annotated[str | None, Option("--txn-timeout", metavar="DUR")]
 KeyOption = Annotated[str | None, Option("--transaction-key", metavar="KEY")]
-NameOption = Annotated[str | None, Option("--name", metavar="NAME", help="of the function")]
+NameOption = Annotated[str | None, Option("--name", metavar="NAME", help="name of the function")]
 LimitOption = Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N messages")]
 FollowOption = Annotated[bool, Option("--follow", "-F", help="wait for more at the end")]
 MaxWait = Annotated[str, Option("--max-wait", metavar="DUR", help="for the next one")]
 CreateOption = Annotated[
-    bool, Option("--create", help="make subscription and output topics if missing")
+    bool, Option("--create", help="create subscription and output topics if missing")
 ]
 LoopOption = Annotated[
-    bool, Option("--allow-loop", help="allow an output that is an input; that never ends")
+    bool, Option("--allow-loop", help="allow an output that is an input: an endless run")
 ]
 TypeOption = Annotated[
-    str | None, Option("--type", metavar="|".join(_TYPES), help="of it, with --create")
+    str | None, Option("--type", metavar="|".join(_TYPES), help="of the new subscription")
 ]
 OnError = Annotated[str, Option("--on-error", metavar="stop|skip|dead-letter:TOPIC")]
 Retries = Annotated[int, Option("--retries", min=0, max=1000, metavar="N")]
@@ -88,9 +88,9 @@ def run(
 ) -> None:
     """Run a Python function between topics, exactly once.
 
-    It gets a message, and a context if it takes one, and returns bytes, text, a dict, an Output,
-    several of these, or None. FILE.py:FUNCTION names a file. Each batch acknowledges its inputs and
-    produces its outputs in one transaction; an earlier run under the same name is fenced.
+    The function gets a message, and a context if it takes one; it returns bytes, text, a dict, an
+    Output, several outputs, or None. FILE.py:FUNCTION names a file. One transaction acknowledges
+    a batch's inputs and produces its outputs; an earlier run under the same name is fenced.
     """
     _start(
         call,
@@ -136,13 +136,14 @@ def transform(
     call: Call,
     input: Annotated[str, Argument(metavar="IN", show_default=False)],
     output: Annotated[str, Argument(metavar="OUT", show_default=False)],
-    words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
+    command_words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
     subscription: SubscriptionOption,
     in_format: Annotated[
         str, Option("--in-format", metavar="|".join((*_TO_COMMAND, "%…")), help="CMD reads")
     ] = "lines",
     out_format: Annotated[
-        str, Option("--out-format", metavar="|".join((*IN_FORMATS, "%…")), help="CMD writes")
+        str,
+        Option("--out-format", metavar="|".join((*IN_FORMATS, "%…")), help="CMD writes"),
     ] = "lines",
     name: NameOption = None,
     parallelism: Parallelism = 1,
@@ -170,7 +171,7 @@ def transform(
         call,
         Request(
             function="",
-            words=words,
+            words=command_words,
             in_format=in_format,
             out_format=out_format,
             batch=True,
@@ -198,7 +199,7 @@ def transform(
 
 
 def _check_formats(call: Call, in_format: str, out_format: str) -> None:
-    """Refuse formats that a command's input cannot have, or its output cannot be read by."""
+    """Refuse formats that cannot encode a command's input or decode its output."""
     if "%" in in_format:
         percent.Format(in_format, stored=True)
     else:
@@ -206,13 +207,13 @@ def _check_formats(call: Call, in_format: str, out_format: str) -> None:
     if "%" not in out_format:
         call.check_choice("--out-format", out_format, (*IN_FORMATS, "%…"))
     else:
-        made = percentin.InputFormat(out_format)
-        if made.has_partition or made.has_sequence:
-            raise Usage("%p and %q in --out-format: an output goes where its key belongs")
+        output_format = percentin.InputFormat(out_format)
+        if output_format.has_partition or output_format.has_sequence:
+            raise Usage("%p and %q in --out-format: the key of an output decides its partition")
 
 
 def _start(call: Call, request: Request) -> None:
-    """Check what can be checked without a store, then do the work."""
+    """Check the options that need no store, then run."""
     call.check_choice("--type", request.type, _TYPES)
     check_name("subscription", request.subscription)
     for topic in request.inputs:

@@ -1,7 +1,7 @@
-"""Owns what a running function says on stderr: lines of text, progress on a terminal.
+"""Owns the diagnostics of a running function on stderr: lines of text, progress on a terminal.
 
-What needs attention is a warning. `-q` leaves only warnings, `-qq` nothing; --json drops
-informational lines. `--log-format json` makes each line a JSON object with its facts.
+Events that need attention are warnings. `-q` leaves only warnings, `-qq` nothing; --json drops
+informational lines. `--log-format json` makes each line a JSON object with the event's facts.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ class JobLog(logging.Handler):
         self._as_text = flags.log_format != "json"
         self._informs = flags.quiet < 1 and not call.output.as_json
         self._warns = flags.quiet < 2
-        # Drawn at commits, not by a thread: functions may fork.
+        # The bar is drawn at commits, not by a thread, because functions may fork.
         self._bar = call.line = bars.Line(call)
         self._since = self._last = time.monotonic()
 
     def attach(self) -> None:
-        """Take what functions log."""
+        """Receive the records that functions log."""
         logger = logging.getLogger("txlog.function")
         logger.handlers = [self]
         logger.propagate = False
         logger.setLevel(logging.DEBUG if self._call.flags.verbose else logging.INFO)
 
     def tell(self, event: str, facts: Mapping[str, object]) -> None:
-        """Say that something happened."""
+        """Print a line about an event."""
         level = "warning" if event in _WARNINGS else "info"
         if isinstance(at := facts.get("watermark"), int):
             facts = {**facts, "watermark": format_time(at)}
-        shown = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-        self._say(level, f"{event}: {shown}" if shown else event, {"event": event, **facts})
+        details = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        self._say(level, f"{event}: {details}" if details else event, {"event": event, **facts})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print what a function logged."""
+        """Print a record that a function logged."""
         level = "warning" if record.levelno >= logging.WARNING else "info"
         self._say(level, record.getMessage(), {"event": "log", "logger_level": record.levelname})
 
     def progress(self, summary: Summary) -> None:
-        """Show how far the run is, now and then."""
+        """Draw the progress of the run, at most every so often."""
         now = time.monotonic()
         if self._bar.shows:
             if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:
@@ -77,7 +77,7 @@ class JobLog(logging.Handler):
             )
 
     def ended(self, word: str, summary: Summary) -> None:
-        """Say how it ended, and what was done."""
+        """Print how the run ended, with its figures."""
         done = counted(summary.transactions, "transaction")
         text = f"{word}: {figures(summary)} ({done}, {duration(self._call.elapsed_ms())})"
         self._say("info", text, {"event": word} | counts(summary))
@@ -115,10 +115,10 @@ class JobLog(logging.Handler):
             self._write(line + "\n")
 
     def _write(self, text: str) -> None:
-        """Write at once and whole: processes of --parallelism share the descriptor."""
+        """Write a line in one call: processes of --parallelism share the descriptor."""
         try:
             os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))
-        except (OSError, ValueError, AttributeError):  # closed, or replaced by a test
+        except (OSError, ValueError, AttributeError):  # stderr is closed, or a test has replaced it
             if sys.stderr is not None and not sys.stderr.closed:
                 sys.stderr.write(text)
 
@@ -137,7 +137,7 @@ def counts(summary: Summary) -> dict[str, object]:
 
 
 def figures(summary: Summary) -> str:
-    """The figures for a person."""
+    """The figures as a sentence."""
     text = f"{summary.consumed:,} in, {summary.produced:,} out"
     for count, word in (
         (summary.aborted, "aborted"),

@@ -1,4 +1,4 @@
-"""Owns what `run` and `transform` were asked to do, between their options and their work."""
+"""Owns the checked options of `run` and `transform`, as their commands pass them to the work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Request:
-    """What a run was asked to do.
+    """The checked options of one run.
 
     words:     the command of `transform`; empty for a function
-    instance:  number of this process among those of --parallelism; None: it is the only one, or
-               the one that watches the others
+    instance:  number of this process in --parallelism; None: a run of one process, or the process
+               that watches the instances
     report_to: the descriptor that the watching process reads
     """
 
@@ -43,7 +43,7 @@ class Request:
     dead_letter_topic: str | None = None
 
     def arguments(self, instance: int, report_to: int) -> list[str]:
-        """The words of a command line that runs one instance of this."""
+        """The arguments of a command line that runs one instance."""
         out = ["transform", *self.inputs, str(self.output)] if self.words else ["run"]
         if not self.words:
             out.append(self.function)

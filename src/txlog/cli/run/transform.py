@@ -30,33 +30,33 @@ class Command:
     raises: CommandFailed when there is no such command
     """
 
-    def __init__(self, words: list[str], in_format: str, out_format: str, store: str) -> None:
-        self._words = words
+    def __init__(self, command: list[str], in_format: str, out_format: str, store: str) -> None:
+        self._words = command
         self._in_format = in_format
         self._out_format = out_format
         self._environment = {**os.environ, "TXLOG_STORE": os.path.abspath(store)}
         self._beside: Beside | None = None
-        self.__name__ = os.path.basename(words[0])
-        if shutil.which(words[0]) is None:
-            raise CommandFailed(f"{words[0]}: no such command", command=words[0])
+        self.__name__ = os.path.basename(command[0])
+        if shutil.which(command[0]) is None:
+            raise CommandFailed(f"{command[0]}: no such command", command=command[0])
 
     def look_up(self, client: Client) -> None:
-        """Look up in a store what the input format asks for and messages lack."""
+        """Prepare to look up facts that the input format uses and messages do not contain."""
         self._beside = beside_of(client, self._in_format)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Run it once; raises CommandFailed for any exit but 0, BadRecord for what it wrote."""
-        given = self._encoded(rows)
+        """Run it once; raises CommandFailed for any exit but 0, BadRecord for bad output."""
+        input_bytes = self._encoded(rows)
         child = None
         try:
-            with shielded():  # a child not yet noted could not be stopped
+            with shielded():  # a signal must not come before `child` is set
                 child = subprocess.Popen(
                     self._words,
                     env=self._environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                 )
-            written, _ = child.communicate(given)
+            written, _ = child.communicate(input_bytes)
         except OSError as error:
             raise CommandFailed(f"{self._words[0]}: {error.strerror}") from error
         except (Interrupted, KeyboardInterrupt):
@@ -78,7 +78,7 @@ class Command:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Ask the child to end, kill it if it does not, and wait for it."""
+    """Ask the child to end, kill it if it does not, and wait for its end."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     try:

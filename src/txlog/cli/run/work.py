@@ -1,7 +1,7 @@
-"""Owns the work of `run` and `transform` in one process: load, create what is missing, run, report.
+"""Owns the work of `run` and `transform` in one process: load, create missing topics, run, report.
 
-A signal breaks into the user's function, whose transaction is then aborted; calls into the store
-are never cut. The function's standard output goes to stderr, because stdout carries data.
+A signal interrupts the user's function, and its transaction is aborted; calls into the store are
+never interrupted. The function's standard output goes to stderr, because stdout carries data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 
 def start(call: Call, request: Request) -> None:
-    """Do what was asked: here, or in several processes that this one watches."""
-    function = _function(call, request)  # before anything is made or fenced
+    """Run the function in this process, or in several processes that this one watches."""
+    function = _function(call, request)  # a bad function must fail before topics are created
     topics = [TopicName.parse(topic, allow_partition=True).topic.short for topic in request.inputs]
-    place = f"{min(topics)}/{request.subscription}"
-    request.name = request.name or f"{name_of(function)}@{place}"
+    input_name = f"{min(topics)}/{request.subscription}"
+    request.name = request.name or f"{name_of(function)}@{input_name}"
     late = function.late_topic if isinstance(function, Windowed) else None
     outputs = (request.output, request.dead_letter_topic, late)
-    check_loop(topics, outputs, request.allow_loop)  # before anything is made
+    # a loop must be refused before topics are created
+    check_loop(topics, outputs, request.allow_loop)
     log = JobLog(call, request.name, request.instance)
     client = call.client(write=True)
     if isinstance(function, Command):
@@ -52,8 +53,8 @@ def start(call: Call, request: Request) -> None:
     windowed = function if isinstance(function, Windowed) and function.watermarks else None
     _create(request, client, topics, windowed)
     if windowed is not None:
-        left = left_open(client, topics, request.subscription, request.parallelism)
-        for topic, messages in left.items():
+        unread = left_open(client, topics, request.subscription, request.parallelism)
+        for topic, messages in unread.items():
             log.tell("left-open", {"topic": topic, "messages": messages})
     if request.parallelism > 1:
         workers.check(client, topics, request, windowed)
@@ -67,9 +68,9 @@ def start(call: Call, request: Request) -> None:
 
 
 def partly(error: TxlogError, summary: Summary, request: Request) -> TxlogError:
-    """The error to raise: PartlyDone when something was committed before.
+    """The error to raise: PartlyDone if some transactions were committed before it.
 
-    Not for a fence, which is an answer of its own, nor for an unknown outcome.
+    A fence and an unknown outcome keep their own errors.
     """
     if not summary.transactions or error.exit == 10 or error.kind == "fenced":
         return error
@@ -93,14 +94,14 @@ def _function(call: Call, request: Request) -> Any:
 
 
 def _leave_working_directory() -> None:
-    """Take the working directory from sys.path, where `python -m txlog` puts it (spec/cli 8.3)."""
+    """Remove the working directory, which `python -m txlog` adds, from sys.path (spec/cli 8.3)."""
     by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
     if by_module and not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd():
         del sys.path[0]
 
 
 def _create(request: Request, client: Client, topics: list[str], windowed: Windowed | None) -> None:
-    """Create what --create allows: output topics, and the subscription.
+    """Create missing output topics and the subscription, if --create is given.
 
     windowed: a function whose windows close on watermarks
     """
@@ -114,8 +115,8 @@ def _create(request: Request, client: Client, topics: list[str], windowed: Windo
             if topic is not None:
                 client.create_topic(topic, 1, if_not_exists=True)
         for topic in topics:
-            known = {row["subscription"] for row in client.subscriptions(topic)}
-            if request.subscription not in known:
+            names = {row["subscription"] for row in client.subscriptions(topic)}
+            if request.subscription not in names:
                 client.create_subscription(
                     topic, request.subscription, type=kind, if_not_exists=True
                 )
@@ -147,7 +148,7 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
 def _run_here(
     request: Request, client: Client, function: Any, log: JobLog
 ) -> tuple[Summary, TxlogError | None]:
-    """Run it in this process; return what was done, and the error that ended it."""
+    """Run the function in this process; return its totals, and the error that ended it."""
     seen = Summary()
 
     def committed(summary: Summary) -> None:
@@ -160,10 +161,10 @@ def _run_here(
 
 
 def _run_instance(call: Call, request: Request, client: Client, function: Any, log: JobLog) -> None:
-    """Run it as one of several; the watching process learns all through the pipe."""
+    """Run as one of several instances; the watching process learns everything through the pipe."""
     assert request.report_to is not None, "an instance is started with both"
-    gone = select.poll()
-    gone.register(request.report_to, 0)  # it only means that the reader is gone
+    reader_state = select.poll()
+    reader_state.register(request.report_to, 0)  # the only event is that the reader closed the pipe
     seen = Summary()
 
     def send(facts: dict[str, object]) -> None:
@@ -176,7 +177,7 @@ def _run_instance(call: Call, request: Request, client: Client, function: Any, l
         send({**counts(summary), "last_txn": str(summary.last_txn)})
 
     hooks = Hooks(
-        guard=shielded, committed=committed, tell=log.tell, stop=lambda: bool(gone.poll(0))
+        guard=shielded, committed=committed, tell=log.tell, stop=lambda: bool(reader_state.poll(0))
     )
     summary, error = _run(request, client, function, log, hooks, lambda: seen)
     if error is not None:

@@ -1,12 +1,12 @@
 """Owns the processes of --parallelism: starts them, watches them, restarts killed ones.
 
     an instance was killed    it is restarted with the same number and key
-    it failed                 all are stopped, and its error is that of the run
-    it is done                the others continue; after the last, one looks for what is left
+    it failed                 all are stopped, and the run fails with its error
+    it is done                the others continue; after the last, one instance reads the backlog
     a signal                  all are stopped, then this process
 
-An instance reports through a pipe after each commit, one JSON object a line. When the pipe loses
-its reader the instance stops by itself: none outlives the process that watches it.
+An instance reports through a pipe after each commit, one JSON object a line. When the reader of the
+pipe dies, the instance stops by itself: no instance outlives the process that watches it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
 
 _GRACE_S: Final = 10
-_DEATHS_MAX: Final = 5  # in a row without a commit: then the function is to blame
-_COUNTS: Final = {  # what an instance reports, and where Summary has it
+_DEATHS_MAX: Final = 5  # deaths in a row without a commit; more are the function's fault
+_COUNTS: Final = {  # fields of a report, and their names in Summary
     **{name: name for name in (
         "consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered",
     )},
@@ -75,7 +75,7 @@ def check(client: Client, topics: list[str], request: Request, windowed: Windowe
 
 @dataclass
 class Instance:
-    """One process, and what it said."""
+    """One process, and its last report."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -88,7 +88,7 @@ class Instance:
 class Fleet:
     """All instances of one run.
 
-    topics: those it reads
+    topics: the inputs of the run
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Fleet:
         self._instances: dict[int, Instance] = {}
 
     def run(self) -> tuple[Summary, TxlogError | None]:
-        """Run all to their end; return what was done, and the first error."""
+        """Run all instances to their end; return the totals, and the first error."""
         error: TxlogError | None = None
         try:
             for number in range(self._request.parallelism):
                 self._start(number)
             error = self._watch()
-            if error is None and (again := self._unfinished()):
-                for number in again:
+            if error is None and (unfinished := self._unfinished()):
+                for number in unfinished:
                     self._start(number)
                 error = self._watch()
         finally:
@@ -126,7 +126,7 @@ class Fleet:
         return self._summary, error
 
     def _watch(self) -> TxlogError | None:
-        """Listen until all have ended, or one has failed."""
+        """Read reports until all instances have ended, or one has failed."""
         error: TxlogError | None = None
         while self._instances and error is None:
             for key, _ in self._selector.select():
@@ -134,11 +134,12 @@ class Fleet:
         return error
 
     def _unfinished(self) -> range:
-        """The instances that must look again when all have ended.
+        """The instances that must run again after all have ended.
 
-        One may have ended because another had its next message in hand: a single instance finds
-        what is left, unless it is held back on purpose. And the watermark waited for what the
-        others had in hand: each checks whether windows of its own are closed now.
+        An instance may have ended because another one had its next message in hand. A single
+        instance reads such a backlog, unless it is held back on purpose. Also, the watermark waited
+        for messages in hand of other instances, so each instance must check whether more of its
+        windows are closed.
         """
         if self._windowed is not None:
             return range(self._request.parallelism)
@@ -153,18 +154,18 @@ class Fleet:
         )
 
     def _start(self, number: int) -> None:
-        with shielded():  # a process not yet noted could not be stopped
+        with shielded():  # a signal must not come before the process is recorded
             self._spawn(number)
 
     def _spawn(self, number: int) -> None:
         reading, writing = os.pipe()
-        words = [*self._global_words(), *self._request.arguments(number, writing)]
+        arguments = [*self._global_words(), *self._request.arguments(number, writing)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         try:
-            # A session of its own: the terminal's Ctrl-C reaches it once, through this process.
+            # Its own session: Ctrl-C reaches it only once, through this process.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "txlog", *words],
+                [sys.executable, "-P", "-m", "txlog", *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -182,20 +183,20 @@ class Fleet:
 
     def _global_words(self) -> list[str]:
         flags = self._call.flags
-        words = ["--store", os.path.abspath(self._call.store_path()), "--no-progress"]
+        arguments = ["--store", os.path.abspath(self._call.store_path()), "--no-progress"]
         if self._call.lock_timeout_ms is not None:
-            words += ["--lock-timeout", f"{self._call.lock_timeout_ms}ms"]
+            arguments += ["--lock-timeout", f"{self._call.lock_timeout_ms}ms"]
         if flags.log_format is not None:
-            words += ["--log-format", flags.log_format]
+            arguments += ["--log-format", flags.log_format]
         if flags.log_file is not None:
-            words += ["--log-file", flags.log_file]
+            arguments += ["--log-file", flags.log_file]
         if flags.now is not None:
-            words += ["--now", flags.now]
+            arguments += ["--now", flags.now]
         quiet = flags.quiet or int(self._call.output.as_json)
-        return words + ["-q"] * quiet + ["-v"] * flags.verbose
+        return arguments + ["-q"] * quiet + ["-v"] * flags.verbose
 
     def _hear(self, instance: Instance) -> TxlogError | None:
-        """Read what an instance reports; when it ends decide what comes next."""
+        """Read a report of an instance; when the instance ends, decide the next step."""
         data = os.read(instance.reports, 1 << 16)
         if not data:
             return self._ended(instance)
@@ -212,9 +213,9 @@ class Fleet:
         self._log.progress(self._summary)
         return None
 
-    def _count(self, before: dict[str, Any], facts: dict[str, Any]) -> None:
+    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
         for name, attribute in _COUNTS.items():
-            more = facts.get(name, 0) - before.get(name, 0)
+            more = facts.get(name, 0) - previous.get(name, 0)
             setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
         last = facts.get("last_txn")
         if last not in (None, "None"):
@@ -245,13 +246,14 @@ class Fleet:
         del self._instances[instance.number]
 
     def _stop(self) -> None:
-        """Ask all that are still running to stop, and wait for them."""
-        left = list(self._instances.values())
-        for instance in left:
+        """Ask all running instances to stop, and wait for their end."""
+        instances = list(self._instances.values())
+        for instance in instances:
             if instance.process.poll() is None:
                 instance.process.send_signal(signal.SIGTERM)
-                instance.process.send_signal(signal.SIGCONT)  # a suspended one would not act on it
-        for instance in left:
+                # a suspended process would not handle the other signal
+                instance.process.send_signal(signal.SIGCONT)
+        for instance in instances:
             try:
                 instance.process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
@@ -262,15 +264,15 @@ class Fleet:
 
 
 def rebuilt(facts: dict[str, Any]) -> TxlogError:
-    """An error described by another process, as this one would raise it."""
-    known = dict(facts)
-    kind = getattr(errors, str(known.pop("class", "")), None)
-    message, hint = str(known.pop("message", "")), known.pop("hint", None)
-    code = int(str(known.pop("code", "TXL-106"))[4:])
+    """Rebuild the error that another process reported, for this process to raise."""
+    fields = dict(facts)
+    kind = getattr(errors, str(fields.pop("class", "")), None)
+    message, hint = str(fields.pop("message", "")), fields.pop("hint", None)
+    code = int(str(fields.pop("code", "TXL-106"))[4:])
     for name in ("kind", "exit", "retryable"):
-        known.pop(name, None)
+        fields.pop(name, None)
     if not (isinstance(kind, type) and issubclass(kind, TxlogError) and code in kind.codes):
         return CommandFailed(message, hint=hint)
     error = kind(message, hint=hint, code=code)
-    error.fields = known
+    error.fields = fields
     return error

@@ -1,4 +1,4 @@
-"""Owns how an error looks: lines of text, or with --json one object on one line of stderr."""
+"""Owns the form of an error: lines of text, or with --json one object on one line of stderr."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from txlog.cli.terminal import tables
 from txlog.cli.terminal.say import marked, say
 from txlog.errors import InternalError, TxlogError, printable
 
-# What a terminal would act on or cannot show, and JSON allows: written as JSON escapes, so that a
-# program reads the original.
+# Characters that JSON allows but a terminal would obey or cannot show: written as JSON escapes, so
+# that a program reads the original.
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Report(msgspec.Struct):
-    """Where an error goes and in which form; a command fills in what it learns."""
+    """The destination and form of an error; a command fills in the facts it learns."""
 
     json: bool
     store: str | None
     color: str = "auto"
-    always: int | None = None  # the exit code of a monitoring command, whatever went wrong
+    always: int | None = None  # the exit code of a monitoring command for any error
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
         """Print error on stderr and return its exit code."""
@@ -40,21 +40,21 @@ class Report(msgspec.Struct):
             if self.json
             else _text(fields, self.color)
         )
-        say(text + "\n")  # even if nobody listens: the exit code says it too
+        say(text + "\n")  # even if stderr is closed: the exit code reports it too
         return error.exit if self.always is None else self.always
 
 
 def bug(error: Exception) -> InternalError:
-    """Return an unexpected exception as the error that the user sees."""
+    """Return an unexpected exception as the error to show."""
     text = printable(f"{type(error).__name__}: {error}")
-    shown = text if len(text) <= 300 else f"{text[:297]}..."
+    excerpt = text if len(text) <= 300 else f"{text[:297]}..."
     return InternalError(
-        f"a bug of txlog: {shown}", hint="TXLOG_DEBUG=1 shows where; please report it"
+        f"a bug of txlog: {excerpt}", hint="TXLOG_DEBUG=1 shows where; please report it"
     )
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\u{ord(character[0]):04x}"
 
 
 def _text(fields: dict[str, object], color: str) -> str:
@@ -70,7 +70,7 @@ def _text(fields: dict[str, object], color: str) -> str:
 
 
 def _is_read() -> bool:
-    """Return whether a person reads it: logs and pipes need no pointer to further help."""
+    """Return whether stderr is a terminal: logs and pipes need no pointer to further help."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):

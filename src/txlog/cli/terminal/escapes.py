@@ -1,13 +1,13 @@
-"""Owns what a terminal gets of text that came from elsewhere: nothing that it would obey.
+"""Owns the escaping of foreign text on a terminal, so that the terminal obeys none of it.
 
-A message may hold anything: sequences that move the cursor, set the title or answer as if somebody
-typed; marks that turn the direction of what follows. On a terminal these are written out. Off a
-terminal bytes leave as they are, because a program reads them.
+A message may contain any bytes: sequences that move the cursor, set the title or send input as if
+the user had typed it; marks that reverse the direction of the following text. On a terminal these
+are escaped. Off a terminal bytes stay unchanged, because a program reads them.
 
-    \\x1b \\x07 \\r …      C0 but tab and newline
-    \\u009b \\u007f …     C1 and DEL; JSON that was printed stays JSON
+    \\x1b \\x07 \\r …      C0 except tab and newline
+    \\u009b \\u007f …     C1 and DEL; in this form printed JSON stays valid
     \\u202e \\u2028 …     marks of direction, separators of lines
-    \\x9b                a byte that is no UTF-8 and that a terminal without UTF-8 takes for C1
+    \\x9b                a byte that is not UTF-8; a terminal without UTF-8 would read it as C1
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ _UNSAFE: Final = re.compile(
 
 
 def safe(text: str, allowed: Collection[str] = ()) -> str:
-    """Text with its control characters written out, except in the sequences that are allowed."""
+    """Text with control characters escaped, except in allowed sequences."""
     if _UNSAFE.search(text) is None:
         return text
     if not allowed:
         return _UNSAFE.sub(_written, text)
-    known = re.compile("|".join(re.escape(one) for one in sorted(allowed, key=len, reverse=True)))
+    allowed_sequence = re.compile(
+        "|".join(re.escape(sequence) for sequence in sorted(allowed, key=len, reverse=True))
+    )
     out, at = [], 0
-    for match in known.finditer(text):
+    for match in allowed_sequence.finditer(text):
         out += [_UNSAFE.sub(_written, text[at : match.start()]), match[0]]
         at = match.end()
     return "".join([*out, _UNSAFE.sub(_written, text[at:])])
 
 
 def safe_bytes(data: bytes, allowed: Collection[str] = ()) -> bytes:
-    """The same of bytes, which need not be UTF-8."""
+    """The same for bytes, which need not be UTF-8."""
     text = data.decode("utf-8", "surrogateescape")
     return safe(text, allowed).encode("utf-8", "surrogateescape")
 
 
-def _written(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code >= 0xDC80 and code <= 0xDC9F:  # a byte, as surrogateescape decodes it
+def _written(character: re.Match[str]) -> str:
+    code = ord(character[0])
+    if code >= 0xDC80 and code <= 0xDC9F:  # a byte that surrogateescape decoded
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"

@@ -1,7 +1,7 @@
-"""Owns how diagnostics leave: as lines on stderr, or appended to the log file.
+"""Owns the output of diagnostics: lines on stderr, or lines appended to the log file.
 
 A diagnostic is not a result: if it cannot be written, the call and its exit code stay the same. A
-log file that cannot be written at all is reported before anything is done.
+log file that cannot be written at all is reported before the command does anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OURS: Final = (*_COLORS.values(), _PLAIN)
 
 
 def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
-    """Tell whether there are colours: --color, the variables, the terminal (spec/cli 4)."""
+    """Return whether to use colours: --color, the variables, the terminal (spec/cli 4)."""
     if choice != "auto":
         return choice == "always"
     if environ.get("NO_COLOR"):
@@ -29,7 +29,7 @@ def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
 
 
 def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
-    """`error: ` and the like, as a line on stderr begins."""
+    """The start of a line on stderr, such as `error: `."""
     try:
         terminal = sys.stderr.isatty()
     except (AttributeError, ValueError):
@@ -40,18 +40,18 @@ def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
 
 
 def say(text: str) -> None:
-    """Write text on stderr, even if nobody listens; a terminal obeys nothing but our colours."""
+    """Write text on stderr, and ignore failures; a terminal obeys only our own colours in it."""
     try:
         if sys.stderr.isatty():
             text = safe(text, _OURS)
         sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, AttributeError, ValueError):
-        pass  # closed, full or gone
+        pass  # stderr is closed or full
 
 
 def begin_log(path: str) -> None:
-    """Make sure that lines can be added to the file at path; create it if it is missing.
+    """Check that lines can be appended to the file at path; create it if it is missing.
 
     raises: OSError
     """
@@ -60,9 +60,9 @@ def begin_log(path: str) -> None:
 
 
 def log(path: str, line: str) -> None:
-    """Add a line to the file at path."""
+    """Append a line to the file at path."""
     try:
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
     except OSError:
-        say(line + "\n")  # the disk is full, or the file has lost its directory
+        say(line + "\n")  # the disk is full, or the directory was deleted

@@ -1,7 +1,7 @@
-"""Owns what rich draws on a terminal: tables, fields with their values, the line of a bar.
+"""Owns drawings by rich on a terminal: tables, fields with their values, the line of a bar.
 
-It is imported only to draw on a terminal; rich costs 45 ms. Drawings are returned as text, so they
-leave by the same door as everything else. Data is never read as markup: it comes as Text, with
+It is imported only to draw on a terminal; importing rich costs 45 ms. It returns drawings as text,
+so that all output leaves through one writer. rich never reads data as markup: it gets Text, with
 markup, emoji names and highlighting off.
 """
 
@@ -18,12 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP: Final = 2
-_TEXT_MIN: Final = 12  # a text column shrinks to this and no further
+_TEXT_MIN: Final = 12  # a text column never becomes narrower
 _BAR_MAX, _BAR_MIN, _WORDS_MIN = 40, 8, 46
 
 
-def rendered(shown: RenderableType, columns: int, color: bool) -> str:
-    """Return what rich makes of it, with a newline at the end, no wider than columns."""
+def rendered(drawing: RenderableType, columns: int, color: bool) -> str:
+    """Return the drawing as text, with a newline at the end, no wider than columns."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -31,23 +31,24 @@ def rendered(shown: RenderableType, columns: int, color: bool) -> str:
         height=25,
         force_jupyter=False,
         color_system="standard" if color else None,
-        no_color=False,  # the caller has asked the environment
+        no_color=False,  # the caller has checked the environment
         markup=False,
         emoji=False,
         highlight=False,
     )
-    console.print(shown)
+    console.print(drawing)
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().split("\n")[:-1])
 
 
 def cell(text: str) -> Text:
-    """Return text with one line, or one a row, each cut with … where there is no room."""
+    """Return text of one line, or one line per row, each cut with … to fit its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a line that takes at most `columns`."""
-    most = 4 * max(columns, 1)  # characters: some take no column; a line may be a whole message
+    """Return a line cut to `columns`."""
+    # bound on characters, as a line can be a whole message; some have no width
+    most = 4 * max(columns, 1)
     line = cell(text if len(text) <= most else f"{text[:most]}…")
     line.truncate(max(columns, 1), overflow="ellipsis")
     return line.plain
@@ -60,16 +61,16 @@ def table(
     columns: int,
     color: bool,
 ) -> str:
-    """Return rows under their headings; text shrinks, and where that fails the last columns go.
+    """Return rows under their headings; text shrinks, and if that is not enough, last columns go.
 
-    numeric: for each column, whether it holds numbers, which are aligned right
+    numeric: for each column, whether it holds numbers, which are right-aligned
     """
     lists = [[row[number] for row in rows] for number in range(len(headings))]
     widths = [
         max(map(cell_len, [heading, *values]))
         for heading, values in zip(headings, lists, strict=True)
     ]
-    # Numbers stay whole; so does the first column, the row's name, up to half of the width.
+    # Numbers are never cut, nor is the first column, up to half of the width.
     whole = [
         is_number or (not number and widths[0] <= columns // 2)
         for number, is_number in enumerate(numeric)
@@ -83,18 +84,18 @@ def table(
     for number, heading in enumerate(headings[:fitting]):
         justify: JustifyMethod = "right" if numeric[number] else "left"
         drawn.add_column(cell(heading), justify=justify, no_wrap=whole[number])
-    # A column is one cell of many lines: one cell for each value takes three times as long.
-    shown = [cell("\n".join(values)) for values in lists[:fitting]]
+    # A column is one cell of many lines: a cell per value takes three times as long.
+    column_cells = [cell("\n".join(values)) for values in lists[:fitting]]
     if fitting < len(headings):
         drawn.add_column("…", no_wrap=True)
-        shown.append(cell("\n".join("…" for _ in rows)))
+        column_cells.append(cell("\n".join("…" for _ in rows)))
     if rows:
-        drawn.add_row(*shown)
+        drawn.add_row(*column_cells)
     return rendered(drawn, columns, color)
 
 
 def _fitting(least: Sequence[int], columns: int) -> int:
-    """How many columns there is room for, with … after them if that is not all."""
+    """The number of columns that fit, with a column of … if some do not."""
     if sum(least) + _GAP * (len(least) - 1) <= columns:
         return len(least)
     used = count = 0
@@ -116,8 +117,8 @@ def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:
     return rendered(drawn, columns, color)
 
 
-def progress(name: str, words: str, share: float | None, columns: int, color: bool) -> str:
-    """Return a line without its end: a name, words, and a bar between them where there is room.
+def progress(name: str, caption: str, share: float | None, columns: int, color: bool) -> str:
+    """Return a line without its end: a name, words, and a bar between them if there is room.
 
     share: 0 to 1; None: unknown
     """
@@ -126,13 +127,13 @@ def progress(name: str, words: str, share: float | None, columns: int, color: bo
     parts: list[RenderableType] = [cell(name)]
     if share is not None:
         # The words have a fixed width, so that the bar does not change its length.
-        room = columns - cell_len(name) - max(cell_len(words), _WORDS_MIN) - 2
+        room = columns - cell_len(name) - max(cell_len(caption), _WORDS_MIN) - 2
         if room >= _BAR_MIN:
             drawn.add_column(no_wrap=True)
             width = min(room, _BAR_MAX)
             parts.append(ProgressBar(1.0, share, width, complete_style="cyan", style="dim"))
-    if words:
+    if caption:
         drawn.add_column(no_wrap=True)
-        parts.append(cell(words))
+        parts.append(cell(caption))
     drawn.add_row(*parts)
     return rendered(drawn, columns, color).removesuffix("\n")

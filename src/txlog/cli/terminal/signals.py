@@ -1,8 +1,8 @@
 """Owns the signals: SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written.
 
-The first signal raises where the program waits or prints; inside `shielded()` it is remembered and
-raised at its end, so that no call into the store is cut in two. A second one ends the process at
-once, which leaves the store as any other death of a process does.
+The first signal raises where the program waits or prints. Inside `shielded()` it is stored and
+raised at the end of the block, so it never cuts a call into the store in two. A second signal ends
+the process at once, which the store survives like any other death of a process.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def parting(text: str) -> None:
-    """Written to the terminal before a second signal ends the process."""
+    """Set the text that a second signal writes to the terminal before it ends the process."""
     _state.parting = text.encode()
 
 
 def raise_if_asked() -> None:
-    """Raise Interrupted again if a signal came: for the last step before something is final.
+    """Raise Interrupted again if a signal came; call it before a final step.
 
     Python drops an exception that a handler raises inside a destructor or a callback.
     """
@@ -69,44 +69,44 @@ def raise_if_asked() -> None:
 
 
 def asked() -> int | None:
-    """The exit code of the signal that asked this command to end; None when none came."""
+    """The exit code for the signal that asked this command to end; None without a signal."""
     return Interrupted(_state.number).exit if _state.seen else None
 
 
-def _drop(told: sys.UnraisableHookArgs) -> None:
-    """Stay silent about an Interrupted that Python dropped; raise_if_asked knows of it."""
-    if not issubclass(told.exc_type, Interrupted):
-        sys.__unraisablehook__(told)
+def _drop(unraisable: sys.UnraisableHookArgs) -> None:
+    """Print nothing about an Interrupted that Python dropped; raise_if_asked raises it again."""
+    if not issubclass(unraisable.exc_type, Interrupted):
+        sys.__unraisablehook__(unraisable)
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Turn the signals into exceptions for the length of one command.
+    """Turn signals into exceptions while one command runs.
 
-    An ignored signal (nohup) stays ignored; a thread that is not the main one changes nothing.
+    An ignored signal (nohup) stays ignored; outside the main thread this changes nothing.
     """
-    before = {}
+    previous_handlers = {}
     hook = sys.unraisablehook
     _state.depth, _state.pending, _state.seen = 0, None, False
     try:
         for number in _WATCHED:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _on_signal)
+                previous_handlers[number] = signal.signal(number, _on_signal)
     except ValueError:
-        before = {}
+        previous_handlers = {}
     try:
-        if before:
+        if previous_handlers:
             sys.unraisablehook = _drop
         yield
     finally:
         sys.unraisablehook = hook
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Hold signals back until the end of the block."""
+    """Delay signals until the end of the block."""
     _state.depth += 1
     try:
         yield

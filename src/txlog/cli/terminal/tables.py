@@ -1,4 +1,4 @@
-"""Owns tables for people: which values, how they read, and what draws them.
+"""Owns tables for people: the choice of values, their form, and the way they are drawn.
 
 On a terminal rich draws them, see `screen`: sizes and ages readable, nothing wider than the
 terminal. Off a terminal numbers stay as in JSON, nothing is cut, and rich is not imported. Names
@@ -22,15 +22,15 @@ from txlog.cli.terminal import fields
 from txlog.cli.terminal.say import is_colored
 from txlog.errors import printable
 
-_SHORT: Final = {"hidden_messages": "HIDDEN"}  # so that the table of status fits 100 columns
+_SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
-    """How tables look: readable values, colours, times in UTC, and the width to keep to.
+    """The look of tables: readable values, colours, times in UTC, and the width to fit.
 
-    width: columns of the terminal; 0: there is none, or nothing is to be cut
+    width: columns of the terminal; 0: no terminal, or nothing may be cut
     """
 
     human: bool
@@ -40,14 +40,14 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 
 def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
-    """Return the look that flags, environment and terminal ask for (spec/cli 4)."""
+    """Return the look that flags, environment and terminal select (spec/cli 4)."""
     width = 0
     if terminal:
-        named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
+        columns = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
         try:
             width = (
-                int(named)
-                if named.isdecimal() and len(named) < 10
+                int(columns)
+                if columns.isdecimal() and len(columns) < 10
                 else os.get_terminal_size(1).columns or 80
             )
         except OSError:
@@ -69,9 +69,9 @@ def cell(value: object) -> str:
 
 
 def as_json(value: object) -> str:
-    """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
+    """Return a value as compact JSON; in a name that is not UTF-8, each odd byte as `\\udcNN`.
 
-    Python uses the same form, so a reader gets back what `open` takes.
+    Python uses the same form, so a reader can pass the name to `open`.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
@@ -119,7 +119,7 @@ def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> 
 
 
 def cut(line: str, style: Look) -> str:
-    """Return a line that a terminal shows on one line; off a terminal it stays as it is."""
+    """Return a line cut to fit one line of a terminal; off a terminal it is unchanged."""
     if not style.width or (len(line) <= style.width and line.isascii()):
         return line
     shorter: str = _screen().cut(line, style.width)
@@ -139,7 +139,7 @@ def heading(name: str, human: bool) -> str:
 
 
 def readable(name: str, value: object, style: Look) -> str:
-    """Return a value for people; off a terminal as in JSON."""
+    """Return a value in readable form; off a terminal as in JSON."""
     if style.human and isinstance(value, int) and not isinstance(value, bool):
         if name.endswith("_ms"):
             return duration(value)
@@ -157,7 +157,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(ms: int) -> str:
-    """Return milliseconds as people write them: 8.4s, 4m, 2h10m, 3d."""
+    """Return milliseconds in readable form: 8.4s, 4m, 2h10m, 3d."""
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)
     if ms < 1000:
         return f"{sign}{ms}ms"
@@ -172,7 +172,7 @@ def duration(ms: int) -> str:
 
 
 def size(count: int) -> str:
-    """Return bytes as people write them: 3 B, 82.4 MiB."""
+    """Return bytes in readable form: 3 B, 82.4 MiB."""
     if count < 1024:
         return f"{count} B"
     step = min((count.bit_length() - 1) // 10, len(_UNITS))
@@ -180,16 +180,16 @@ def size(count: int) -> str:
 
 
 def local_time(text: str, utc: bool) -> str:
-    """Return an RFC 3339 instant for a terminal; anything else, or out of range, unchanged.
+    """Return an RFC 3339 instant for a terminal; any other text, or one out of range, unchanged.
 
-    A column of a query has the name that its author gave it, and any value.
+    A column of a query can have any name, and any value.
     """
     try:
         moment = datetime.fromisoformat(text)
-        shown = moment.astimezone(UTC) if utc else moment.astimezone()
+        local = moment.astimezone(UTC) if utc else moment.astimezone()
     except (ValueError, OverflowError):
         return printable(text)
-    return shown.strftime("%Y-%m-%d %H:%M:%S")
+    return local.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def width_of(text: str) -> int:

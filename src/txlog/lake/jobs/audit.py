@@ -1,19 +1,19 @@
 """Owns the job `audit`: whether the stored rows agree with the store's own records.
 
-An engine that knows nothing of txlog reads the stored rows and works out visibility afresh from
-them alone: the data of a partition, and rows of its sidecar that have a marker there. Then:
+An engine without txlog's code reads the stored rows and determines visibility from them alone: data
+rows of a partition are visible, and rows of its sidecar with a marker there. Then it checks:
 
-    bytes         files are what the manifest says, byte for byte; Spark checks pages as it reads
+    bytes         files equal the manifest, byte for byte; Spark checks pages as it reads
     files         the number of rows in each, and the bounds of entries and LSNs
     entries       a ledger has 0 to n - 1, each once
     markers       one for each transaction and partition, the same ones that the sidecar has
-    transactions  a marker has as many rows as it says, with the indexes 1 to n
+    transactions  a marker has as many rows as it claims, with the indexes 1 to n
     places        clean files name the marker that made a row visible
     messages      there are as many as the topic counts
     ids           no two messages have the same id
-    sequences     those of a producer rise, outside transactions and within each one
+    sequences     sequences of a producer rise, outside transactions and within each one
     large         chunks are complete
-    acks          point at entries that exist, or at messages of a marker
+    acks          they point at entries that exist, or at messages of a marker
     digest        never fails: a number to compare engines, copies and points in time
 """
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _TXN: Final = "partition, txn_most, txn_least"
 _NUMBERS: Final = ("entry", "txn_index", "number")
-# Whether rows are there once, DuckDB tells by a bit for each, block by block: it is asked of about
-# so many blocks at a time. Which ones are not, it tells by holding all of so many rows.
+# To check that rows are unique, DuckDB keeps a bit per row, block by block, for about this many
+# blocks at a time. To find the rows that are not, it holds this many rows.
 BLOCKS_AT_ONCE = 200_000
 ROWS_AT_ONCE = 4_000_000
-# Committed messages by the rows alone. Nothing here comes from a fold except large messages, whose
+# Committed messages by the rows alone. Nothing here comes from a fold, except large messages, whose
 # rows are in no file.
 _COMMITTED: Final = f"""
 marks AS (SELECT partition, ledger, entry, txn_most, txn_least,
@@ -64,53 +64,57 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
 
     tell:    called with a line for each step
     returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
-             None where a check is for the whole topic
+             None for a check of the whole topic
     raises:  TopicNotFound, PartitionUnavailable; Corruption of a part or a frame
     """
     names = [TopicName.parse(topic) for topic in topics]
     checks: list[AuditCheck] = []
     with ExitStack() as held_open:
         holdings = stored_of(client, [name.full for name in names] if names else None)
-        for held in holdings:
-            held_open.callback(held.frames.close)
+        for rows_stored in holdings:
+            held_open.callback(rows_stored.frames.close)
         for name in names:
-            if all(held.name != name.full for held in holdings):
+            if all(rows_stored.name != name.full for rows_stored in holdings):
                 raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
-        files = [one for held in holdings for one in (*held.files, *held.large_files, *held.parts)]
-        if (pinned := client._pin(files)) is not None:  # they are read again and again
+        files = [
+            source
+            for rows_stored in holdings
+            for source in (*rows_stored.files, *rows_stored.large_files, *rows_stored.parts)
+        ]
+        if (pinned := client._pin(files)) is not None:  # they are read several times
             held_open.callback(pinned.close)
-        for held in holdings:
-            for check in _checks(client, held, engine):
+        for rows_stored in holdings:
+            for check in _checks(client, rows_stored, engine):
                 checks.append(check)
-                tell(f"{held.topic}: {check['name']}")
+                tell(f"{rows_stored.topic}: {check['name']}")
     return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
 
 
-def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
-    """What is stored of the topics with these full names; None: of all. Frames stay open."""
-    return client.store.ask(lambda view: stored(view, words))
+def stored_of(client: Client, names: Sequence[str] | None) -> list[StoredRows]:
+    """The stored rows of the topics with these full names; None: of all. Frames stay open."""
+    return client.store.ask(lambda view: stored(view, names))
 
 
-def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
-    files = [*held.files, *held.large_files]
+def _checks(client: Client, rows_stored: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
+    files = [*rows_stored.files, *rows_stored.large_files]
     expected = f"files {len(files)}, all whole"
     if engine.name == "duckdb":
         damage = _damage(client, files)
-        yield _check("bytes", held, None, expected, damage or expected)
+        yield _check("bytes", rows_stored, None, expected, damage or expected)
         if damage:
-            return  # anything else wrong in these bytes would be reported twice
+            return  # further checks would report the same damage again
     try:
-        with engine.stored(client, held) as ask:
-            yield from _asked(held, ask, engine)
+        with engine.stored(client, rows_stored) as ask:
+            yield from _asked(rows_stored, ask, engine)
     except CommandFailed:
         damage = _damage(client, files)
         if not damage:
             raise
-        yield _check("bytes", held, None, expected, damage)
+        yield _check("bytes", rows_stored, None, expected, damage)
 
 
 def _damage(client: Client, files: Sequence[Source]) -> str | None:
-    """What is wrong with the bytes of files; None when nothing is."""
+    """The damage in the bytes of files; None without any."""
     try:
         client.check_files(files)
     except Corruption as error:
@@ -118,62 +122,65 @@ def _damage(client: Client, files: Sequence[Source]) -> str | None:
     return None
 
 
-def _asked(held: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
+def _asked(rows_stored: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
     is_shared = engine.name == "duckdb"
-    shares = 1 + _blocks(held) // BLOCKS_AT_ONCE if is_shared else 1
-    yield from _files(held, ask)
+    shares = 1 + _blocks(rows_stored) // BLOCKS_AT_ONCE if is_shared else 1
+    yield from _files(rows_stored, ask)
     for name, sql in _SUMS.items():
-        yield from _compared(name, held, _summed(ask, sql, shares, engine))
-    yield from _messages(held, ask)
+        yield from _compared(name, rows_stored, _summed(ask, sql, shares, engine))
+    yield from _messages(rows_stored, ask)
     for name, (unit, sql) in _FAULTS.items():
         rows = _summed(ask, sql, shares, engine)
-        if name == "ids" and rows:  # which ones, and how many
-            some = 1 + _rows(held) // ROWS_AT_ONCE if is_shared else 1
-            rows = _summed(ask, _REPEATED, some, engine)
-        yield from _faults(name, unit, held, rows)
-    yield _digest(held, ask, engine)
+        if name == "ids" and rows:  # count the repeated ids
+            row_shares = 1 + _rows(rows_stored) // ROWS_AT_ONCE if is_shared else 1
+            rows = _summed(ask, _REPEATED, row_shares, engine)
+        yield from _faults(name, unit, rows_stored, rows)
+    yield _digest(rows_stored, ask, engine)
 
 
-def _rows(held: StoredRows) -> int:
-    """About how many rows there are; those of transactions count for their markers, too."""
-    counted = (held.ledgers["entries"], held.markers["messages"])
+def _rows(rows_stored: StoredRows) -> int:
+    """About how many rows there are; rows of transactions also count for their markers."""
+    counted = (rows_stored.ledgers["entries"], rows_stored.markers["messages"])
     return sum(int(pc.sum(column).as_py() or 0) for column in counted)
 
 
-def _blocks(held: StoredRows) -> int:
+def _blocks(rows_stored: StoredRows) -> int:
     """About how many blocks: a ledger and a transaction have at least one each."""
-    return int(held.ledgers.num_rows + held.markers.num_rows) + _rows(held) // BLOCK
+    return (
+        int(rows_stored.ledgers.num_rows + rows_stored.markers.num_rows)
+        + _rows(rows_stored) // BLOCK
+    )
 
 
 def _summed(ask: Ask, sql: str, shares: int, engine: Engine) -> list[dict[str, Any]]:
-    """The answer to SQL that names shares, share by share, with sums by partition."""
+    """The answer to SQL with shares, computed share by share and summed by partition."""
     if "%(" not in sql:
         rows: list[dict[str, Any]] = ask(sql).to_pylist()
         return rows
-    found: dict[int, dict[str, Any]] = {}
+    sums: dict[int, dict[str, Any]] = {}
     of_block = {f"distinct_{name}": engine.distinct(f"{name} & {BLOCK - 1}") for name in _NUMBERS}
     for share in range(shares):
         of = {name: _share(name, share, shares) for name in ("ledger", "txn_least")} | of_block
         for row in ask(sql % of).to_pylist():
-            known = found.setdefault(row["partition"], dict.fromkeys(row, 0))
-            known |= {name: known[name] + (row[name] or 0) for name in row}
-            known["partition"] = row["partition"]
-    return [found[partition] for partition in sorted(found)]
+            total = sums.setdefault(row["partition"], dict.fromkeys(row, 0))
+            total |= {name: total[name] + (row[name] or 0) for name in row}
+            total["partition"] = row["partition"]
+    return [sums[partition] for partition in sorted(sums)]
 
 
 def _share(column: str, share: int, shares: int) -> str:
-    """SQL for the rows of one share; whatever the column says is in one of them."""
+    """SQL for the rows of one share; every value of the column belongs to exactly one."""
     if shares == 1:
         return "true"
     return f"mod(mod({column}, {shares}) + {shares}, {shares}) = {share}"
 
 
 def _block(number: str) -> str:
-    """SQL for the block that a number is in."""
+    """SQL for the block of a number."""
     return f"floor({number} / {BLOCK})"
 
 
-# Each gives (partition, expected, found) for the partitions that have any.
+# Each query returns (partition, expected, found) for the partitions that have any.
 _SUMS: Final = {
     "entries": f"""
         WITH blocks AS (
@@ -221,7 +228,7 @@ _SUMS: Final = {
         GROUP BY a.partition ORDER BY a.partition""",
 }  # fmt: skip
 
-# Each gives (partition, faults): there should be none.
+# Each query returns (partition, faults): there should be none.
 _FAULTS: Final = {
     "markers": ("differ", f"""
         WITH {_COMMITTED}, said AS (
@@ -262,7 +269,7 @@ _FAULTS: Final = {
         GROUP BY partition ORDER BY partition"""),
 }  # fmt: skip
 
-# Of which ids there are several rows.
+# The ids that several rows have.
 _REPEATED: Final = f"""
     WITH {_COMMITTED}
     SELECT partition, count(*) AS faults FROM (
@@ -271,59 +278,65 @@ _REPEATED: Final = f"""
       HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""
 
 
-def _files(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
-    """Each file against what the manifest says about it, one check a partition."""
+def _files(rows_stored: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
+    """Compare each file with the manifest, one check per partition."""
     sql = (
         "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
         f" coalesce(min(lsn), 0) AS lsn_first, coalesce(max(lsn), 0) AS lsn_last FROM {STORED}"
         " GROUP BY ledger, file"
     )
     names = ("n", "first", "last", "lsn_first", "lsn_last")
-    found = {
+    actual = {
         (row["ledger"], row["file"]): tuple(row[name] for name in names)
         for row in ask(sql).to_pylist()
     }
-    for partition in range(len(held.counts)):
-        claims = [(file, ref) for index, file, ref in held.claims if index == partition]
+    for partition in range(len(rows_stored.counts)):
+        claims = [(file, ref) for index, file, ref in rows_stored.claims if index == partition]
         if not claims:
             continue
         expected = f"files {len(claims)}, rows {sum(ref.rows for _, ref in claims)}"
-        said = expected
+        problem = expected
         for file, ref in claims:
             lsns = (0, 0) if ref.form == "adopted" else (ref.lsn_first, ref.lsn_last)
             claim = (ref.rows, ref.first, ref.last, *lsns)
-            stands = found.get((ref.ledger, file), (0, 0, -1, 0, 0))
+            stands = actual.get((ref.ledger, file), (0, 0, -1, 0, 0))
             if stands[0] != claim[0] or (ref.rows and stands != claim):
-                said = f"{ref.path} has (rows, entries, LSNs) {stands}, not {claim}"
+                problem = f"{ref.path} has (rows, entries, LSNs) {stands}, not {claim}"
                 break
-        yield _check("files", held, partition, expected, said)
+        yield _check("files", rows_stored, partition, expected, problem)
 
 
-def _compared(name: str, held: StoredRows, rows: Sequence[dict[str, Any]]) -> Iterator[AuditCheck]:
+def _compared(
+    name: str, rows_stored: StoredRows, rows: Sequence[dict[str, Any]]
+) -> Iterator[AuditCheck]:
     for row in rows:
         yield _check(
-            name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
+            name,
+            rows_stored,
+            row["partition"],
+            str(int(row["expected"])),
+            str(int(row["found"] or 0)),
         )
 
 
-def _messages(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
+def _messages(rows_stored: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
     sql = f"WITH {_COMMITTED} SELECT partition, count(*) AS n FROM committed GROUP BY partition"
-    found = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
-    for partition, count in enumerate(held.counts):
-        yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
+    counts = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
+    for partition, count in enumerate(rows_stored.counts):
+        yield _check("messages", rows_stored, partition, str(count), str(counts.get(partition, 0)))
 
 
 def _faults(
-    name: str, unit: str, held: StoredRows, rows: Sequence[dict[str, Any]]
+    name: str, unit: str, rows_stored: StoredRows, rows: Sequence[dict[str, Any]]
 ) -> Iterator[AuditCheck]:
     for row in rows:
-        yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
+        yield _check(name, rows_stored, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
     if not rows:
-        yield _check(name, held, None, f"0 {unit}", f"0 {unit}")
+        yield _check(name, rows_stored, None, f"0 {unit}", f"0 {unit}")
 
 
-def _digest(held: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
-    """Σ of 48 bits of the values' md5: it depends neither on order nor on where rows lie."""
+def _digest(rows_stored: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
+    """Σ of 48 bits of the values' md5: it does not depend on order or on the position of rows."""
     sql = (
         f"WITH {_COMMITTED} SELECT count(value) AS n,"
         f" CAST(coalesce(sum({engine.digest('value')}), 0) AS VARCHAR(40)) AS total FROM committed"
@@ -331,7 +344,7 @@ def _digest(held: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
     [row] = ask(sql).to_pylist()
     return {
         "name": "digest",
-        "topic": held.topic,
+        "topic": rows_stored.topic,
         "partition": None,
         "expected": "",
         "found": f"{row['n']} values, {row['total']}",
@@ -340,13 +353,13 @@ def _digest(held: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
 
 
 def _check(
-    name: str, held: StoredRows, partition: int | None, expected: str, found: str
+    name: str, rows_stored: StoredRows, partition: int | None, expected: str, actual: str
 ) -> AuditCheck:
     return {
         "name": name,
-        "topic": held.topic,
+        "topic": rows_stored.topic,
         "partition": partition,
         "expected": expected,
-        "found": found,
-        "ok": expected == found,
+        "found": actual,
+        "ok": expected == actual,
     }

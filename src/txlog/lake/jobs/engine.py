@@ -1,6 +1,6 @@
-"""Owns what a job asks of an engine: SQL over a topic's messages, and over its stored rows.
+"""Owns the interface of an engine: SQL over a topic's messages, and over its stored rows.
 
-The SQL of jobs is what DuckDB and Spark have in common; the few words that differ are asked for.
+The SQL of jobs is common to DuckDB and Spark; the engine provides the few parts that differ.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]
-# The views of `stored`, and the tables beside them.
+# The views of `stored`, and its tables.
 STORED, LARGE_CHUNKS = "stored", "large_chunks"
 TABLES = ("ledgers", "markers", "large", "acks")
-BLOCK = 1024  # numbers are looked at so many at a time, whether each is there once
+BLOCK = 1024  # block size of the check that numbers are unique
 
 
 class Engine(Protocol):
-    """What computes."""
+    """An engine that computes jobs."""
 
     name: str
 
@@ -41,18 +41,18 @@ class Engine(Protocol):
         """SQL for 48 bits of the md5 of bytes, as an integer."""
 
     def distinct(self, column: str) -> str:
-        """SQL for how many distinct values, of 0 to BLOCK - 1, a group has in an integer column."""
+        """SQL for the number of distinct integers of a column in a group, from 0 to BLOCK - 1."""
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`: the committed messages of a topic, as of one moment.
 
-        raises: TopicNotFound; what reading the topic raises
+        raises: TopicNotFound; the errors of reading the topic
         """
 
     def count(self, source: Files) -> int:
-        """How many messages the files have; raises CommandFailed, BadRecord, InvalidArgument.
+        """The number of messages in the files; raises CommandFailed, BadRecord, InvalidArgument.
 
-        Every record is read and none is written.
+        It reads every record and writes none.
         """
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
@@ -73,13 +73,13 @@ class Engine(Protocol):
         """Store messages of a content again, changed by a function; returns how many were read."""
 
     def arrange(self, client: Client) -> Arrange | None:
-        """What reads and sorts the rows of a compaction; None: upkeep does it itself."""
+        """A function that reads and sorts the rows of a compaction; None: upkeep does it."""
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
-        """By partition number, what finds its delayed ids; None: upkeep does it itself."""
+        """By partition number, functions that find delayed ids; None: upkeep does it itself."""
 
-    def stored(self, client: Client, held: StoredRows) -> AbstractContextManager[Ask]:
-        """What runs a SELECT over the views STORED and LARGE_CHUNKS, and over TABLES.
+    def stored(self, client: Client, rows_stored: StoredRows) -> AbstractContextManager[Ask]:
+        """Return a function that runs a SELECT over STORED, LARGE_CHUNKS and TABLES.
 
         STORED: role, partition, and the columns of stored.ROWS; one row for each stored row
         raises: Corruption when a file cannot be read
@@ -87,4 +87,4 @@ class Engine(Protocol):
 
 
 def silent(text: str) -> None:
-    """Tells nobody."""
+    """Report nothing."""

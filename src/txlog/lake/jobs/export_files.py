@@ -1,21 +1,23 @@
 """Owns the export of a topic to files: one written as a whole, or a directory that grows.
 
-A directory has a file `_txlog-export.json`: its store, topic and form, and after which message of
-each partition it ends. A piece is written in three steps, so that a killed export loses one piece
-and writes none twice:
+A directory has a file `_txlog-export.json` with its store, topic and form, and the message after
+which each partition ends. A piece is written in three steps, so that a killed export loses one
+piece and writes none twice:
 
     files     under temporary names, flushed, then renamed; named by partition and first message
-    state     replaced in one step: the piece is in
+    state     replaced in one step: now the piece counts
     again     files that begin after the state belong to an unfinished piece: they are removed
 
-Order is that of the log, one partition after another. What a message looks like:
+The order is that of the log, one partition after another. A message has one of these forms:
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
-    csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
-                     value as their encoding says: utf8, base64, or empty for null
-    ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
+        csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
+                         value by their encoding: utf8, base64, or empty for null
+        ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for
+        byte)
 
-Text is made of columns (`base/text`): no message becomes a Python object. Source: spec/cli 8.2.
+    Text is built from columns (`base/text`): no message becomes a Python object. Source: spec/cli
+    8.2.
 """
 
 from __future__ import annotations
@@ -82,9 +84,9 @@ COLUMNS: Final = pa.schema(
         ("sequence_id", pa.int64()),
     ]
 )
-# What files may be partitioned by; a date is a day in UTC.
+# Columns that may partition files; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
-PLACES_MAX: Final = 500  # files open at once
+PLACES_MAX: Final = 500  # limit of files open at once
 _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -98,34 +100,34 @@ _CSV: Final = (
 
 
 class Writer(Protocol):
-    """Takes the messages of one file."""
+    """Writes the messages of one file."""
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows of COLUMNS."""
+        """Add rows with the columns of COLUMNS."""
 
     def close(self) -> None:
-        """Write the end of the file; it stays open."""
+        """Write the end of the file; the sink stays open."""
 
     def drop(self) -> None:
         """Write nothing more, not even the end; after `close` it does nothing."""
 
 
 def exported(received: pa.Table) -> pa.Table:
-    """Rows of RECEIVED as rows of COLUMNS."""
+    """Rows of RECEIVED, converted to COLUMNS."""
     messages = Messages(received)
-    made = {
+    converted = {
         "message_id": messages.column("message_id"),
         "txn": messages.column("txn"),
         "txn_index": received.column("index"),
     }
-    columns = [made[n] if n in made else received.column(n) for n in COLUMNS.names]
+    columns = [converted[n] if n in converted else received.column(n) for n in COLUMNS.names]
     return pa.table(columns, schema=COLUMNS)
 
 
 def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
-    """Return what writes a file of a form.
+    """Return the writer of a file in a form.
 
-    without: columns that the directory names give
+    without: columns that the directory names have
     seeks:   the sink is a file
     """
     schema = pa.schema([field for field in COLUMNS if field.name not in without])
@@ -144,18 +146,18 @@ def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: boo
             ),
         )
     if form == "arrow":
-        made = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
-        return _Arrow(schema, made)
+        arrow_writer = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
+        return _Arrow(schema, arrow_writer)
     return _Text(form, sink, without)
 
 
 @contextmanager
-def dropping(made: Writer) -> Iterator[Writer]:
-    """A writer that, closed or not, leaves its sink alone when the block ends."""
+def dropping(writer_: Writer) -> Iterator[Writer]:
+    """A writer that no longer uses its sink when the block ends, closed or not."""
     try:
-        yield made
+        yield writer_
     finally:
-        made.drop()
+        writer_.drop()
 
 
 class _Arrow:
@@ -170,7 +172,7 @@ class _Arrow:
         self._sink.close()
 
     def drop(self) -> None:
-        # Else a Parquet writer writes the end when it is collected, and complains on stderr that
+        # Otherwise a Parquet writer writes the end when it is collected, and prints on stderr that
         # its sink is closed.
         if isinstance(self._sink, pq.ParquetWriter):
             self._sink.is_open = False
@@ -186,8 +188,8 @@ class _Text:
 
     def write(self, rows: pa.Table) -> None:
         assert self._sink is not None
-        some = (rows.slice(at, _TEXT_ROWS) for at in range(0, len(rows), _TEXT_ROWS))
-        for piece in chain.from_iterable(map(text_pieces, some)):
+        slices = (rows.slice(at, _TEXT_ROWS) for at in range(0, len(rows), _TEXT_ROWS))
+        for piece in chain.from_iterable(map(text_pieces, slices)):
             messages = Messages(piece)
             lines = messages.envelopes() if self._names is None else messages.quoted(self._names)
             self._sink.write(data_of(lines))
@@ -200,20 +202,22 @@ class _Text:
 
 
 def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows by the directory they belong to, `name=value/…`, in their order.
+    """The rows of each directory, `name=value/…`, in their order.
 
-    names: of PLACES; none: all rows belong to the directory itself
+    names: columns of PLACES; none: all rows belong to the directory itself
     """
     if not names:
         yield "", rows
         return
     codes: pa.Array | None = None
-    words: list[list[str]] = []
+    names_of_values: list[list[str]] = []
     for name in names:
         column = _place(rows, name).combine_chunks().dictionary_encode("encode")
-        words.append([f"{name}={_word(value)}" for value in column.dictionary.to_pylist()])
+        names_of_values.append(
+            [f"{name}={_word(value)}" for value in column.dictionary.to_pylist()]
+        )
         indices = column.indices.cast(pa.int64())
-        width = pa.scalar(max(1, len(words[-1])), pa.int64())
+        width = pa.scalar(max(1, len(names_of_values[-1])), pa.int64())
         codes = indices if codes is None else pc.add(pc.multiply(codes, width), indices)
     assert codes is not None
     distinct = codes.unique().to_pylist()
@@ -224,9 +228,9 @@ def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Tab
         )
     for code in distinct:
         parts: list[str] = []
-        rest = code
-        for listed in reversed(words):
-            rest, at = divmod(rest, max(1, len(listed)))
+        code_left = code
+        for listed in reversed(names_of_values):
+            code_left, at = divmod(code_left, max(1, len(listed)))
             parts.append(listed[at])
         here = rows.filter(pc.equal(codes, pa.scalar(code, pa.int64())))
         yield "/".join(reversed(parts)), here
@@ -236,10 +240,11 @@ def _place(rows: pa.Table, name: str) -> pa.ChunkedArray:
     if name.endswith("_date"):
         times = rows.column(name.replace("_date", "_time"))
         ms = times.cast(pa.int64())
+        # instants outside these years have no date
         within = pc.and_(
             pc.greater_equal(ms, pa.scalar(INSTANT_MS_MIN, pa.int64())),
             pc.less_equal(ms, pa.scalar(INSTANT_MS_MAX, pa.int64())),
-        )  # outside these years there is no date
+        )
         times = pc.if_else(within, times, pa.scalar(None, times.type))
         return pc.strftime(times, "%Y-%m-%d")
     return rows.column(name)
@@ -256,15 +261,15 @@ def _word(value: Any) -> str:
 STATE: Final = "_txlog-export.json"
 LOCK: Final = "_txlog-export.lock"
 PIECE_MESSAGES: Final = 1_000_000
-_AT_ONCE: Final = 16_384  # of one file
-_GROUP: Final = 65_536  # in a directory, of whose files many may be open: none waits for more
-_TEXT_ROWS: Final = 8_192  # their text is some MB
+_AT_ONCE: Final = 16_384  # messages read at once for one file
+_GROUP: Final = 65_536  # rows of a group in a directory, which may have many open files
+_TEXT_ROWS: Final = 8_192  # rows whose text is some MB
 _NAME: Final = re.compile(r"([0-9]{5})-([0-9]{12})-([0-9]{10})-([0-9]{7})\.[a-z]+")
 _TEMPORARY: Final = re.compile(rf"\.({_NAME.pattern}|{re.escape(STATE)})\.[0-9]+\.tmp")
 
 
 class Counts:
-    """What was written."""
+    """The totals of an export."""
 
     def __init__(self) -> None:
         self.files = self.messages = self.size_bytes = 0
@@ -281,21 +286,21 @@ def export_stream(
     sink: BinaryIO,
     *,
     form: str = "ndjson",
-    wanted: Range | None = None,
+    message_range: Range | None = None,
     tell: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
 
-    wanted:  a range; everything when left out. It ends at the present end of the log
+    wanted:  a range; by default everything. It ends at the current end of the log
     returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
-    raises:  TopicNotFound, InvalidArgument, PartitionUnavailable, Corruption; what sink raises
+    raises:  TopicNotFound, InvalidArgument, PartitionUnavailable, Corruption; errors of the sink
     """
     _check_form(form)
     counts = Counts()
     counts.files = 1
-    with dropping(writer(form, sink, seeks=False)) as made:
-        tables = client.read(topic, range=wanted, batch_messages=_AT_ONCE)
-        _write(made, tables, topic, form, counts, tell)
+    with dropping(writer(form, sink, seeks=False)) as writer_:
+        tables = client.read(topic, range=message_range, batch_messages=_AT_ONCE)
+        _write(writer_, tables, topic, form, counts, tell)
     return _answer(topic, "-", counts)
 
 
@@ -305,33 +310,33 @@ def export_file(
     path: str,
     *,
     form: str = "parquet",
-    wanted: Range | None = None,
+    message_range: Range | None = None,
     force: bool = False,
     tell: Tell = silent,
 ) -> Exported:
-    """Write the committed messages of a topic to one file, which appears once all are in it.
+    """Write the committed messages of a topic to one file, which appears when it is complete.
 
     force:   replace a file of that name
-    returns: as export_stream; raises that, AlreadyExists, DiskFailed
+    returns: as export_stream; raises the same, AlreadyExists, DiskFailed
     """
     _check_form(form)
     if Path(path).exists() and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
     counts = Counts()
-    tables = client.read(topic, range=wanted, batch_messages=_AT_ONCE)
+    tables = client.read(topic, range=message_range, batch_messages=_AT_ONCE)
     with (
         replacing(path, only_new=not force) as file,
-        dropping(writer(form, file)) as made,
+        dropping(writer(form, file)) as writer_,
     ):
-        _write(made, tables, topic, form, counts, tell)
+        _write(writer_, tables, topic, form, counts, tell)
     counts.files = 1
     return _answer(topic, path, counts)
 
 
 def _write(
-    made: Writer, tables: Iterable[pa.Table], topic: str, form: str, counts: Counts, tell: Tell
+    writer_: Writer, tables: Iterable[pa.Table], topic: str, form: str, counts: Counts, tell: Tell
 ) -> None:
-    """Write all of one file, and its end."""
+    """Write all rows of one file, and its end."""
 
     def rows() -> Iterator[pa.Table]:
         for received in tables:
@@ -339,9 +344,9 @@ def _write(
             tell(f"{topic}: {counts.messages:,} messages")
             yield exported(received)
 
-    for some in gathered(rows()) if form == "parquet" else rows():
-        made.write(some)
-    made.close()
+    for batch in gathered(rows()) if form == "parquet" else rows():
+        writer_.write(batch)
+    writer_.close()
 
 
 def export_directory(
@@ -350,7 +355,7 @@ def export_directory(
     path: str,
     *,
     form: str = "parquet",
-    wanted: Range | None = None,
+    message_range: Range | None = None,
     partition_by: Sequence[str] = (),
     resume: bool = False,
     append: bool = False,
@@ -360,20 +365,21 @@ def export_directory(
 ) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
-    wanted:  a stretch of the log; not used again when a directory is continued
-    partition_by: of exported.PLACES: files lie below name=value/…, and have no such column
-    resume:  continue where an export of the same store and topic was killed, or begin
-    append:  that, and add what became visible since it was finished
-    force:   first remove what an export wrote there
+    wanted:  a range of the log; not allowed when a directory is continued
+    partition_by: columns of exported.PLACES: files are below name=value/…, and lack these columns
+    resume:  continue after a killed export of the same store and topic, or begin
+    append:  the same, and add messages that became visible since it was finished
+    force:   first remove the files of an earlier export there
     returns: as export_stream, for this call
-    raises:  that; AlreadyExists (there is one, or other files), NotAllowed (it is of something
-             else), TryAgain (another export is writing), MessageNotFound (what follows was trimmed)
+    raises:  the same; AlreadyExists (an export, or other files), NotAllowed (an export with other
+             properties), TryAgain (another export is writing), MessageNotFound (the next messages
+             were trimmed)
     """
     _check_form(form)
     for name in partition_by:
         if name not in PLACES:
             raise InvalidArgument(f"files cannot be partitioned by {name}", hint=", ".join(PLACES))
-    if wanted is not None and wanted.kind != "range":
+    if message_range is not None and message_range.kind != "range":
         raise InvalidArgument("a directory needs a range: unacked and txn are not allowed")
     short = TopicName.parse(topic, allow_partition=True).short
     client.topic(topic)
@@ -383,9 +389,9 @@ def export_directory(
             raise TryAgain(f"another export is writing to {path}", path=path)
         export = _Directory(client, topic, Path(path), form, partition_by)
         try:
-            export.begin(wanted, resume=resume or append, again=append, force=force)
+            export.begin(message_range, resume=resume or append, add=append, force=force)
         except TxlogError:
-            if not disk.exists(STATE):  # refused: the directory stays as it was
+            if not disk.exists(STATE):  # it was refused: the directory stays unchanged
                 disk.unlink(LOCK)
             raise
         for partition in sorted(export.state.places):
@@ -397,7 +403,7 @@ def export_directory(
 
 @dataclass(slots=True)
 class _State:
-    """What a directory holds: per partition, the mark after which it ends, and its goal."""
+    """The state of a directory: per partition, the mark after which it ends, and its goal."""
 
     store: str
     topic: str
@@ -409,10 +415,10 @@ class _State:
 
     @classmethod
     def parse(cls, data: bytes) -> _State:
-        """The state that was saved; raises ValueError, TypeError, KeyError."""
-        made = cls(**json.loads(data))
-        made.places, made.stops = _marks(made.places), _marks(made.stops)
-        return made
+        """Parse a saved state; raises ValueError, TypeError, KeyError."""
+        state = cls(**json.loads(data))
+        state.places, state.stops = _marks(state.places), _marks(state.stops)
+        return state
 
 
 class _Directory:
@@ -428,38 +434,44 @@ class _Directory:
         self._topic = topic
         self._root = root
 
-    def begin(self, wanted: Range | None, *, resume: bool, again: bool, force: bool) -> None:
-        """Read what there is, or begin."""
-        known = self._known()
-        # No other export is writing: these are from one that was killed.
-        left = [one for one in self._root.rglob(".*.tmp") if _TEMPORARY.fullmatch(one.name)]
-        remove_files(map(str, left))
-        if known is None and any(one.name not in (LOCK,) for one in self._root.iterdir()):
+    def begin(self, message_range: Range | None, *, resume: bool, add: bool, force: bool) -> None:
+        """Read the existing state, or begin."""
+        saved = self._known()
+        # The lock is held, so no other export is writing: these files are from a killed one.
+        leftovers = [
+            found_path
+            for found_path in self._root.rglob(".*.tmp")
+            if _TEMPORARY.fullmatch(found_path.name)
+        ]
+        remove_files(map(str, leftovers))
+        if saved is None and any(
+            found_path.name not in (LOCK,) for found_path in self._root.iterdir()
+        ):
             raise AlreadyExists(f"{self._root} holds other files", path=str(self._root))
-        if known is not None and force:
-            remove_files([str(one) for one, _, _ in self._files()])
+        if saved is not None and force:
+            remove_files([str(found_path) for found_path, _, _ in self._files()])
             remove_files([str(self._root / STATE)])
-            known = None
-        if known is None:
-            self.state.places, self.state.stops = self._bounds(wanted or Range())
+            saved = None
+        if saved is None:
+            self.state.places, self.state.stops = self._bounds(message_range or Range())
             self._save()
             return
         if not resume:
             raise AlreadyExists(
-                f"{self._root} has an export{'' if known.is_done else ' that is not finished'}",
+                f"{self._root} has an export{'' if saved.is_done else ' that is not finished'}",
                 hint="--append adds to it, --resume finishes it, --force starts over",
                 path=str(self._root),
             )
         for name in ("store", "topic", "form", "partition_by"):
-            if getattr(known, name) != getattr(self.state, name):
+            if getattr(saved, name) != getattr(self.state, name):
                 raise NotAllowed(
-                    f"{self._root} is an export with another {name}: {getattr(known, name)}",
+                    f"{self._root} is an export with another {name}: {getattr(saved, name)}",
                     path=str(self._root),
                 )
-        if wanted is not None:
+        if message_range is not None:
             raise InvalidArgument("an export continues where it ended: leave out the range")
-        self.state = known
-        places = known.places
+        self.state = saved
+        places = saved.places
         remove_files(
             [
                 str(path)
@@ -467,13 +479,13 @@ class _Directory:
                 if partition not in places or not covers(places[partition], first)
             ]
         )
-        if again:
+        if add:
             starts, self.state.stops = self._bounds(Range())
-            self.state.places = {**starts, **known.places}
+            self.state.places = {**starts, **saved.places}
             self.state.is_done = False
 
     def pieces(self, partition: str, piece_messages: int) -> Iterator[int]:
-        """Write the rest of a partition, a piece at a time; yields the messages so far."""
+        """Write a partition's remaining messages by pieces; yields their number so far."""
         stop = self.state.stops.get(partition)
         if stop is None:
             return
@@ -495,13 +507,13 @@ class _Directory:
                 return
 
     def finish(self) -> None:
-        """All of it is written."""
+        """Record that the export is complete."""
         if not self.state.is_done:
             self.state.is_done = True
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write at most this many messages; their files take their names together."""
+        """Write at most this many messages; their files get their names together."""
         done = 0
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
@@ -511,50 +523,50 @@ class _Directory:
                 if not rows.num_rows:
                     break
                 name = name or _name(rows, partition, self.state.form)
-                for place, some in by_place(exported(rows), self.state.partition_by):
-                    if place not in writers:
-                        writers[place] = self._opened(files, place, name)
-                    writers[place].write(some)
+                for folder, part in by_place(exported(rows), self.state.partition_by):
+                    if folder not in writers:
+                        writers[folder] = self._opened(files, folder, name)
+                    writers[folder].write(part)
                 done += rows.num_rows
                 self.counts.add(rows)
-            for made in writers.values():
-                made.close()
+            for writer_ in writers.values():
+                writer_.close()
             self.counts.files += len(writers)
         return done
 
-    def _opened(self, files: ExitStack, place: str, name: str) -> Writer:
-        below = self._root / place
-        if place:
+    def _opened(self, files: ExitStack, folder: str, name: str) -> Writer:
+        below = self._root / folder
+        if folder:
             make_directory(str(below))
         sink = files.enter_context(replacing(str(below / name)))
-        without = [one for one in self.state.partition_by if not one.endswith("_date")]
+        without = [column for column in self.state.partition_by if not column.endswith("_date")]
         return files.enter_context(dropping(writer(self.state.form, sink, without)))
 
-    def _bounds(self, wanted: Range) -> tuple[dict[str, Mark], dict[str, Mark]]:
-        """Where a range begins and ends in each partition, with the log as it is now."""
-        whole = Range(start=wanted.start, stop=wanted.stop or END)
+    def _bounds(self, message_range: Range) -> tuple[dict[str, Mark], dict[str, Mark]]:
+        """The start and end of a range in each partition, with the log as it is now."""
+        whole = Range(start=message_range.start, stop=message_range.stop or END)
         name = TopicName.parse(self._topic, allow_partition=True)
 
         def resolved(view: View) -> dict[int, ReadRange]:
-            found, of_all = find_topic(view, name), name.partition is None
-            every = range(found.partitions) if name.partition is None else [name.partition]
-            places = resolve_range(view, found, whole, list(every))
-            if not is_settled(view, found, whole, places, of_all=of_all):
+            topic, of_all = find_topic(view, name), name.partition is None
+            indexes = range(topic.partitions) if name.partition is None else [name.partition]
+            places = resolve_range(view, topic, whole, list(indexes))
+            if not is_settled(view, topic, whole, places, of_all=of_all):
                 check_whole(view)
             return places
 
-        found = self._client.store.ask(resolved, up_to_damage=True)
-        stops = {str(index): place.stop for index, place in found.items()}
+        topic = self._client.store.ask(resolved, up_to_damage=True)
+        stops = {str(index): span.stop for index, span in topic.items()}
         return (
-            {str(index): place.after for index, place in found.items()},
+            {str(index): span.after for index, span in topic.items()},
             {index: stop for index, stop in stops.items() if stop is not None},
         )
 
     def _files(self) -> Iterator[tuple[Path, str, Mark]]:
-        """The files of pieces, the partition and the first message of each."""
+        """The files of pieces, with the partition and the first message of each."""
         for path in sorted(self._root.rglob("*")):
-            if (found := _NAME.fullmatch(path.name)) is not None and path.is_file():
-                partition, ledger, entry, index = map(int, found.groups())
+            if (match := _NAME.fullmatch(path.name)) is not None and path.is_file():
+                partition, ledger, entry, index = map(int, match.groups())
                 yield path, str(partition), (ledger, entry, index)
 
     def _known(self) -> _State | None:
@@ -574,11 +586,11 @@ class _Directory:
         replace_file(str(self._root / STATE), text.encode() + b"\n")
 
 
-def _marks(given: dict[str, Mark]) -> dict[str, Mark]:
-    made: dict[str, Mark] = {}
-    for partition, (ledger, entry, index) in given.items():
-        made[str(int(partition))] = (int(ledger), int(entry), int(index))
-    return made
+def _marks(marks: dict[str, Mark]) -> dict[str, Mark]:
+    checked: dict[str, Mark] = {}
+    for partition, (ledger, entry, index) in marks.items():
+        checked[str(int(partition))] = (int(ledger), int(entry), int(index))
+    return checked
 
 
 def _name(rows: pa.Table, partition: int, form: str) -> str:

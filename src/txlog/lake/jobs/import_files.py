@@ -1,12 +1,12 @@
 """Owns importing files: `import` and the job `bulk-load`; rows become messages of a topic, once.
 
-All of a batch is stored or none of it. It is identified by the transaction key and the bytes of the
-files: importing both again gives the first answer, and nothing is written. With `resume` each file
-is a batch of its own, so a killed import continues with the files that are not stored.
+All rows of a batch are stored or none. The transaction key and the bytes of the files identify it:
+importing both again gives the first answer, and writes nothing. With `resume` each file is a batch
+of its own, so a killed import continues with the files that are not stored.
 
-A schema is not inferred from a sample: a column of a CSV is of a type if every text in it is
-written as values of that type are, so that `007` stays a text. An ndjson value stays its line; what
-looks like an instant there is a text, as the schema of a line says it. Source: spec/cli 8.2.
+A schema is not inferred from a sample: a column of a CSV has a type if every text in it is written
+like values of that type, so `007` stays a text. An ndjson value stays its line; text in it that
+looks like an instant stays text, as in the schema of the line. Source: spec/cli 8.2.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def bulk_load(
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
     raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
-             CommandFailed when a file is not in the form stated: nothing was stored
+             CommandFailed when a file does not have the stated form: nothing was stored
     """
     source.check_whole()
     return _load(client, source, topic, key, engine, dry_run=dry_run, tell=tell)
@@ -77,7 +77,7 @@ def _load(
     dry_run: bool,
     tell: Tell,
 ) -> BulkLoaded:
-    """As bulk_load, for files that are known to be whole."""
+    """As bulk_load, for files that are known to be complete."""
     tell("reading the source for its digest")
     batch = source.name()
     already = client.has_batch(topic, key, batch)
@@ -94,28 +94,28 @@ def _load(
             "txn": None,
             "already": already,
         }
-    found = client.bulk(topic, key=key, batch=batch).stored
-    if found is None:
+    answer = client.bulk(topic, key=key, batch=batch).stored
+    if answer is None:
         ready: AbstractContextManager[Files] = nullcontext(source)
         if is_for_others:
             tell("reading the csv files")
             ready = as_parquet(source)
         with ready as rows:
             tell("writing")
-            found = engine.load(client, rows, topic, key, batch)
-    return answer_of(found, len(source.paths))
+            answer = engine.load(client, rows, topic, key, batch)
+    return answer_of(answer, len(source.paths))
 
 
-def answer_of(found: BulkStored, files: int) -> BulkLoaded:
-    """What a job returns of Bulk.commit's answer."""
+def answer_of(stored: BulkStored, files: int) -> BulkLoaded:
+    """The job's answer for an answer of Bulk.commit."""
     return {
-        "topic": found["topic"],
+        "topic": stored["topic"],
         "files": files,
-        "messages": found["messages"],
-        "size_bytes": found["size_bytes"],
-        "ledgers": found["files"],
-        "txn": found["txn"],
-        "already": found["already"],
+        "messages": stored["messages"],
+        "size_bytes": stored["size_bytes"],
+        "ledgers": stored["files"],
+        "txn": stored["txn"],
+        "already": stored["already"],
     }
 
 
@@ -139,14 +139,14 @@ def import_files(
     """Store the rows of files as messages, in their order, once.
 
     source:  from loads.files_of, in one of the forms OF_IMPORT
-    key:     the transaction key that the batches belong to; left out: `import-TOPIC`
-    resume:  each file is stored on its own; otherwise all of them or none
-    create:  make the topic if it is missing, with one partition
-    decoded_bytes_max: a Parquet row group that decodes to more is refused
-    returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
+    key:     the transaction key of the batches; by default `import-TOPIC`
+    resume:  store each file separately; otherwise all files or none
+    create:  create the topic if it is missing, with one partition
+    decoded_bytes_max: refuse a Parquet row group that decodes to more
+    returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
-    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is not in the
-             form stated: of that batch nothing was stored; as Bulk.commit and _typed
+    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file does not have the
+             stated form: nothing of that batch was stored; as Bulk.commit and _typed
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
@@ -187,29 +187,29 @@ def _import(
             tell(where + text)
 
         answers.append(_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
-    new = [one for one in answers if not one["already"]]
+    new = [answer for answer in answers if not answer["already"]]
     counted = new or answers
     return {
         "topic": name.short,
         "files": len(counted) if resume else len(source.paths),
-        "messages": sum(one["messages"] for one in counted),
-        "size_bytes": None if dry_run else sum(one["size_bytes"] or 0 for one in counted),
+        "messages": sum(answer["messages"] for answer in counted),
+        "size_bytes": None if dry_run else sum(answer["size_bytes"] or 0 for answer in counted),
         "txn": counted[0]["txn"] if len(counted) == 1 else None,
         "already": not new,
     }
 
 
 def _check_decoded(source: Files, most: int) -> None:
-    """Refuse Parquet that would exhaust memory, before any of it is read."""
+    """Refuse Parquet that would exhaust memory, before reading any of it."""
     if source.form != "parquet":
         return
     for path in source.paths:
         try:
             with Path(path).open("rb") as file:
-                found = pq.read_metadata(file)
+                metadata = pq.read_metadata(file)
         except (pa.ArrowInvalid, OSError) as error:
             raise BadRecord(f"{path} is not a Parquet file: {error}", path=path) from error
-        sizes = (found.row_group(at).total_byte_size for at in range(found.num_row_groups))
+        sizes = (metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups))
         largest = max(sizes, default=0)
         if largest > most:
             raise LimitExceeded(
@@ -228,12 +228,12 @@ def _check_decoded(source: Files, most: int) -> None:
 def _typed(
     client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool
 ) -> Iterator[Files]:
-    """The source with its rows as records, and the topic with their schema.
+    """The source with its rows as records; the topic gets their schema.
 
-    If the block raises, the topic or the schema that was made for it goes again.
-    create:  make the topic if it is missing
+    If the block raises, the topic or the schema that was made for it is removed again.
+    create:  create the topic if it is missing
     raises:  IncompatibleSchema when the topic has another schema; InvalidArgument for columns that
-             are no fields, or an envelope; TopicNotFound; BadRecord
+             cannot be fields, or an envelope; TopicNotFound; BadRecord
     """
     if source.form == "envelope":
         raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
@@ -242,38 +242,38 @@ def _typed(
         schema = of_arrow(record_type(session, files, types))
     rows = source if source.form == "ndjson" else replace(source, record=types)
     try:
-        found = client.topic(topic.full).schemas.list()
+        versions = client.topic(topic.full).schemas.list()
     except TopicNotFound:
         if not create:
             raise
         with nullcontext() if dry_run else created(client.store, [topic.full], schema):
             yield rows
         return
-    if found and found[-1]["fingerprint"] != schema.fingerprint:
-        has = Schema(found[-1]["type"], found[-1]["definition"])
+    if versions and versions[-1]["fingerprint"] != schema.fingerprint:
+        has = Schema(versions[-1]["type"], versions[-1]["definition"])
         raise IncompatibleSchema(
             f"topic {topic.short} has another schema: {_difference(has, schema)}",
-            hint="without --infer-schema the rows are written by the schema that the topic has",
+            hint="without --infer-schema the rows are encoded with the topic's schema",
             topic=topic.short,
         )
-    if dry_run or found:
+    if dry_run or versions:
         yield rows
         return
-    before = client.describe_topic(topic.full)["messages"]
+    messages_before = client.describe_topic(topic.full)["messages"]
     client.topic(topic.full).schemas.add(schema)
     try:
         yield rows
-    except BaseException:  # an interrupt, too: the schema is of rows that are not stored
-        with suppress(TxlogError):  # the first error is the cause
-            if client.describe_topic(topic.full)["messages"] == before:
+    except BaseException:  # also an interrupt: the rows of the schema are not stored
+        with suppress(TxlogError):  # report the first error
+            if client.describe_topic(topic.full)["messages"] == messages_before:
                 client.topic(topic.full).schemas.delete()
         raise
 
 
-def _difference(has: Schema, wanted: Schema) -> str:
-    """The first thing that is not the same."""
+def _difference(has: Schema, new_schema: Schema) -> str:
+    """The first difference between two schemas, in words."""
     ours = {field.name: field.type for field in has.arrow}
-    theirs = {field.name: field.type for field in wanted.arrow}
+    theirs = {field.name: field.type for field in new_schema.arrow}
     for name in (*theirs, *ours):
         if ours.get(name) != theirs.get(name):
             return (

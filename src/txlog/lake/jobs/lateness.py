@@ -1,8 +1,8 @@
-"""Owns the job `lateness`: how late messages arrive, and how many a waiting watermark would save.
+"""Owns the job `lateness`: how late messages arrive, and how many a lagging watermark would save.
 
-A watermark that waits for a delay lags the greatest event time of its partition by that much; a
-message below it is late. Each partition is taken on its own, in the order of the log; messages
-without an event time are left out.
+A watermark with a delay lags the greatest event time of its partition by that delay; a message
+below it is late. Each partition is computed separately, in the order of the log; messages without
+an event time are left out.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Lateness
     """Delays from event to publication in a topic, by publish time.
 
     returns: {topic, messages, row_list, delay_list}
-    row_list:   {from_time, messages, late, p50_ms, p90_ms, p99_ms, max_ms}, by time; late: those
+    row_list:   {from_time, messages, late, p50_ms, p90_ms, p99_ms, max_ms}, by time; late: messages
                 below the greatest event time before them
-    delay_list: {delay_ms, late}: how many a watermark with this delay would find late
-    raises:     TopicNotFound, InvalidArgument; what reading the topic raises
+    delay_list: {delay_ms, late}: the number of messages that a watermark with this delay finds late
+    raises:     TopicNotFound, InvalidArgument; the errors of reading the topic
     """
     if by_ms < 1:
         raise InvalidArgument(f"--by is {by_ms} ms, it must be at least 1 ms", code=203)

@@ -71,7 +71,7 @@ class Local:
         return f"('0x' || substr(md5({column}), 1, 12))::BIGINT"
 
     def distinct(self, column: str) -> str:
-        """SQL for how many distinct values of 0 to BLOCK - 1 there are in a group: a bit for each.
+        """SQL for the number of distinct values of 0 to BLOCK - 1 in a group: a bit for each.
 
         `count(DISTINCT …)` would hold a row for each.
         """
@@ -87,24 +87,25 @@ class Local:
             return query.rows().read_all()
 
     def count(self, source: Files) -> int:
-        """How many messages the files have."""
+        """The number of messages in the files."""
         if source.form == "envelope":
             return sum(map(len, envelope_tables(source)))
-        with telling(source), opened(source) as (session, named):
-            check_lines(session, named, source)
-            return count_rows(session, named)
+        with telling(source), opened(source) as (session, source_named):
+            check_lines(session, source_named, source)
+            return count_rows(session, source_named)
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
         if source.form == "envelope":
             return _stored(bulk, envelope_tables(source))
-        with telling(source), opened(source) as (session, named):
+        with telling(source), opened(source) as (session, source_named):
             try:
-                return _stored(bulk, map(as_message, message_rows(session, named)))
+                return _stored(bulk, map(as_message, message_rows(session, source_named)))
             except (SqlError, Usage, pa.ArrowException):
-                with opened(source) as (other, files):  # this one's rows may not be read to the end
-                    check_lines(other, files, source)  # a line that is no object comes first
+                # a second session, as the rows of the first may not be read to the end
+                with opened(source) as (other, files):
+                    check_lines(other, files, source)  # report a line that is not an object first
                 raise
 
     def replay(
@@ -131,38 +132,41 @@ class Local:
         return None
 
     @contextmanager
-    def stored(self, client: Client, held: StoredRows) -> Iterator[Ask]:
-        """What runs a SELECT over the stored rows."""
-        sources = [*held.files, *held.large_files]
+    def stored(self, client: Client, rows_stored: StoredRows) -> Iterator[Ask]:
+        """The function that runs a SELECT over the stored rows."""
+        sources = [*rows_stored.files, *rows_stored.large_files]
         paths = [*paths_below(client.path, sources)]
         with Session(paths=_both(paths)) as session:
-            session.register("stored_frames", InJournal(held.frames, session.failures.append))
+            session.register(
+                "stored_frames", InJournal(rows_stored.frames, session.failures.append)
+            )
             for name in ("ledgers", "markers", "large", "acks"):
-                session.register(name, getattr(held, name))
+                session.register(name, getattr(rows_stored, name))
             rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_frames"
-            if held.parts:
-                session.register("stored_parts", _parts(client, held, session))
+            if rows_stored.parts:
+                session.register("stored_parts", _parts(client, rows_stored, session))
                 rows += (
                     f" UNION ALL SELECT role, partition, ledger, file, {_ROWS} FROM stored_parts"
                 )
-            if held.files:
-                scan = _scan(client, held.files)
+            if rows_stored.files:
+                scan = _scan(client, rows_stored.files)
                 rows += (
                     f" UNION ALL SELECT {_ROLE}, {_PARTITION}, {_LEDGER}, '', {_ROWS} FROM {scan}"
                 )
             session.execute(f"CREATE TEMP VIEW {STORED} AS {rows}")
             chunks = f"SELECT ledger, kind, entry, value FROM {STORED} WHERE false"
-            if held.large_files:
-                scan = _scan(client, held.large_files)
+            if rows_stored.large_files:
+                scan = _scan(client, rows_stored.large_files)
                 chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
             session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
             yield session.arrow
 
 
-def _parts(client: Client, held: StoredRows, session: Session) -> Parts:
-    """The rows of parts, read as they are asked for."""
+def _parts(client: Client, rows_stored: StoredRows, session: Session) -> Parts:
+    """The rows of parts, read on demand."""
     sources = [
-        (place(one.role, one.partition, one.ref.ledger, one.ref.path), one) for one in held.parts
+        (place(part.role, part.partition, part.ref.ledger, part.ref.path), part)
+        for part in rows_stored.parts
     ]
     return Parts(sources, client.open, session.failures.append, schema=ROWS)
 
@@ -170,39 +174,40 @@ def _parts(client: Client, held: StoredRows, session: Session) -> Parts:
 def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
     try:
         return bulk.commit(bulk.stage(rows))
-    except BaseException:  # whatever ended it, what is staged goes
+    except BaseException:  # remove staged files after any failure
         bulk.abort()
         raise
 
 
 @contextmanager
 def opened(source: Files) -> Iterator[tuple[Session, Files]]:
-    """A session that may read the files of a source, and the source as the session names them."""
+    """A session that may read the files of a source, and the source with the session's names."""
     with (
-        source.with_plain_names() as named,
-        Session(paths=_both(named.paths), is_lean=True) as session,
+        source.with_plain_names() as source_named,
+        Session(paths=_both(source_named.paths), is_lean=True) as session,
     ):
         if source.form == "arrow":
             try:
-                session.register(ARROW, ds.dataset(named.paths, format="ipc"))
+                session.register(ARROW, ds.dataset(source_named.paths, format="ipc"))
             except (pa.ArrowInvalid, OSError) as error:
                 if is_of_handler(error):
                     raise
                 raise BadRecord(f"not Arrow files of one schema: {error}") from error
-        yield session, named
+        yield session, source_named
 
 
 @contextmanager
 def as_parquet(source: Files) -> Iterator[Files]:
-    """The messages of csv files as a file of Parquet, for an engine that reads csv otherwise.
+    """The messages of csv files as a file of Parquet, for an engine that reads csv differently.
 
-    The file is in the directory for temporary files, and goes with the block.
-    raises: as message_rows; BadRecord for a row that is none; as replacing: the disk is full
+    The file is in the directory for temporary files, and is removed when the block ends.
+    raises: as message_rows; BadRecord for a row that is not a message; as replacing: the disk is
+    full
     """
     with TemporaryDirectory(prefix="txlog-") as folder:
         path = str(Path(folder, "messages.parquet"))
-        with telling(source), opened(source) as (session, named):
-            rows = message_rows(session, named)
+        with telling(source), opened(source) as (session, source_named):
+            rows = message_rows(session, source_named)
             schema = pa.schema([(name, COLUMNS[name]) for name in rows.schema.names])
             with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
                 for batch in rows:
@@ -217,5 +222,5 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
 
 
 def _both(paths: Sequence[str]) -> list[str]:
-    """Paths as they are, and escaped as patterns."""
+    """Paths unchanged, and escaped as patterns."""
     return sorted({*paths, *map(unglobbed, paths)})

@@ -1,8 +1,8 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
-The batch is identified by the transaction key, the topic and the range as written: all three again
-give the first answer, even if the range covers other messages by now. Each message stays the same,
-with a property that says where it came from.
+The transaction key, the topic and the range as text identify the batch: the same three again give
+the first answer, even if the range covers other messages by now. Each message stays the same, with
+an additional property that names its source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def replay(
     client: Client,
     topic: str,
     dest: str,
-    wanted: tuple[str, Range],
+    range_of_text: tuple[str, Range],
     key: str,
     engine: Engine,
     *,
@@ -44,16 +44,16 @@ def replay(
 ) -> Replay:
     """Store the committed messages of a range in another topic, once for this key and range.
 
-    wanted:   the range as text, which identifies the batch, and its meaning
-    function: its name, which identifies the batch too, and what changes the messages: columns key,
-              value, properties, event_time, deliver_at
+    range_of_text: the range as text, which identifies the batch, and its meaning
+    function: its name, which also identifies the batch, and the function that changes messages:
+              columns key, value, properties, event_time, deliver_at
     returns:  {topic, dest, read, written, txn, already}; read is None when it was done before
     raises:   InvalidArgument, TopicNotFound, CommandFailed when the function failed; as Bulk.commit
     """
     source, target = (TopicName.parse(name, allow_partition=True) for name in (topic, dest))
     if source.topic.full == target.full:
         raise InvalidArgument("a topic cannot be replayed into itself")
-    text, range_ = wanted
+    text, range_ = range_of_text
     batch = f"replay {source.full} {text}" + (f" {function[0]}" if function else "")
     answer: Replay = {
         "topic": source.short,
@@ -65,9 +65,9 @@ def replay(
     }
     if client.has_batch(target.full, key, batch):
         answer["already"] = True
-        known = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
-        if known is not None:
-            answer["written"], answer["txn"] = known["messages"], known["txn"]
+        stored = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
+        if stored is not None:
+            answer["written"], answer["txn"] = stored["messages"], stored["txn"]
         return answer
     content = client._content(topic, Wanted(range=range_))
     if dry_run:
@@ -98,7 +98,7 @@ _READ: Final = ["topic", "message_id", *KEPT]
 
 
 class Replayed:
-    """The messages of a content as they are sent again, batch by batch; read: how many were."""
+    """The messages of a content for sending again, batch by batch; read: how many were read."""
 
     def __init__(self, client: Client, content: Content, function: Transform | None) -> None:
         self._client = client
@@ -119,30 +119,32 @@ class Replayed:
                     yield as_message(batch)
 
     def _changed(self, table: pa.Table) -> pa.Table:
-        """What the user's function makes of the messages."""
+        """The messages after the user's function."""
         if self._function is None:
             return table
         try:
-            found = self._function(table)
-        except Exception as error:  # of the user's function: anything
+            changed = self._function(table)
+        except Exception as error:  # a user's function may raise anything
             raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
-        if not isinstance(found, pa.Table):
-            raise CommandFailed(f"the transform gave a {type(found).__name__}, not a pyarrow.Table")
-        return found
+        if not isinstance(changed, pa.Table):
+            raise CommandFailed(
+                f"the transform gave a {type(changed).__name__}, not a pyarrow.Table"
+            )
+        return changed
 
 
 def _with_source(table: pa.Table) -> pa.Array:
-    """The properties of messages, and where each came from, in place of what said it before."""
+    """The properties of messages, plus the source of each, which replaces an earlier source."""
     count = table.num_rows
-    place = pc.binary_join_element_wise(table.column("topic"), table.column("message_id"), ":")
-    given = pa.concat_arrays(table.column("properties").cast(PROPERTY_MAP).chunks)
-    given = given.take(pa.arange(0, count))  # offsets from 0, no gaps between the rows
-    names = pa.ListArray.from_arrays(given.offsets, given.keys)
+    origins = pc.binary_join_element_wise(table.column("topic"), table.column("message_id"), ":")
+    properties = pa.concat_arrays(table.column("properties").cast(PROPERTY_MAP).chunks)
+    properties = properties.take(pa.arange(0, count))  # offsets from 0, no gaps between the rows
+    names = pa.ListArray.from_arrays(properties.offsets, properties.keys)
     of = pc.list_parent_indices(names).cast(pa.int64())
-    known = pc.not_equal(given.keys, PROPERTY)
-    rows = pa.concat_arrays([of.filter(known), pa.arange(0, count)])
-    keys = pa.concat_arrays([given.keys.filter(known), pa.repeat(PROPERTY, count)])
-    items = pa.concat_arrays([given.items.filter(known), *place.chunks])
+    is_other = pc.not_equal(properties.keys, PROPERTY)
+    rows = pa.concat_arrays([of.filter(is_other), pa.arange(0, count)])
+    keys = pa.concat_arrays([properties.keys.filter(is_other), pa.repeat(PROPERTY, count)])
+    items = pa.concat_arrays([properties.items.filter(is_other), *origins.chunks])
     order = pc.sort_indices(rows)  # stable: ours comes last
     ends = pc.cumulative_sum(pc.value_counts(rows.take(order)).field("counts"))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())

@@ -1,8 +1,8 @@
-"""Owns the jobs `compact` and `rebuild-delayed`: upkeep whose reading and sorting an engine does.
+"""Owns the jobs `compact` and `rebuild-delayed`: upkeep with an engine that reads and sorts.
 
-What the engine computes is checked row by row against the store's own records. Files and frames
-are then written as by `txlog admin compact` and `txlog delay rebuild`, and refused if a source
-changed meanwhile.
+The engine's result is checked row by row against the store's own records. Files and frames are then
+written as by `txlog admin compact` and `txlog delay rebuild`, and refused if a source changed
+meanwhile.
 """
 
 from __future__ import annotations

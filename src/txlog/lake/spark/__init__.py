@@ -1,21 +1,21 @@
 """txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
 
-Names are loaded when first used, which raises MissingExtra without pyspark. Elsewhere in txlog,
-only jobs import this package.
+Names are loaded at first use, which raises MissingExtra without pyspark. Elsewhere in txlog, only
+jobs import this package.
 
 Contents:
 
-    datasource    the data source `txlog`, which loads only what a call needs
-    engine        the engine of jobs that is a Spark session
-    java          which Java runtime a session starts
+    datasource    the data source `txlog`, which loads modules on demand
+    engine        the engine of jobs on a Spark session
+    java          the Java runtime of a session
     loading       `bulk_load`: a data frame becomes messages of a topic, once
     options       the options for reading
     reading       `read`: a topic as a data frame, scanned by Spark itself
-    records       records of typed topics: their type, versions, and values made of them
-    remote        files on a network, fetched by the workers
+    records       records of typed topics: their type, their versions, encoding
+    remote        remote files, fetched by the workers
     rows          columns of a data frame as columns of messages
     session       starting a Spark session
-    sink          writing: what a job or stream writes is stored once
+    sink          writing: the rows of a job or stream are stored once
     source        reading batches: tasks on the driver, rows in the workers
     streaming     reading streams: offsets on the driver, rows in the workers
     submit        running elsewhere: a zip of txlog, and properties
@@ -52,13 +52,13 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module txlog.spark has no attribute {name!r}")
     try:
-        found = getattr(importlib.import_module(f"txlog.lake.spark.{home}"), name)
+        attribute = getattr(importlib.import_module(f"txlog.lake.spark.{home}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
             raise
         raise MissingExtra("pyspark is not installed", hint="pip install 'txlog[spark]'") from error
-    globals()[name] = found
-    return found
+    globals()[name] = attribute
+    return attribute
 
 
 class _Package(ModuleType):

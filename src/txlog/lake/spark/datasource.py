@@ -1,10 +1,10 @@
-"""Owns TxlogSource, the data source that Spark knows as `txlog`; loads only what a call needs.
+"""Owns TxlogSource, the data source that Spark knows as `txlog`; it loads modules on demand.
 
-Spark imports this in each of its short-lived planners, and pickles the class by name: it must not
-be defined in a script.
+Spark imports this in each of its short-lived planners, and pickles the class by name, so it must
+not be defined in a script.
 
-A table of a catalog keeps its schema, but Spark passes none of its options when it is read or
-written. So they are metadata of its first column.
+A table of a catalog keeps its schema, but Spark passes none of its options when it reads or writes
+it. So the options are metadata of the first column.
 """
 
 from __future__ import annotations
@@ -38,31 +38,33 @@ SCHEMA: Final = (
 )
 NAMES: Final = [column.split(" ", 1)[0] for column in SCHEMA.split(", ")]
 KEPT: Final = "txlog"
-"""The metadata of a table's first column: its options, and `columns`, the names of them all."""
+"""The metadata of a table's first column: its options, and `columns`, all column names."""
 
 
 @contextmanager
 def first_line() -> Iterator[None]:
-    """Say what is wrong, and what helps, in the first line of Spark's error.
+    """Put the problem and its remedy in the first line of Spark's error.
 
-    Spark shows the traceback of an error of Python, which begins with its cause. A cause that was
-    never raised has no traceback: it is the line that people need.
+    Spark shows the traceback of a Python error, which begins with its cause. A cause that was
+    never raised has no traceback, so it is one line: the one that users need.
     """
     try:
         yield
     except TxlogError as error:
-        said = copy.copy(error)
-        said.message = error.message if error.hint is None else f"{error.message}; {error.hint}"
+        shown_error = copy.copy(error)
+        shown_error.message = (
+            error.message if error.hint is None else f"{error.message}; {error.hint}"
+        )
         error.__class__ = _with_cause(type(error))
-        raise error from said
+        raise error from shown_error
 
 
 def _with_cause(kind: type[TxlogError]) -> type[TxlogError]:
-    """The class, with a cause that stays: Spark removes it where it shortens tracebacks."""
+    """The class, with a cause that stays: Spark removes causes when it shortens tracebacks."""
 
     cause: Any = vars(BaseException)["__cause__"]
     body = {
-        "__module__": "txlog",  # where users know it from
+        "__module__": "txlog",  # the module that users import it from
         "__qualname__": kind.__qualname__,
         "__cause__": property(lambda error: cause.__get__(error), lambda error, new: None),
     }
@@ -70,7 +72,7 @@ def _with_cause(kind: type[TxlogError]) -> type[TxlogError]:
 
 
 def plain(kind: type[T]) -> type[T]:
-    """The class, whose public methods raise errors as `first_line` has them."""
+    """The class, whose public methods raise errors in the form of `first_line`."""
     for name, method in vars(kind).items():
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, first_line()(method))
@@ -87,61 +89,61 @@ class TxlogSource(DataSource):
         return "txlog"
 
     def schema(self) -> str | StructType:
-        """The columns of `messages`, or those of the option `columns`; `record` if it is typed."""
+        """The columns of `messages` or of the option `columns`; a typed topic has `record`."""
         if "provider" in self.options and "owner" in self.options:  # a table is being created
-            made: StructType = _part("tables").schema_of_table(self.options)
-            return made
+            table_schema: StructType = _part("tables").schema_of_table(self.options)
+            return table_schema
         _part("options").check_reading(self.options)
         names = self.options.get("columns")
-        known: str = _part("records").columns_of(self.options)
-        return known if names is None else _part("options").some_columns(names, known)
+        column_types: str = _part("records").columns_of(self.options)
+        return column_types if names is None else _part("options").some_columns(names, column_types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what the topic has now."""
-        made: DataSourceReader = _part("source").reader(
+        """A reader of the messages that the topic has now."""
+        reader_: DataSourceReader = _part("source").reader(
             _all(self.options, schema, "reader"), schema
         )
-        return made
+        return reader_
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader of what arrives."""
-        made: DataSourceStreamReader = _part("streaming").reader(
+        """A reader of messages as they arrive."""
+        reader_: DataSourceStreamReader = _part("streaming").reader(
             _all(self.options, schema, "streamReader"), schema
         )
-        return made
+        return reader_
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A sink for a batch: options path, topic, txnKey, batchId."""
-        made: DataSourceWriter = _part("sink").batch_sink(
+        sink: DataSourceWriter = _part("sink").batch_sink(
             _all(self.options, schema, "writer"), schema, overwrite
         )
-        return made
+        return sink
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A sink for a micro-batch: options path, topic, txnAppId."""
-        made: DataSourceStreamWriter = _part("sink").stream_sink(
+        sink: DataSourceStreamWriter = _part("sink").stream_sink(
             _all(self.options, schema, "streamWriter"), schema, overwrite
         )
-        return made
+        return sink
 
 
 def kept_by(schema: StructType) -> Mapping[str, str]:
-    """The options of the table whose schema this is; empty if it is not one of a table."""
-    kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
-    if kept.get("columns") != schema.fieldNames():
+    """The options of the table with this schema; empty if it is not the schema of a table."""
+    metadata = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
+    if metadata.get("columns") != schema.fieldNames():
         return {}
-    options: Mapping[str, str] = kept["options"]
+    options: Mapping[str, str] = metadata["options"]
     return options
 
 
 def _all(options: Mapping[str, str], schema: StructType, call: str) -> Mapping[str, str]:
-    """The options given, and those of a table that this call takes."""
-    kept = kept_by(schema)
-    if not kept:
+    """The options of the call, plus those of a table that apply to it."""
+    table_options = kept_by(schema)
+    if not table_options:
         return options
-    return CaseInsensitiveDict({**_part("options").of_call(kept, call), **options})
+    return CaseInsensitiveDict({**_part("options").of_call(table_options, call), **options})
 
 
 def _part(name: str) -> Any:
-    """A neighbouring module, loaded when used: these need the whole engine."""
+    """A neighbouring module, loaded at first use: these need the whole engine."""
     return importlib.import_module(f"{__package__}.{name}")

@@ -1,4 +1,4 @@
-"""Owns the engine that runs jobs on a Spark session, and what it computes for maintenance."""
+"""Owns the engine that runs jobs on a Spark session, and its computations for maintenance."""
 
 from __future__ import annotations
 
@@ -58,25 +58,26 @@ _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    "recursiveFileLookup": "true",  # the directories above are not columns
+    "recursiveFileLookup": "true",  # names of directories must not become columns
 }
 
 
 class Spark:
-    """Spark: the session of this process, or one started and ended with the engine.
+    """Spark: the session of this process, or one that is started and ended with the engine.
 
-    raises: MissingExtra without Java, InvalidArgument for what a running session cannot change
+    raises: MissingExtra without Java, InvalidArgument for properties that a running session cannot
+            change
     """
 
     name = "spark"
 
     def __init__(self, master: str | None, conf: Mapping[str, str]) -> None:
         self._is_ours = SparkSession.getActiveSession() is None
-        given = {"spark.log.level": "ERROR", **conf} if self._is_ours else conf
-        self.session = session(master, given)
+        properties = {"spark.log.level": "ERROR", **conf} if self._is_ours else conf
+        self.session = session(master, properties)
 
     def close(self) -> None:
-        """End the session if it was started for this engine."""
+        """End the session if this engine started it."""
         if self._is_ours:
             self.session.stop()
 
@@ -89,7 +90,7 @@ class Spark:
         return f"CAST(conv(substr(md5({column}), 1, 12), 16, 10) AS BIGINT)"
 
     def distinct(self, column: str) -> str:
-        """SQL for how many distinct values a group has in an integer column."""
+        """SQL for the number of distinct values of an integer column in a group."""
         return f"count(DISTINCT {column})"
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
@@ -101,10 +102,10 @@ class Spark:
             self.session.catalog.dropTempView(_MESSAGES)
 
     def count(self, source: Files) -> int:
-        """How many messages files have; each record is read."""
+        """The number of messages in files; it reads each record."""
         frame = message_frame(self.session, source)
         self._check_lines(source)
-        # A plain count would skip the columns, and with them what cannot be read.
+        # A plain count would skip the columns, and miss unreadable values in them.
         return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
@@ -124,10 +125,10 @@ class Spark:
     ) -> tuple[int, BulkStored]:
         """Store messages again, by event time in each partition."""
         frame = frame_of(self.session, client.path, content)
-        place = F.create_map(F.lit(PROPERTY), F.concat("topic", F.lit(":"), "message_id"))
-        known = F.map_filter("properties", lambda name, _: name != PROPERTY)
+        origin = F.create_map(F.lit(PROPERTY), F.concat("topic", F.lit(":"), "message_id"))
+        others = F.map_filter("properties", lambda name, _: name != PROPERTY)
         sent = frame.withColumn(
-            "properties", F.map_concat(F.coalesce(known, F.create_map().cast(_PROPERTIES)), place)
+            "properties", F.map_concat(F.coalesce(others, F.create_map().cast(_PROPERTIES)), origin)
         ).select(*KEPT)
         if function is not None:
             sent = self._changed(sent, function)
@@ -136,12 +137,14 @@ class Spark:
 
     def _changed(self, frame: DataFrame, function: Transform) -> DataFrame:
         try:
-            found = function(frame)
-        except Exception as error:  # of the user's function: anything
+            changed = function(frame)
+        except Exception as error:  # a user's function may raise anything
             raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
-        if not isinstance(found, DataFrame):
-            raise CommandFailed(f"the transform returned a {type(found).__name__}, not a DataFrame")
-        return found
+        if not isinstance(changed, DataFrame):
+            raise CommandFailed(
+                f"the transform returned a {type(changed).__name__}, not a DataFrame"
+            )
+        return changed
 
     def _stored_frame(
         self, client: Client, frame: DataFrame, topic: str, key: str, batch: str
@@ -166,13 +169,13 @@ class Spark:
             raise no_objects(source, count)
 
     def arrange(self, client: Client) -> Arrange:
-        """What reads and sorts the rows of a compaction."""
+        """The function that reads and sorts the rows of a compaction."""
         return lambda sealed, other, places: self._run(
             lambda: arranged(self.session, client.path, sealed, other, places)
         )
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search]:
-        """What finds the delayed ids of a topic, by partition: all there are now."""
+        """By partition, the functions that find the delayed ids of a topic as of now."""
         name = TopicName.parse(topic)
         numbers, ends, content = client.store.ask(lambda view: _delayed_places(view, name))
         frame = frame_of(self.session, client.path, content)
@@ -187,14 +190,16 @@ class Spark:
         }
 
     @contextmanager
-    def stored(self, client: Client, held: StoredRows) -> Iterator[_Ask]:
+    def stored(self, client: Client, rows_stored: StoredRows) -> Iterator[_Ask]:
         """The function that runs a SELECT over the stored rows."""
-        local = {name: getattr(held, name) for name in ("ledgers", "markers", "large", "acks")}
-        made = [*held.frames.tables(), *part_rows(held.parts, client.open)]
-        rows = local_frame(self.session, pa.concat_tables([ROWS.empty_table(), *made]))
-        if held.files:
+        local = {
+            name: getattr(rows_stored, name) for name in ("ledgers", "markers", "large", "acks")
+        }
+        tables = [*rows_stored.frames.tables(), *part_rows(rows_stored.parts, client.open)]
+        rows = local_frame(self.session, pa.concat_tables([ROWS.empty_table(), *tables]))
+        if rows_stored.files:
             rows = rows.unionByName(
-                self._scan(client, held.files).select(
+                self._scan(client, rows_stored.files).select(
                     _role_of_file().alias("role"),
                     _partition_of_file().alias("partition"),
                     _ledger_of_file().alias("ledger"),
@@ -205,10 +210,10 @@ class Spark:
         frames = {name: local_frame(self.session, table) for name, table in local.items()}
         frames["stored"] = rows
         frames["large_chunks"] = (
-            self._scan(client, held.large_files).select(
+            self._scan(client, rows_stored.large_files).select(
                 _ledger_of_file().alias("ledger"), "kind", "entry", "value"
             )
-            if held.large_files
+            if rows_stored.large_files
             else frames["stored"].select("ledger", "kind", "entry", "value").where("false")
         )
         for name, frame in frames.items():
@@ -227,7 +232,7 @@ class Spark:
         return self._run(lambda: self.session.sql(sql).toArrow())
 
     def _run(self, action: Callable[[], T]) -> T:
-        """The rows that Spark returns; raises CommandFailed."""
+        """Run an action and return the rows of Spark; raises CommandFailed."""
         try:
             return action()
         except (PySparkException, Py4JError) as error:
@@ -236,7 +241,7 @@ class Spark:
 
 
 def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], Content]:
-    """The partitions of a topic, the last position of each, and what it holds there."""
+    """The partitions of a topic, the last position of each, and the content up to there."""
     topic = find_topic(view, name)
     numbers = [number_of(topic, index) for index in range(topic.partitions)]
     ends = [view.topic(number).ledgers[-1] for number in numbers]
@@ -261,11 +266,11 @@ def _role_of_file() -> Column:
 
 
 def _unglobbed(path: str) -> str:
-    """A path that does not act as a pattern."""
+    """A path, escaped so that it does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
 
 
-# --- what maintenance computes ---------------------------------------------------------------
+# --- computations for maintenance ------------------------------------------------------------
 
 
 _SQL_TYPES: Final = {
@@ -291,7 +296,7 @@ def arranged(
     if not places.num_rows:
         return MESSAGE.empty_table(), data
     where = F.broadcast(local_frame(spark, places).withColumnRenamed("at", "base"))
-    found = (
+    ordered = (
         rows.join(where, ["txn_most", "txn_least"])
         .where("txn_index BETWEEN first AND last")
         .orderBy(F.expr("base + txn_index - first"))
@@ -299,7 +304,7 @@ def arranged(
         .toArrow()
     )
     columns = [
-        found.column(field.name).cast(field.type, safe=not pa.types.is_timestamp(field.type))
+        ordered.column(field.name).cast(field.type, safe=not pa.types.is_timestamp(field.type))
         for field in MESSAGE
     ]
     return pa.Table.from_arrays(columns, schema=MESSAGE), data

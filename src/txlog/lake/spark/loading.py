@@ -1,11 +1,11 @@
 """Owns `bulk_load`: a data frame of any shape becomes messages of a topic, once.
 
-    driver   plan: is the batch stored? then nothing runs
+    driver   plan: is the batch stored already? then no task runs
     task     gets its rows as Arrow batches and stages a file for each partition it has rows for
     driver   commit: one frame with the files of the attempts whose answers Spark took
 
-A task answers with what it staged; a second attempt stages its own files, and of two attempts Spark
-takes one answer. What the others left is removed with the directory of the job.
+A task answers with the files it staged. A second attempt stages its own files, and Spark takes the
+answer of only one attempt. Files of other attempts are removed with the directory of the job.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from txlog.base.rows.sending import BulkStored
 
 
-# The optimizer's figure for a source it knows nothing about is larger.
+# The optimizer's figure for a source of unknown size is larger.
 _KNOWN_BYTES: Final = 1 << 60
-# Bytes that Spark reads in a task, if nothing else decides how many tasks there are.
+# Bytes that Spark reads in a task, if no setting decides the number of tasks.
 _TASK_BYTES: Final = 128 << 20
 _CASTS: Final = {
     "properties": "map<string,string>", "event_time": "timestamp", "deliver_at": "timestamp",
@@ -72,40 +72,41 @@ def bulk_load(
 
     frame:    value, or for a typed topic the struct record or columns named as its fields; if
               present, key, properties, event_time, deliver_at, deliver_after, sequence_id,
-              partition; they are cast. Of a key or value that is a number, boolean, date or
-              instant the bytes are those of CAST(… AS STRING). Messages with a key go where a
-              producer sends them, those without where the row's own partition of the frame says
-    order_by: the order of the messages in each partition; without it there is none
+              partition; they are cast. A key or value that is a number, boolean, date or instant
+              becomes the bytes of CAST(… AS STRING). Messages with a key go to the partition that a
+              producer would choose, others to one chosen by the frame's own partition
+    order_by: the order of the messages in each partition; without it there is no order
     shuffle:  bring the rows of a partition to one task before they are written, which makes one
-              file of them; False: each task writes its own files. None: shuffle if files would be
-              small otherwise, or with order_by, which needs it
+              file per partition; False: each task writes its own files. None: shuffle if files
+              would be small otherwise, or with order_by, which needs it
     producer: a name for the messages; then sequence_id is refused
-    txn_key:  in a function of `foreachBatch`, a key for each checkpoint: one of another is refused
-    raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
-              Spark's. Warns about needlessly small files
+    txn_key:  in a function of `foreachBatch`, a key per checkpoint: another checkpoint is refused
+    raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; errors of the job are
+              Spark's own. Warns about files that are small without need
     """
     need_jvm(frame, "bulk_load", 'frame.write.format("txlog") with txnKey and batchId')
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
-        made = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
-        bulk = client.bulk_of(made.plan.named(txn_key, batch_id, _query(frame)))
-        known = bulk.stored
-        if known is not None:
-            return known
+        producer_bulk = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
+        bulk = client.bulk_of(producer_bulk.plan.named(txn_key, batch_id, _query(frame)))
+        stored = bulk.stored
+        if stored is not None:
+            return stored
         plan = bulk.plan
     _check_columns(frame, plan)
     try:
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
             answer = client.bulk_of(plan).commit(staged)
-    except BaseException:  # whatever ended it, what was staged is removed
-        with suppress(TxlogError), open_store(store) as client:  # the rest is removed by age
+    except BaseException:  # remove staged files after any failure
+        # a later cleanup removes leftovers by age
+        with suppress(TxlogError), open_store(store) as client:
             client.bulk_of(plan).abort()
         raise
-    said = sink.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
-    if said is not None:
-        warnings.warn(said, RuntimeWarning, stacklevel=2)
+    warning = sink.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
+    if warning is not None:
+        warnings.warn(warning, RuntimeWarning, stacklevel=2)
     return answer
 
 
@@ -119,11 +120,11 @@ def _check_columns(frame: DataFrame, plan: StagePlan) -> None:
             hint=f"select and rename: {', '.join(_COLUMNS)}",
         )
     if {"value", RECORD} <= {*names}:
-        raise InvalidArgument("there are both value and record", hint="leave out one of them")
+        raise InvalidArgument("there are both value and record", hint="leave out either")
 
 
 class _Task:
-    """What a task does with its rows, which arrive as encapsulated Arrow batches."""
+    """The work of one task on its rows, which arrive as encapsulated Arrow batches."""
 
     def __init__(self, plan: StagePlan, schema: pa.Schema) -> None:
         self._plan = plan
@@ -135,11 +136,11 @@ class _Task:
         try:
             yield stage(self._plan, self._tables(items), context.partitionId())
         except (InvalidArgument, InvalidMessage, LimitExceeded) as error:
-            # No attempt will do better: it is an answer, not a failure that Spark retries.
+            # A retry would fail as well, so it is an answer, not a failure that Spark retries.
             yield error
 
     def _tables(self, items: Iterable[bytes]) -> Iterator[pa.Table]:
-        """The rows, as many at a time as are routed at once: each round costs as much as rows."""
+        """The rows, as many as one routing step takes: each step costs as much as its rows."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for item in items:
@@ -155,17 +156,17 @@ class _Task:
 
 
 def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
-    """Have each task of a frame stage its rows.
+    """Let each task of a frame stage its rows.
 
-    raises: InvalidArgument, InvalidMessage, LimitExceeded: what a producer refuses
+    raises: InvalidArgument, InvalidMessage, LimitExceeded, as a producer does
     """
     is_large = rows.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
     schema = to_arrow_schema(rows.schema, timezone="UTC", prefers_large_types=is_large)
     batches = rows._jdf.toArrowBatchRdd().toJavaRDD()
     task = _Task(plan, schema)
-    found = RDD(batches, rows.sparkSession.sparkContext, NoOpSerializer()).mapPartitions(task)
+    answers = RDD(batches, rows.sparkSession.sparkContext, NoOpSerializer()).mapPartitions(task)
     staged: list[Staged] = []
-    for answer in found.collect():
+    for answer in answers.collect():
         if isinstance(answer, TxlogError):
             raise answer
         staged += answer
@@ -173,7 +174,7 @@ def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
 
 
 def _query(frame: DataFrame) -> str:
-    """The id of the query that calls us from `foreachBatch`, "" elsewhere."""
+    """The id of the query that calls from `foreachBatch`; "" elsewhere."""
     return frame.sparkSession.sparkContext.getLocalProperty(sink.QUERY_ID) or ""
 
 
@@ -195,13 +196,13 @@ def _arranged(
 
 
 def _is_small(frame: DataFrame, count: int) -> bool:
-    """True when tasks would make small files of their rows, or when that is unknown."""
+    """Whether tasks would write small files, or when their size is unknown."""
     execution = frame._jdf.queryExecution()
     size: int = execution.optimizedPlan().stats().sizeInBytes()
     if size > _KNOWN_BYTES:
         return True
     tasks: int = execution.sparkPlan().outputPartitioning().numPartitions()
-    if tasks < 1:  # a scan of files gives no number
+    if tasks < 1:  # a scan of files has no number of tasks
         least = frame.sparkSession.sparkContext.defaultParallelism
         tasks = max(least, -(-size // _TASK_BYTES))
     files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
@@ -209,13 +210,13 @@ def _is_small(frame: DataFrame, count: int) -> bool:
 
 
 def _cast(frame: DataFrame, name: str) -> Column:
-    """A column as the sink takes it; a number or instant becomes the bytes of its text."""
+    """A column with the type for the sink; a number or instant becomes the bytes of its text."""
     column = F.col(name)
     if name in _CASTS:
         return column.cast(_CASTS[name])
     kind = frame.schema[name].dataType
     if (name == RECORD and isinstance(kind, StructType)) or name not in _COLUMNS:
-        return column  # a record, or a field of one
+        return column  # a record, or a field of a record
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")
     if not isinstance(kind, _OF_TEXT):

@@ -2,26 +2,26 @@
 
 path                 the store, also as `load(path)`
 topic                `orders`, or one partition of it, `orders/2`
-start, end           bounds as in spec/cli 6: `17:4`, `@-1h`, `+100`, `sub=NAME`, …; batches only
-atLsn                as the topic was at this LSN; batches only
+start, end           bounds of spec/cli 6: `17:4`, `@-1h`, `+100`, `sub=NAME`, …; batches only
+atLsn                the topic at this LSN; batches only
 isolation            committed, or uncommitted: with a column txn_state; batches only
-includeOpen          false: without what is in parts of open ledgers; batches only
-includeTail          false: without what is in the journal; batches only
+includeOpen          false: without rows in parts of open ledgers; batches only
+includeTail          false: without rows in the journal; batches only
 skipUnavailable      true: leave out unavailable partitions instead of failing; batches only
-pushdown             once: filters leave out files and row groups, and the frame is for one query;
+pushdown             once: filters skip files and row groups, and the frame is for one query;
                      never, the default; batches only. It also needs
                      spark.sql.python.filterPushdown.enabled, which `txlog.spark.session` sets
-columns              `key,value`: only these columns, in this order; Spark reads all there are
-startingPosition     a bound: where a stream without a checkpoint begins
-subscription         a stream reports its progress to it, so that retention waits
+columns              `key,value`: only these columns, in this order; otherwise Spark reads all
+startingPosition     a bound: the start of a stream without a checkpoint
+subscription         a stream reports its progress to it, so that retention waits for the stream
 maxRowsPerTrigger, maxBytesPerTrigger   limits of a stream's batches
-failOnDataLoss       false: a stream continues where messages were trimmed before it read them
+failOnDataLoss       false: a stream continues after messages that were trimmed before it read them
 
-Bounds are also `earliest` and `latest`. Options of the source `kafka` that mean the same are taken:
-subscribe (of one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger; the error for
-another one says what it is called here. A view is read and written with the same options, so
-those that only name a batch are no error in reading. Spark hands on some options of its own, such
-as the name of a query; these are taken and have no meaning here.
+Bounds are also `earliest` and `latest`. Options of the source `kafka` with the same meaning work:
+subscribe (of one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger. For other options of
+it, the error has the name they have here. A view is read and written with the same options, so
+reading accepts options that only name a batch. Spark passes some options of its own, such as the
+name of a query; these are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from txlog.errors import InvalidArgument
 
 T = TypeVar("T")
 WRITTEN = {"path": ".load('STORE')", "topic": ".option('topic', 'TOPIC')"}
-"""How an option is given to a reader."""
+"""The way to pass each option to a reader."""
 NO_OPTIONS = "of a table created with a list of columns Spark keeps no options: leave out the list"
 _POSITIONS = {"earliest": "start", "latest": "end"}
 _BOTH = ("path", "topic", "columns")
@@ -64,29 +64,29 @@ _OF_CALLS = {
     "streamWriter": STREAM_SINK,
 }
 OF_TABLES = sorted({name for names in _OF_CALLS.values() for name in names})
-# What Spark hands on of its own writers: `queryName`, and what only its streaming engine reads.
+# Options that Spark passes for its own writers: `queryName`, and those of its streaming engine.
 _OF_SPARK = frozenset(
     ["queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"]
 )
-# Names of the sinks that a reader passes over: those of a table or view name its batches.
+# Options of the sinks that a reader ignores: options of a table or view may name its batches.
 _NAMING = frozenset(name.lower() for name in (*SINK, *STREAM_SINK))
-# Of the source `kafka`: the same under another name, in a batch and in a stream.
+# Options of the source `kafka`: the same under another name, in a batch and in a stream.
 _SAME_IN_BATCH = {"subscribe": "topic", "startingoffsets": "start", "endingoffsets": "end"}
 _SAME_IN_STREAM = {
     "subscribe": "topic",
     "startingoffsets": "startingPosition",
     "maxoffsetspertrigger": "maxRowsPerTrigger",
 }
-# What an option of the source `kafka` is here.
+# Hints for other options of the source `kafka`.
 _KAFKA = {
     "assign": "topic 'orders/2' is one partition of orders",
-    "subscribepattern": "a frame is of one topic; txlog.spark.read takes a list of them",
+    "subscribepattern": "a frame has one topic; txlog.spark.read takes a list of topics",
     "startingtimestamp": "start '@TIME' in a batch, startingPosition '@TIME' in a stream",
     "startingoffsetsbytimestamp": "start '@TIME' in a batch, startingPosition '@TIME' in a stream",
     "endingtimestamp": "end '@TIME'",
     "endingoffsetsbytimestamp": "end '@TIME'",
-    "groupidprefix": "subscription: what retention and backlogs go by",
-    "kafka.group.id": "subscription: what retention and backlogs go by",
+    "groupidprefix": "subscription, which retention and backlogs use",
+    "kafka.group.id": "subscription, which retention and backlogs use",
     "kafka.bootstrap.servers": "there is no server: path is the directory of the store",
     "includeheaders": "headers are the column properties",
     "minpartitions": "a task reads about 64 MB of files",
@@ -102,7 +102,7 @@ _ELSEWHERE = {
 
 
 class BatchOptions(NamedTuple):
-    """What a batch reads."""
+    """The options of a batch."""
 
     path: str
     topic: str
@@ -115,7 +115,7 @@ class BatchOptions(NamedTuple):
 
 
 class StreamOptions(NamedTuple):
-    """What a stream reads; starting: None with a subscription means its position."""
+    """The options of a stream; starting: None with a subscription means its position."""
 
     path: str
     topic: str
@@ -128,52 +128,52 @@ class StreamOptions(NamedTuple):
 
 def batch_options(options: Mapping[str, str]) -> BatchOptions:
     """The options of a batch. Raises InvalidArgument."""
-    given = _Given(options, (*_BOTH, *_BATCH), "a batch")
+    parsed = _Given(options, (*_BOTH, *_BATCH), "a batch")
     now_ms = SystemClock().now().wall_ms
-    start, end = given.bound("start", now_ms), given.bound("end", now_ms)
-    wanted = Range(START if start is None else start, end)
+    start, end = parsed.bound("start", now_ms), parsed.bound("end", now_ms)
+    bounds = Range(START if start is None else start, end)
     return BatchOptions(
-        given.need("path"),
-        given.need("topic"),
-        Wanted(None, wanted, given.number("atLsn", 0)),
-        check_isolation(given.text("isolation", "committed")),
-        given.flag("includeOpen", True),
-        given.flag("includeTail", True),
-        given.flag("skipUnavailable", False),
-        _prunes(given.text("pushdown", "never")),
+        parsed.need("path"),
+        parsed.need("topic"),
+        Wanted(None, bounds, parsed.number("atLsn", 0)),
+        check_isolation(parsed.text("isolation", "committed")),
+        parsed.flag("includeOpen", True),
+        parsed.flag("includeTail", True),
+        parsed.flag("skipUnavailable", False),
+        _prunes(parsed.text("pushdown", "never")),
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """The options of a stream. Raises InvalidArgument."""
-    given = _Given(options, (*_BOTH, *_STREAM), "a stream")
-    subscription = given.text("subscription", None)
+    parsed = _Given(options, (*_BOTH, *_STREAM), "a stream")
+    subscription = parsed.text("subscription", None)
     if subscription is not None:
         check_name("subscription", subscription)
-    bound = given.bound("startingPosition", SystemClock().now().wall_ms)
+    bound = parsed.bound("startingPosition", SystemClock().now().wall_ms)
     if bound is None:
         bound = START if subscription is None else Bound("sub", subscription)
-    size = given.text("maxBytesPerTrigger", None)
+    size = parsed.text("maxBytesPerTrigger", None)
     return StreamOptions(
-        given.need("path"),
-        given.need("topic"),
+        parsed.need("path"),
+        parsed.need("topic"),
         bound,
         subscription,
-        given.number("maxRowsPerTrigger", 1),
+        parsed.number("maxRowsPerTrigger", 1),
         None if size is None else max(1, parse_size(size)),
-        given.flag("failOnDataLoss", True),
+        parsed.flag("failOnDataLoss", True),
     )
 
 
 def check_reading(options: Mapping[str, str]) -> None:
-    """Check options as `load` gives them: nobody says yet whether a batch or a stream is read.
+    """Check options of `load`, before Spark knows whether it reads a batch or a stream.
 
-    Those of a writer come here as well, and pass.
-    raises: InvalidArgument: neither a batch nor a stream can be read with them
+    Options of a writer come here as well, and pass.
+    raises: InvalidArgument: they fit neither a batch nor a stream
     """
     names = {name.lower() for name in options}
     if not names & {"path"} and not names & {"topic", "subscribe"}:
-        return  # of a table, which keeps them elsewhere
+        return  # a table keeps them elsewhere
     try:
         batch_options(options)
     except InvalidArgument as of_batch:
@@ -191,22 +191,22 @@ def kinds_in(columns: str) -> dict[str, str]:
     return dict(column.split(" ", 1) for column in columns.split(", "))
 
 
-def some_columns(names: str, known: str) -> str:
-    """Those of the columns that are wanted, as `NAME TYPE, …`. Raises InvalidArgument."""
-    kinds = kinds_in(known)
-    wanted = [name.strip() for name in names.split(",")]
-    for name in wanted:
+def some_columns(names: str, columns: str) -> str:
+    """The chosen columns, as `NAME TYPE, …`. Raises InvalidArgument."""
+    kinds = kinds_in(columns)
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
         if name not in kinds:
             raise InvalidArgument(
                 f"a message has no column {name}", hint=suggestion(name, kinds, ", ".join(kinds))
             )
-    if len({*wanted}) < len(wanted):
+    if len({*chosen}) < len(chosen):
         raise InvalidArgument(f"the option columns is {names!r}, it has a name twice")
-    return ", ".join(f"{name} {kinds[name]}" for name in wanted)
+    return ", ".join(f"{name} {kinds[name]}" for name in chosen)
 
 
 def _prunes(text: str) -> bool:
-    """Whether filters may leave files out."""
+    """Whether filters may skip files."""
     if text.lower() not in ("once", "never", "false"):
         raise InvalidArgument(
             f"the option pushdown is {text!r}, it must be once or never",
@@ -216,14 +216,14 @@ def _prunes(text: str) -> bool:
 
 
 def of_call(options: Mapping[str, str], call: str) -> dict[str, str]:
-    """Those options of a table that a call of the data source takes."""
-    known = {name.lower() for name in _OF_CALLS[call]}
-    return {name: value for name, value in options.items() if name.lower() in known}
+    """The options of a table that apply to a call of the data source."""
+    names = {name.lower() for name in _OF_CALLS[call]}
+    return {name: value for name, value in options.items() if name.lower() in names}
 
 
-def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise InvalidArgument for an option without a meaning here: none is ignored."""
-    names = {name.lower(): name for name in known}
+def check_known(options: Iterable[str], names_known: Iterable[str], subject: str) -> None:
+    """Raise InvalidArgument for an unknown option: none is ignored."""
+    names = {name.lower(): name for name in names_known}
     for name in map(str.lower, options):
         if name in names or name in _OF_SPARK:
             continue
@@ -233,71 +233,73 @@ def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None
             hint = "there is no client to configure: leave it out"
         if hint is None:
             hint = f"did you mean {names[near[0]]}?" if near else ", ".join(names.values())
-        raise InvalidArgument(f"{what} of txlog has no option {name}", hint=hint)
+        raise InvalidArgument(f"{subject} of txlog has no option {name}", hint=hint)
 
 
 class _Given:
-    """Options as text; one without a meaning here is an error, not ignored."""
+    """Options as text; an unknown option is an error."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+    def __init__(
+        self, options: Mapping[str, str], known_names: tuple[str, ...], subject: str
+    ) -> None:
         self._values = {str(name).lower(): str(value) for name, value in options.items()}
-        self._take_kafka(_SAME_IN_BATCH if "start" in known else _SAME_IN_STREAM)
-        given = [name for name in self._values if name not in _NAMING]
-        check_known(given, known, what)
+        self._take_kafka(_SAME_IN_BATCH if "start" in known_names else _SAME_IN_STREAM)
+        names = [name for name in self._values if name not in _NAMING]
+        check_known(names, known_names, subject)
 
     def _take_kafka(self, same: Mapping[str, str]) -> None:
-        """Give options of the source `kafka` that mean the same the names they have here."""
+        """Rename options of the source `kafka` with the same meaning to our names."""
         values = self._values
-        for name, own in same.items():
-            found = values.pop(name, None)
-            if found is None:
+        for name, our_name in same.items():
+            value = values.pop(name, None)
+            if value is None:
                 continue
-            if own.lower() in values:
-                raise InvalidArgument(f"the options {name} and {own} are the same")
-            if name == "subscribe" and "," in found:
+            if our_name.lower() in values:
+                raise InvalidArgument(f"the options {name} and {our_name} are the same")
+            if name == "subscribe" and "," in value:
                 raise InvalidArgument(
                     "the option subscribe names several topics, a frame has one",
                     hint="union the frames; for batches, txlog.spark.read takes a list",
                 )
-            if name.endswith("offsets") and found.lower() not in _POSITIONS:
+            if name.endswith("offsets") and value.lower() not in _POSITIONS:
                 raise InvalidArgument(
-                    f"the option {name} is {found!r}: there are no offsets, a position is L:E",
-                    hint=f"earliest or latest, or {own} with a bound: L:E, @TIME, -N",
+                    f"the option {name} is {value!r}: there are no offsets, a position is L:E",
+                    hint=f"earliest or latest, or {our_name} with a bound: L:E, @TIME, -N",
                 )
-            values[own.lower()] = found
+            values[our_name.lower()] = value
         if same is _SAME_IN_BATCH and values.get("failondataloss", "").lower() == "true":
-            del values["failondataloss"]  # a batch leaves out nothing unasked
+            del values["failondataloss"]  # a batch never skips messages by itself
 
     def bound(self, name: str, now_ms: int) -> Bound | None:
         """A position, also `earliest` and `latest`."""
-        found = self._values.get(name.lower())
-        if found is None:
+        value = self._values.get(name.lower())
+        if value is None:
             return None
-        return parse_bound(_POSITIONS.get(found.lower(), found), now_ms)
+        return parse_bound(_POSITIONS.get(value.lower(), value), now_ms)
 
     def text(self, name: str, default: T) -> str | T:
         return self._values.get(name.lower(), default)
 
     def need(self, name: str) -> str:
-        found = self._values.get(name.lower())
-        if not found:
+        value = self._values.get(name.lower())
+        if not value:
             raise InvalidArgument(
                 f"the option {name} is missing", hint=f"{WRITTEN[name]}; {NO_OPTIONS}"
             )
-        return found
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self._values.get(name.lower(), str(default)).lower()
-        if found not in ("true", "false"):
-            raise InvalidArgument(f"the option {name} is {found!r}, it must be true or false")
-        return found == "true"
+        value = self._values.get(name.lower(), str(default)).lower()
+        if value not in ("true", "false"):
+            raise InvalidArgument(f"the option {name} is {value!r}, it must be true or false")
+        return value == "true"
 
     def number(self, name: str, least: int) -> int | None:
-        found = self._values.get(name.lower())
-        if found is None:
+        value = self._values.get(name.lower())
+        if value is None:
             return None
-        if not found.isdecimal() or int(found) < least:
+        if not value.isdecimal() or int(value) < least:
             raise InvalidArgument(
-                f"the option {name} is {found!r}, it must be a number, at least {least}"
+                f"the option {name} is {value!r}, it must be a number, at least {least}"
             )
-        return int(found)
+        return int(value)

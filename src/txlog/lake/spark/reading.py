@@ -1,12 +1,12 @@
 """Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
-`Relation` decides what is committed; here it is written as Spark's plan: a scan of the files that
-have nothing but messages; one of those that need `kind = 0`; one of the files that are joined with
-their markers; what is in parts and in the journal as local rows. Many of these are a Parquet file
-in Spark's own scratch directory, if Spark runs on this machine: a query then reads the columns that
-it needs. Files are named one by one: a directory says nothing about generations and transactions.
-What was offloaded to a directory is scanned there; what is in an object store is fetched by the
-workers (remote).
+`Relation` decides which messages are committed; this module writes it as Spark's plan. A scan reads
+files with nothing but messages, another one files that need `kind = 0`, a third one files that are
+joined with their markers. Rows in parts and in the journal are local rows. If there are many, they
+become a Parquet file in Spark's own scratch directory, if Spark runs on this machine: a query then
+reads only the columns it needs. Files are named one by one, as a directory does not show
+generations and transactions. Files offloaded to a directory are scanned there; workers fetch files
+in an object store (remote).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from txlog.lake.spark.session import is_local, need_jvm, opened
 from txlog.lake.sql.messages import files_of
 
 _TRIES: Final = 5
-# By session, what ends the files of its frames: pins, scratch; they also end with the session.
+# By session: callbacks that release the files of its frames; they also run when it ends.
 _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -65,7 +65,7 @@ _COLUMNS: Final = (
     "producer", "sequence_id", "lsn", "size_bytes",
 )  # fmt: skip
 _USER_FIRST: Final = _COLUMNS[3 : _COLUMNS.index("visible_time")]
-# As in COMMITTED of relation, plus the size: a large message's is known without its value.
+# The columns of COMMITTED of relation, plus the size: it is known without a large message's value.
 _BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
 _STORED: Final = (
     "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
@@ -74,7 +74,7 @@ _STORED: Final = (
     " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
     " partition int"
 )
-# Whatever the session's settings: a damaged page or a missing file is an error, never fewer rows.
+# For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
 _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
@@ -83,14 +83,14 @@ _STRICT: Final = {
 _TXN: Final = ["partition", "txn_most", "txn_least"]
 _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
 _MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
-_MARKERS_FEW: Final = 20_000  # up to this many travel with the plan
+_MARKERS_FEW: Final = 20_000  # up to this many markers are part of the plan
 _MARKERS_MANY: Final = 2_000_000
 _EDGES_FEW: Final = 4
 _LAYERS_FEW: Final = 4
-# What Spark may broadcast unasked: of more than that, its planner need not know the size.
+# Spark broadcasts up to this size by itself; above it, its planner need not know the size.
 _LOCAL_BYTES: Final = 10 << 20
 _LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
-_SCRATCH_ROWS: Final = 65_536  # a row group, which one task reads
+_SCRATCH_ROWS: Final = 65_536  # rows of a row group, which one task reads
 _LOCAL_LOCK: Final = threading.Lock()
 # The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
 _LEDGER: Final = (
@@ -112,58 +112,57 @@ def read(
 ) -> DataFrame:
     """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
 
-    The frame stands for what was there when it was made, however often it runs: its files are
-    pinned until `release`, or until this process or everything using the session is gone. In a
+    The frame has the messages of the moment it was made, no matter how often it runs. Its files are
+    pinned until `release`, or until this process and everything using the session have ended. In a
     store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
-    and the frame fails with Spark's error about a missing file. Rows have no order without
     `orderBy("partition", "ledger", "entry", "txn_index")`.
-    topic:      also one partition, `orders/2`; those of a list are all as of the same LSN, each as
-                its own frame would be
-    start, end: positions as the API takes them, or bounds as on the command line: `17:4`, `@-1h`,
-                `-10`; end is excluded
-    at_lsn:     as the topic was at this LSN, as far as it still exists
+    topic:      also one partition, `orders/2`; the topics of a list are all read at the same LSN,
+                each as its own frame would be
+    start, end: positions of the API, or bounds of the command line: `17:4`, `@-1h`, `-10`; end is
+                excluded
+    at_lsn:     the topic at this LSN, as far as it still exists
     isolation:  uncommitted: a column txn_state, and messages of open and aborted transactions
     skip_unavailable: leave out unavailable partitions with a warning, instead of failing
     raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired,
             InvalidArgument, MessageNotFound
-    cost:   the driver reads what is in parts and in the journal, and decodes records there; if that
-            is much, it writes a file for Spark, on this machine. Only a job reads the rest
+    cost:   the driver reads rows in parts and in the journal, and decodes their records; if there
+            are many, it writes a file for Spark, on this machine. Only a job reads all other rows
     """
     need_jvm(spark, "read", 'spark.read.format("txlog").option("topic", …).load(…)')
-    wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
+    selection = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
     topics = [topic] if isinstance(topic, str) else list(topic)
     if not topics:
         raise InvalidArgument("no topic was given", code=203)
-    found = frames(
-        spark, store, topics, wanted, isolation=isolation, skip_unavailable=skip_unavailable
+    topic_frames = frames(
+        spark, store, topics, selection, isolation=isolation, skip_unavailable=skip_unavailable
     )
-    return reduce(DataFrame.unionByName, found)
+    return reduce(DataFrame.unionByName, topic_frames)
 
 
 def frames(
     spark: SparkSession,
     store: str,
     topics: Sequence[str],
-    wanted: Wanted | None = None,
+    selection: Wanted | None = None,
     *,
     isolation: str = "committed",
     skip_unavailable: bool = False,
 ) -> list[DataFrame]:
-    """The messages of each topic as of one LSN; otherwise as `read`."""
+    """The messages of each topic at one LSN; otherwise like `read`."""
     with opened(store) as client:
         for _ in range(_TRIES):
             contents = client.content_of_each(
-                topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
+                topics, selection or ALL, skip_unavailable=skip_unavailable, isolation=isolation
             )
             pin = client._pin(files_of(contents))
             scratch = _Scratch(spark)
             is_typed = len(contents) == 1
             try:
-                found = [
-                    _Plan(spark, client.path, one, isolation, scratch, is_typed=is_typed).frame()
-                    for one in contents
+                topic_frames = [
+                    _Plan(spark, client.path, item, isolation, scratch, is_typed=is_typed).frame()
+                    for item in contents
                 ]
-            except BaseException as error:  # what has no owner would stay
+            except BaseException as error:  # files without an owner would stay
                 scratch.remove()
                 if pin is not None:
                     pin.close()
@@ -175,12 +174,12 @@ def frames(
             _keep(spark, scratch.remove)
             for content in contents:
                 _warn(content.relation)
-            return found
+            return topic_frames
     raise SnapshotExpired("the store moved on faster than it could be read")
 
 
 def _bound(position: Where | None) -> Bound | None:
-    """A position as a bound, also one written as on the command line."""
+    """A position as a bound; it may be a bound of the command line."""
     if position is None:
         return None
     if isinstance(position, str) and position not in ("earliest", "latest"):
@@ -189,7 +188,7 @@ def _bound(position: Where | None) -> Bound | None:
 
 
 def _warn(relation: Relation) -> None:
-    """Warn about what a frame lacks and what makes it slow."""
+    """Warn about missing partitions of a frame, and about markers that make it slow."""
     topic, markers = relation.topic, relation.markers.num_rows
     if relation.unavailable:
         away = ", ".join(map(str, relation.unavailable))
@@ -210,13 +209,13 @@ def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
 
 
 def release(spark: SparkSession) -> None:
-    """Release the files that frames of a session hold; do not use these frames afterwards."""
+    """Release the files that frames of a session use; do not use these frames afterwards."""
     for pin in _PINS.pop(spark, []):
         pin()
 
 
 def _keep(spark: SparkSession, end: Callable[[], object]) -> None:
-    """Have this called by `release`, or at the end of the session."""
+    """Let `release`, or the end of the session, call this."""
     _PINS.setdefault(spark, []).append(weakref.finalize(spark, end))
 
 
@@ -254,10 +253,10 @@ class _Plan:
         self._relation, self._remote = _split(content.relation)
         self._has_state = isolation == "uncommitted"
         cut = {i: span for i, span in content.relation.spans.items() if span.cuts_markers}
-        self._cut = cut  # in these partitions only a part of a marker may be wanted
+        self._cut = cut  # in these partitions a range may cut a marker
 
     def frame(self) -> DataFrame:
-        """All of it, under the names that users see."""
+        """The whole frame, with the column names that users see."""
         relation, content = self._relation, self._content
         branches: list[DataFrame] = []
         if relation.direct:
@@ -304,8 +303,8 @@ class _Plan:
     def _direct(self) -> list[DataFrame]:
         """Files whose data rows are all committed; the marker, if any, is in the row.
 
-        Those wanted whole that are alike are one scan. The few at the edge of a range are a scan
-        each, so that Spark can leave out row groups by entry.
+        Similar files that are read completely are one scan. The few at the edge of a range are one
+        scan each, so that Spark can skip row groups by entry.
         """
         direct = [source for source in self._relation.direct if source.ref.messages]
         whole = [source for source in direct if source.within is None]
@@ -324,7 +323,7 @@ class _Plan:
         return out
 
     def _placed(self, group: Sequence[Source], within: Column | None = None) -> DataFrame:
-        """Rows of files that are alike, at their places."""
+        """Rows of similar files, with their positions."""
         rows = self._messages(group)
         if within is not None:
             rows = rows.where(within)
@@ -334,9 +333,13 @@ class _Plan:
             if len(ledgers) == len(group):
                 file, ledger = "partition", _looked_up(ledgers, "partition")
                 lsns = adopted_lsns(group)
-                lsns = {one: lsns[ledgers[one]] for one in ledgers if ledgers[one] in lsns}
+                lsns = {
+                    file_name: lsns[ledgers[file_name]]
+                    for file_name in ledgers
+                    if ledgers[file_name] in lsns
+                }
             else:
-                # Spark makes all the metadata of each row, unless a query uses some of it.
+                # Spark computes all the metadata of each row, unless a query uses some of it.
                 rows = rows.where("_metadata.file_name != ''")
                 file, ledger, lsns = _LEDGER, _LEDGER, adopted_lsns(group)
             if lsns:
@@ -350,8 +353,8 @@ class _Plan:
         )
 
     def _joined(self, rows: DataFrame) -> DataFrame:
-        """Data rows of transactions that have a marker, at its place."""
-        found = self._branch(
+        """Data rows of transactions that have a marker, at its position."""
+        joined = self._branch(
             rows.join(F.broadcast(self._markers()), _TXN),
             ledger="m_marker_ledger",
             entry="m_marker_entry",
@@ -359,8 +362,8 @@ class _Plan:
             lsn="m_lsn",
         )
         if not self._cut:
-            return found
-        return found.where(~F.col("partition").isin([*self._cut]) | _is_within(self._cut))
+            return joined
+        return joined.where(~F.col("partition").isin([*self._cut]) | _is_within(self._cut))
 
     def _markers(self) -> DataFrame:
         """The wanted markers; if there are many, Spark reads them from sealed files."""
@@ -401,7 +404,7 @@ class _Plan:
         )
 
     def _large(self) -> DataFrame:
-        """Large messages: a file has the chunks of one message, in order of entry."""
+        """Large messages: each file has the chunks of one message, in order of entry."""
         relation = self._relation
         ledgers = {source.ref.path: source.ref.ledger for source in relation.large_files}
         paths = relation.large.column("path").to_pylist()
@@ -418,7 +421,7 @@ class _Plan:
         return self._branch(rows.join(values, ["file"]), size_bytes="bytes")
 
     def _branch(self, rows: DataFrame, *more: str, **computed: str) -> DataFrame:
-        """The columns common to all branches; a record is null where rows have none."""
+        """The columns common to all branches; a record is null in rows without one."""
         if not self._record:
             return _branch(rows, *more, **computed)
         if RECORD not in rows.columns:
@@ -427,7 +430,7 @@ class _Plan:
         return _branch(rows, RECORD, *more, **computed)
 
     def _scan(self, sources: Sequence[Source]) -> DataFrame:
-        """Rows of Parquet files, which Spark lists and opens as it needs them."""
+        """Rows of Parquet files, which Spark lists and opens on demand."""
         paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
         written = sources[0].ref.record if self._record else 0
@@ -448,9 +451,9 @@ class _Plan:
         return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
 
     def _alike(self, sources: Sequence[Source]) -> list[list[Source]]:
-        """Files that one scan can take, with one rule for all of its rows.
+        """Files that one scan can read, with one rule for all of its rows.
 
-        By the directory of their topic, since a scan takes partitions from below one.
+        They are grouped by the directory of their topic, as a scan needs partitions below one.
         """
         groups: dict[object, list[Source]] = {}
         for source in sources:
@@ -461,18 +464,19 @@ class _Plan:
         return list(groups.values())
 
     def _messages(self, group: Sequence[Source]) -> DataFrame:
-        """The rows of kind `data` in files that are alike."""
+        """The rows of kind `data` in similar files."""
         rows = self._scan(group)
         return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
 
     def _local(self, table: pa.Table) -> DataFrame:
-        """Rows that travel with the plan, their values decoded."""
+        """Rows that are part of the plan, their values decoded."""
         if self._record and {"value", "schema_version"} <= {*table.column_names}:
-            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
-            made = records_as(self._relation.schemas, self._record, table)
-            found = spark_type(self._relation.schemas[self._record - 1])
-            kind = to_arrow_type(found, timezone="UTC")
-            pieces = [as_type(one, kind) for one in made.chunks]
+            # each frame is a chunk, and a call per chunk costs as much as its rows
+            table = table.combine_chunks()
+            column = records_as(self._relation.schemas, self._record, table)
+            struct = spark_type(self._relation.schemas[self._record - 1])
+            kind = to_arrow_type(struct, timezone="UTC")
+            pieces = [as_type(chunk, kind) for chunk in column.chunks]
             table = table.append_column(RECORD, pa.chunked_array(pieces, kind))
         if table.nbytes > _LOCAL_BYTES and self._scratch.is_there:
             return self._scratch.frame(table)
@@ -480,10 +484,10 @@ class _Plan:
 
 
 class _Scratch:
-    """Files of rows that are in no file of the store, where Spark keeps its own; for one frame.
+    """Files of rows that are in no file of the store, in Spark's scratch directory; for one frame.
 
-    pyspark writes such rows there as well, for the JVM, which then holds all their columns, and
-    makes them rows again for each query. Executors elsewhere do not see these files.
+    pyspark would write such rows there as well, for the JVM. The JVM then holds all their columns,
+    and converts them to rows again for each query. Remote executors do not see these files.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -493,7 +497,7 @@ class _Scratch:
         self._files: list[str] = []
 
     def frame(self, table: pa.Table) -> DataFrame:
-        """The rows, which Spark scans."""
+        """The rows, as a scan by Spark."""
         handle, path = tempfile.mkstemp(".parquet", dir=self._spark.sparkContext._temp_dir)
         self._files.append(path)
         with os.fdopen(handle, "wb") as file:
@@ -509,7 +513,7 @@ class _Scratch:
         return scan.parquet(f"file:{_unglobbed(path)}")
 
     def remove(self) -> None:
-        """Remove them; Spark removes what is left when it ends."""
+        """Remove the files; Spark removes leftovers when it ends."""
         for path in self._files:
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -543,11 +547,11 @@ def _split(relation: Relation) -> tuple[Relation, Relation | None]:
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Rows that travel with the plan.
+    """Rows that are part of the plan.
 
     In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
-    Many of them are not a part of it, or Spark makes all their columns rows on the driver, before
-    it looks which ones a query needs.
+    Many rows are kept out of the plan; otherwise Spark converts all their columns to rows on the
+    driver, before it knows which columns a query needs.
 
     With their schema, as in files: without it pyspark takes local timestamps for instants, and
     reads them in the time zone of the session, where some do not exist.
@@ -557,16 +561,16 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     if table.nbytes <= _LOCAL_BYTES:
         return spark.createDataFrame(table, schema)
     with _LOCAL_LOCK:
-        before = spark.conf.get(_LOCAL_MOST) or ""
+        previous = spark.conf.get(_LOCAL_MOST) or ""
         spark.conf.set(_LOCAL_MOST, "0")
         try:
             return spark.createDataFrame(table, schema)
         finally:
-            spark.conf.set(_LOCAL_MOST, before)
+            spark.conf.set(_LOCAL_MOST, previous)
 
 
 def _entries(source: Source) -> tuple[int, int]:
-    """Which entries of a file are wanted: the first, and the one after the last."""
+    """The wanted entries of a file: the first, and the one after the last."""
     assert source.within is not None
     return source.within.entries(source.ref.ledger, source.ref.last + 1)
 
@@ -576,36 +580,36 @@ def _is_within(spans: Mapping[int, Span]) -> Column:
     index = F.coalesce("txn_index", F.lit(0))
     out = F.lit(False)
     for partition, span in spans.items():
-        place = F.struct(F.col("ledger"), F.col("entry"), index)
+        position = F.struct(F.col("ledger"), F.col("entry"), index)
         ends = [
             F.struct(F.lit(m[0]).cast("bigint"), F.lit(m[1]).cast("bigint"), F.lit(m[2]))
             for m in span
         ]
-        inside = (place >= ends[0]) & (place < ends[1])
+        inside = (position >= ends[0]) & (position < ends[1])
         out = out | ((F.col("partition") == partition) & inside)
     return out
 
 
 def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
-    """The columns common to all branches: as they are, or computed.
+    """The columns common to all branches, unchanged or computed.
 
-    As text: each function of a Column is several questions to the JVM, half of what a plan costs.
+    As text: each function of a Column makes several calls to the JVM, half of the cost of a plan.
     """
     computed = {"size_bytes": "CAST(coalesce(octet_length(value), 0) AS BIGINT)", **computed}
-    named = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
-    return rows.selectExpr(*named, *more)
+    expressions = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
+    return rows.selectExpr(*expressions, *more)
 
 
 def _is_named(source: Source) -> bool:
-    """True when only the name of a file gives the ledger of its rows."""
+    """Whether only the name of a file has the ledger of its rows."""
     return source.role == "p" and source.ref.messages < 0
 
 
 def _layers(group: Sequence[Source]) -> list[list[Source]]:
-    """Files that are alike, again in scans: a few of one file for each partition, if that is all.
+    """Similar files in several scans, each with one file per partition, if a few scans are enough.
 
-    There the partition says which file a row is of. Its name costs each row something, even one
-    of which no query asks the ledger.
+    Then the partition identifies the file of a row. Reading the file name would cost each row some
+    time, even in queries that do not use the ledger.
     """
     if not _is_named(group[0]):
         return [[*group]]
@@ -618,12 +622,14 @@ def _layers(group: Sequence[Source]) -> list[list[Source]]:
     return layers if len(layers) <= _LAYERS_FEW else [[*group]]
 
 
-def _looked_up(known: Mapping[int, int], key: str) -> str:
-    """What belongs to a number, or null."""
-    numbers, found = (", ".join(f"{one}L" for one in some) for some in (known, known.values()))
-    return f"element_at(map_from_arrays(array({numbers}), array({found})), CAST({key} AS BIGINT))"
+def _looked_up(mapping: Mapping[int, int], key: str) -> str:
+    """SQL for the value of a number in a mapping, or null."""
+    numbers, values = (
+        ", ".join(f"{number}L" for number in part) for part in (mapping, mapping.values())
+    )
+    return f"element_at(map_from_arrays(array({numbers}), array({values})), CAST({key} AS BIGINT))"
 
 
 def _unglobbed(path: str) -> str:
-    """A path that does not act as a pattern."""
+    """A path, escaped so that it does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

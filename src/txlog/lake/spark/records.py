@@ -1,8 +1,8 @@
-"""Owns records of typed topics in Spark: their type, those of one version as those of another, and
-those made of columns.
+"""Owns records of typed topics in Spark: their type, conversion between versions, and records built
+from columns.
 
 A record has the type of the newest schema. Spark scans it as a column of the files, so that it
-reads only the fields that a query needs; what is in parts and in the journal is decoded here.
+reads only the fields that a query needs; records in parts and in the journal are decoded here.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _BEFORE: Final = ", visible_time timestamp"
 
 
 def columns_of(options: Mapping[str, str]) -> str:
-    """The columns of what these options read, `NAME TYPE, …`; with `record` of a typed topic.
+    """The columns of the messages for these options, `NAME TYPE, …`; a typed topic has `record`.
 
-    raises: StoreNotFound, TopicNotFound; nothing for options that are missing
+    raises: StoreNotFound, TopicNotFound; nothing for missing options
     """
     columns = SCHEMA
     path, topic = options.get("path"), options.get("topic") or options.get("subscribe")
@@ -59,22 +59,22 @@ def record_type(client: Client, topic: str) -> StructType | None:
     return None if newest is None else spark_type(newest)
 
 
-def spark_type(known: SchemaVersion) -> StructType:
-    """The type of records of a schema."""
-    found = of_arrow(schema_in(known).arrow)
-    assert isinstance(found, StructType)
-    return found
+def spark_type(version: SchemaVersion) -> StructType:
+    """The Spark type for records of a schema."""
+    struct = of_arrow(schema_in(version).arrow)
+    assert isinstance(struct, StructType)
+    return struct
 
 
 def of_arrow(kind: pa.DataType) -> DataType:
-    """The type of Spark; anything in it may be null. Times of day are microseconds since midnight:
-    Spark's own type for them is off unless somebody turns it on."""
+    """The Spark type for an Arrow type; every part is nullable. Times of day are microseconds since
+    midnight: Spark's own type for them is disabled by default."""
     return from_arrow_type(_nullable(kind))
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(kind.key_type, _nullable(kind.item_type))
     if pa.types.is_list(kind):
@@ -86,9 +86,9 @@ def schema_of(frame: DataFrame | StructType, type: str = "json") -> Schema:
     """The schema of a topic for the rows of a data frame: each column is a field.
 
     `client.create_topic("flights", schema=schema_of(flights))`; `bulk_load`, the sink and INSERT
-    then write these rows as records. `key`, times and others that messages have themselves are
-    fields only within `record`: drop them first, if they are meant for the message.
-    type:   avro or json: how the values hold the records
+    then write these rows as records. `key`, times and other columns of messages are fields only
+    within `record`: drop them first, if they are meant for the message.
+    type:   avro or json: the encoding of records in values
     raises: InvalidArgument: a column that no record can hold, such as an interval
     """
     kind = frame if isinstance(frame, StructType) else frame.schema
@@ -100,21 +100,21 @@ def schema_of(frame: DataFrame | StructType, type: str = "json") -> Schema:
 
 
 def is_scanned(kind: pa.DataType) -> bool:
-    """True unless Spark's Parquet reader does not know a type in it: times of day."""
+    """Whether Spark's Parquet reader knows all types in it; it does not know times of day."""
     if pa.types.is_struct(kind):
-        return all(is_scanned(one.type) for one in kind)
+        return all(is_scanned(field.type) for field in kind)
     if pa.types.is_map(kind):
         return is_scanned(kind.key_type) and is_scanned(kind.item_type)
     return is_scanned(kind.value_type) if pa.types.is_list(kind) else not pa.types.is_time(kind)
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Records of one type as another: fields by name, null where there is none."""
+    """Convert records to another type: fields match by name, missing ones are null."""
     if array.type == kind:
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        array = pa.concat_arrays([array])  # of a slice, offsets count from where it begins
+        array = pa.concat_arrays([array])  # so that the offsets of a slice count from its start
         items = as_type(array.values, kind.value_type)
         return pa.ListArray.from_arrays(array.offsets, items, kind, mask=mask)
     if pa.types.is_map(kind) and pa.types.is_map(array.type):
@@ -125,12 +125,12 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array.cast(pa.time64("us")).cast(kind)
     if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
         return array.cast(kind)
-    names = [one.name for one in array.type]
+    names = [field.name for field in array.type]
     children = [
-        as_type(array.field(one.name), one.type)
-        if one.name in names
-        else pa.nulls(len(array), one.type)
-        for one in kind
+        as_type(array.field(field.name), field.type)
+        if field.name in names
+        else pa.nulls(len(array), field.type)
+        for field in kind
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
@@ -139,7 +139,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def record_of(written: int, schemas: Sequence[SchemaVersion], version: int) -> Column:
-    """The column `record` of a file as that of a version; written: FileRef.record, 0 for none."""
+    """The column `record` of a file, converted to a version; written: FileRef.record or 0."""
     kind = spark_type(schemas[version - 1])
     if not written:
         return F.lit(None).cast(kind)
@@ -152,61 +152,61 @@ def record_of(written: int, schemas: Sequence[SchemaVersion], version: int) -> C
 
 
 def _record(steps: Sequence[Step], value: Column) -> Column:
-    made = F.struct(*(_field(one, value).alias(one.name) for one in steps))
-    return F.when(value.isNotNull(), made)
+    struct = F.struct(*(_field(step, value).alias(step.name) for step in steps))
+    return F.when(value.isNotNull(), struct)
 
 
 def _field(step: Step, value: Column) -> Column:
     if step.source is None:
         return _literal(step.default)
-    found = value.getField(step.source)
-    return found if step.change is None else _changed(step.change, found)
+    extracted = value.getField(step.source)
+    return extracted if step.change is None else _changed(step.change, extracted)
 
 
 def _literal(value: pa.Scalar) -> Column:
     kind = value.type
-    made = F.lit(None)
+    column = F.lit(None)
     if value.is_valid and pa.types.is_struct(kind):
-        made = F.struct(*(_literal(value[one.name]).alias(one.name) for one in kind))
+        column = F.struct(*(_literal(value[item.name]).alias(item.name) for item in kind))
     elif value.is_valid and pa.types.is_map(kind):
-        keys, items = ([_literal(one[part]) for one in value.values] for part in ("key", "value"))
-        made = F.map_from_arrays(F.array(*keys), F.array(*items))
+        keys, items = ([_literal(item[part]) for item in value.values] for part in ("key", "value"))
+        column = F.map_from_arrays(F.array(*keys), F.array(*items))
     elif value.is_valid and pa.types.is_list(kind):
-        made = F.array(*map(_literal, value.values))
+        column = F.array(*map(_literal, value.values))
     elif value.is_valid:
-        made = F.lit(value.as_py())
-    return made.cast(of_arrow(kind))
+        column = F.lit(value.as_py())
+    return column.cast(of_arrow(kind))
 
 
 def _changed(change: Change, value: Column) -> Column:
     if isinstance(change, Cast):
         return value.cast(of_arrow(change.type))
     if isinstance(change, Symbols):
-        known = F.when(value.isin(*change.known), value).otherwise(F.lit(change.default))
-        return F.when(value.isNotNull(), known)
+        replaced = F.when(value.isin(*change.known), value).otherwise(F.lit(change.default))
+        return F.when(value.isNotNull(), replaced)
     if isinstance(change, Record):
         return _record(change.steps, value)
     if isinstance(change, Items):
-        return F.transform(value, lambda one: _changed(change.change, one))
-    return F.transform_values(value, lambda _, one: _changed(change.change, one))
+        return F.transform(value, lambda item: _changed(change.change, item))
+    return F.transform_values(value, lambda _, item: _changed(change.change, item))
 
 
 # --- writing ---------------------------------------------------------------------------------
 
 
 def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
-    """Which columns are fields of the records of a topic, where a row has neither it nor a value.
+    """The columns that are fields of a topic's records, for rows with neither record nor value.
 
-    Those that messages have themselves are not.
+    Columns of messages are not fields.
     """
     if typing is None or {"value", RECORD} & {*names}:
         return []
-    fields = [one.name for one in typing.schema.arrow]
+    fields = [field.name for field in typing.schema.arrow]
     return [name for name in names if name in fields and name not in (*COLUMNS, "partition")]
 
 
 def with_record(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
-    """Rows whose columns that are fields of the topic's records have become the column `record`."""
+    """Rows whose columns for fields of the record are combined into the column `record`."""
     fields = fields_of(typing, rows.schema.names)
     if not fields:
         return rows

@@ -1,8 +1,8 @@
 """Owns reading remote files as a data frame: workers fetch them with pyarrow.
 
-Spark itself would need hadoop-aws and its own configuration for S3. Here a task fetches the row
-groups of some scans with the credentials of its environment, and verifies every checksum. The scans
-travel as an option of the data source, so no worker needs the store.
+Spark itself would need hadoop-aws and its own configuration for S3. Instead, a task fetches the row
+groups of some scans with the credentials in its environment, and verifies every checksum. The scans
+are an option of the data source, so no worker needs the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txlog.lake.spark.source import Share, read_share, shares_of
 def remote_frame(
     spark: SparkSession, scans: Sequence[Scan], record: StructType | None = None
 ) -> DataFrame:
-    """The messages of scans, with the columns of `messages`, and the one `record` of this type."""
+    """The messages of scans, with the columns of `messages`, and `record` if a type is given."""
     spark.dataSource.register(ScansSource)
     packed = zlib.compress(CPickleSerializer().dumps(list(scans)))  # type: ignore[no-untyped-call]
     text = base64.b64encode(packed).decode()
@@ -37,7 +37,7 @@ def remote_frame(
 
 
 class ScansSource(DataSource):
-    """The messages of scans made earlier."""
+    """The messages of scans that were planned on the driver."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +61,7 @@ class ScansReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What each task reads; called on the driver."""
+        """The scans of each task; called on the driver."""
         packed = base64.b64decode(self._scans)
         serializer = CPickleSerializer()
         scans: list[Scan] = serializer.loads(zlib.decompress(packed))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Owns how rows of a source become columns of messages, as a data frame."""
+"""Owns the conversion of a source's rows to columns of messages, as a data frame."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OTHERS: Final = ("properties", "deliver_at", "sequence_id")
 
 
 def message_frame(spark: SparkSession, source: Files) -> DataFrame:
-    """The messages of files of Parquet or ndjson.
+    """The messages in files of Parquet or ndjson.
 
-    raises: InvalidArgument for a column that does not exist
+    raises: InvalidArgument for a missing column
     """
     chosen = source.columns
     if source.form == "ndjson":
         out = [F.col("line").cast("binary").alias("value")]
         for name, member in (("key", chosen.key), ("event_time", chosen.event_time)):
             if member is not None:
-                found = F.get_json_object("line", f"$['{member}']")
-                out.append(_shaped(name, found, StringType()).alias(name))
+                text = F.get_json_object("line", f"$['{member}']")
+                out.append(_shaped(name, text, StringType()).alias(name))
         return lines(spark, source).select(*out)
     frame = spark.read.option("mergeSchema", "true").parquet(*_paths(source))
-    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
-    for column in (*named.values(), *chosen.values):
+    column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in (*column_of.values(), *chosen.values):
         if column is not None and column not in frame.columns:
             raise InvalidArgument(
                 f"the source has no column {column}",
@@ -42,20 +42,20 @@ def message_frame(spark: SparkSession, source: Files) -> DataFrame:
     members = chosen.values or frame.columns
     row = F.to_json(F.struct(*map(_column, members)), {"ignoreNullFields": "false"})
     out = [row.cast("binary").alias("value")] if whole else []
-    said = {name: encoding for name, _, encoding in encoded(source, frame.columns)}
+    encodings = {name: encoding for name, _, encoding in encoded(source, frame.columns)}
     for name in ("value", "key", "event_time", *(() if whole else _OTHERS)):
-        column = named.get(name) or (name if name in frame.columns else None)
+        column = column_of.get(name) or (name if name in frame.columns else None)
         if column is not None:
             kind = frame.schema[column].dataType
             shaped = _shaped(name, _column(column), kind)
-            if name in said and isinstance(kind, StringType):
-                shaped = _decoded(name, _column(column), _column(said[name]))
+            if name in encodings and isinstance(kind, StringType):
+                shaped = _decoded(name, _column(column), _column(encodings[name]))
             out.append(shaped.alias(name))
     return frame.select(*out)
 
 
 def _decoded(name: str, text: Column, encoding: Column) -> Column:
-    """The bytes that a text encodes, as `jobs.sources.rows` says it to DuckDB."""
+    """The bytes that a text encodes, with the rules that `jobs.sources.rows` has for DuckDB."""
 
     def wrong(reason: str) -> Column:
         return F.raise_error(F.lit(reason)).cast("binary")
@@ -77,7 +77,7 @@ def lines(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def _shaped(name: str, column: Column, kind: DataType) -> Column:
-    """A column with the type it has in a message."""
+    """A column with its type in a message."""
     if name in ("event_time", "deliver_at"):
         if isinstance(kind, IntegralType):
             return F.timestamp_millis(column.cast("bigint"))
@@ -98,7 +98,7 @@ def _is(pattern: str, text: Column) -> Column:
 
 
 def _column(name: str) -> Column:
-    """A column whose name may hold a dot."""
+    """A column whose name may contain a dot."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 

@@ -1,9 +1,9 @@
-"""Owns the Spark session: how one is started, and how it opens a store.
+"""Owns the Spark session: its start, and how it opens a store.
 
-What the caller sets always applies. The rest is chosen for one machine: instants in UTC, page CRCs
-of Parquet checked, no web interface, no progress bar, the loopback address with a local master.
-Listing files is never a job of its own, since the files of a topic are named one by one. A store is
-opened so that it can pin files, if this user may.
+Settings of the caller always apply. Defaults suit one machine: instants in UTC, page CRCs of
+Parquet checked, no web interface, no progress bar, the loopback address with a local master.
+Listing files is never a separate job, since the files of a topic are named one by one. A store is
+opened so that it can pin files, if this user may do that.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def session(
 ) -> SparkSession:
     """Return the Spark session of this process; start one if there is none.
 
-    master: left out, `local[*]`, or what spark-submit was told
+    master: by default, the master of spark-submit, or `local[*]`
     conf:   Spark properties; a running session takes those it can still change
-    raises: MissingExtra without Java; InvalidArgument for what a running JVM cannot change, and
-            for a session of Spark Connect
+    raises: MissingExtra without Java; InvalidArgument for properties that a running JVM cannot
+            change, and for a session of Spark Connect
     """
     remote = os.environ.get("SPARK_REMOTE", "")
     if (master or remote).startswith("sc://"):
@@ -60,7 +60,7 @@ def session(
 
 
 def need_jvm(what: object, name: str, instead: str) -> None:
-    """Raise InvalidArgument for a session or data frame of Spark Connect: it has no JVM here."""
+    """Raise InvalidArgument for a session or data frame of Spark Connect, which has no JVM here."""
     if type(what).__module__.startswith("pyspark.sql.connect"):
         raise _of_connect(f"txlog.lake.spark.{name}", instead)
 
@@ -73,57 +73,57 @@ def _of_connect(name: str, instead: str) -> InvalidArgument:
 
 
 def _session(master: str | None, conf: Mapping[str, str | int | bool] | None) -> SparkSession:
-    given = {name: _text(value) for name, value in (conf or {}).items()}
+    properties = {name: _text(value) for name, value in (conf or {}).items()}
     if master is not None:
-        given["spark.master"] = master
+        properties["spark.master"] = master
     running = SparkSession.getActiveSession()
     if running is not None:
-        return _changed(running, given)
+        return _changed(running, properties)
     if _is_jvm_up():
         SparkContext._ensure_initialized()
-        known = dict(SparkConf().getAll())
-        return _built(_complete({**known, **given}))
-    settings = _complete(given)
+        submitted = dict(SparkConf().getAll())
+        return _built(_complete({**submitted, **properties}))
+    settings = _complete(properties)
     java = find_java(os.environ, bundled_java())
     cache = cache_directory(os.environ)
-    asked = settings.get(JAVA_OPTIONS, "")
-    options = logging_options(os.environ, cache, asked)
-    settings[JAVA_OPTIONS] = " ".join([*options, asked]).strip()
-    home = environment_for(java, cache, keeps_module=MODULE in asked)
+    java_options = settings.get(JAVA_OPTIONS, "")
+    options = logging_options(os.environ, cache, java_options)
+    settings[JAVA_OPTIONS] = " ".join([*options, java_options]).strip()
+    home = environment_for(java, cache, keeps_module=MODULE in java_options)
     with _environment(_for_child(settings["spark.master"], home)):
         return _built(settings)
 
 
 def _register(spark: SparkSession) -> None:
-    """Tell Spark about the data source `txlog` when txlog came as a zip with the job.
+    """Tell Spark about the data source `txlog` if txlog came as a zip with the job.
 
-    Spark looks for data sources where its JVM's Python does, which does not see that zip; its
-    planners for streams ignore zips of the job altogether, and need the path.
+    Spark searches data sources with its JVM's Python, which does not see that zip; its planners for
+    streams ignore zips of the job altogether, and need the path.
     """
     environment = spark.sparkContext.environment
-    before = environment.get("PYTHONPATH")
+    previous = environment.get("PYTHONPATH")
     archive = str(Path(__file__).parents[3])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (archive, before)))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (archive, previous)))
     try:
         spark.dataSource.register(TxlogSource)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     finally:
-        if before is None:
+        if previous is None:
             del environment["PYTHONPATH"]
         else:
-            environment["PYTHONPATH"] = before
+            environment["PYTHONPATH"] = previous
 
 
 def is_local(master: str) -> bool:
-    """True when everything runs on this machine, in one JVM or several."""
+    """Whether everything runs on this machine, in one JVM or several."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
-def _complete(given: Mapping[str, str]) -> dict[str, str]:
-    """What was given, with defaults for the rest."""
-    out = {"spark.master": "local[*]", **_DEFAULTS, **given}
+def _complete(properties: Mapping[str, str]) -> dict[str, str]:
+    """The given properties, with defaults for missing ones."""
+    out = {"spark.master": "local[*]", **_DEFAULTS, **properties}
     return {**_LOCAL, **out} if is_local(out["spark.master"]) else out
 
 
@@ -134,32 +134,32 @@ def _built(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _changed(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
+def _changed(running: SparkSession, properties: Mapping[str, str]) -> SparkSession:
     """A running session with some properties changed, all or none."""
-    known = dict(running.sparkContext.getConf().getAll())
+    current = dict(running.sparkContext.getConf().getAll())
     fixed = [
         name
-        for name, value in given.items()
-        if known.get(name) != value and not running.conf.isModifiable(name)
+        for name, value in properties.items()
+        if current.get(name) != value and not running.conf.isModifiable(name)
     ]
     if fixed:
         raise InvalidArgument(
             f"a session is running, and cannot change {', '.join(sorted(fixed))}",
             hint="stop it first, or leave them out",
         )
-    for name, value in given.items():
-        if known.get(name) != value:
+    for name, value in properties.items():
+        if current.get(name) != value:
             running.conf.set(name, value)
     return running
 
 
 def _is_jvm_up() -> bool:
-    """True under spark-submit, and after a session that was stopped."""
+    """Whether a JVM runs: under spark-submit, and after a session that was stopped."""
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _for_child(master: str, java: Mapping[str, str]) -> dict[str, str]:
-    """The environment for starting the JVM; what the user set there applies."""
+    """The environment for starting the JVM; variables that the user set stay."""
     out = dict(java)
     if is_local(master):
         # Workers would run the python3 on PATH, which may lack our packages.
@@ -170,13 +170,13 @@ def _for_child(master: str, java: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these in the environment, which is all that pyspark passes on, then restore it."""
-    before = {name: os.environ.get(name) for name in values}
+    """Set variables in the environment, which pyspark passes on, and restore them later."""
+    previous = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -191,7 +191,7 @@ def _text(value: str | int | bool) -> str:
 
 
 def opened(store: str) -> Client:
-    """A client that can pin files; if this user should not write the store, one that cannot.
+    """A client that can pin files; if this user must not write the store, one that cannot.
 
     raises: StoreNotFound, FormatMismatch, Corruption, NoResources
     """
@@ -199,5 +199,5 @@ def opened(store: str) -> Client:
         client = open_store(store)
     except (NotAllowed, ReadOnlyStore):
         return open_store(store, read_only=True)
-    client.checkpoint_automatically = False  # it only reads
+    client.checkpoint_automatically = False  # this client only reads
     return client

@@ -1,16 +1,16 @@
-"""Owns the sinks of the data source `txlog`: what a job or stream writes is stored once.
+"""Owns the sinks of the data source `txlog`: the rows of a job or stream are stored once.
 
-    driver   plan: is the batch stored? then the tasks write nothing
-    task     stages a file for each partition in the store's directory; a second attempt its own
+    driver   plan: is the batch stored already? then the tasks write nothing
+    task     stages a file for each partition in the store's directory; a retry stages its own
     driver   commit: one frame with the files of the attempts that Spark counts, or none
 
-A job is named by txnKey and batchId; an INSERT into a table need not be, and its name is forgotten
-when it is stored. A stream is named by txnAppId, or else Spark's id of the query, and by
-Spark's number of the micro-batch. That id is in the checkpoint, and the first batch under a
-txnAppId records it: batches of another checkpoint have the same numbers, so they are refused. Spark
-also calls `abort` when `commit` raised after the frame: abort looks for the batch first, and takes
-nothing back. Both run in a process that Spark starts for them, so a warning is a line in its log,
-which goes to the standard error of the driver.
+txnKey and batchId name a job. An INSERT into a table needs no name; its name is forgotten when it
+is stored. txnAppId, or else Spark's id of the query, and Spark's number of the micro-batch name a
+stream's batch. That id is in the checkpoint, and the first batch under a txnAppId records it:
+batches of another checkpoint have the same numbers, so they are refused. Spark also calls `abort`
+when `commit` raised after the frame: abort looks for the batch first, and removes nothing stored.
+Both run in a process that Spark starts for them, so a warning is a line in its log, which goes to
+the standard error of the driver.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ from txlog.lake.spark.datasource import NAMES, kept_by, plain
 from txlog.lake.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
 from txlog.lake.spark.records import fields_of, with_record
 
-# Those whose text is the same wherever it is made; of a float or an instant it is not.
+# Types whose text is the same on every machine, unlike the text of a float or an instant.
 _BYTES: Final = (BinaryType, StringType, IntegralType, BooleanType, DateType, DecimalType)
-# What Spark may pass for a column; by name, and all but value may be missing.
+# Types that Spark may pass for a column; columns match by name, and all but value may be missing.
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "value": _BYTES, "key": _BYTES, "properties": (MapType,), "event_time": (TimestampType,),
     "deliver_at": (TimestampType,), "deliver_after": (IntegralType,),
     "sequence_id": (IntegralType,), "partition": (IntegralType,),
 }  # fmt: skip
-# The key of INSERT statements that name no batch, before the number of the topic.
+# The key of INSERT statements without a batch name, before the number of the topic.
 _INSERT: Final = "spark insert"
 QUERY_ID: Final = "sql.streaming.queryId"
 TAG_CHARS: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 SMALL_BYTES: Final = 4 << 20
-"""A file below this costs a reader more to open than to read."""
+"""Opening a file below this size costs a reader more than reading it."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task staged; plan: a stream's, which its commit does not have."""
+    """The files that a task staged; plan: the plan of a stream, which its commit lacks."""
 
     staged: list[Staged]
     plan: StagePlan | None = None
@@ -103,28 +103,28 @@ class BatchSink(DataSourceArrowWriter):
         if self._is_stored:
             return Written([])
         typing, of_store = self._plan.typing, self._of_store
-        rows = (conformed(with_record(_inserted(one, of_store), typing)) for one in iterator)
+        rows = (conformed(with_record(_inserted(batch, of_store), typing)) for batch in iterator)
         return Written(stage(self._plan, rows, _task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Store what the tasks staged, by one frame."""
+        """Store the files that the tasks staged, in one frame."""
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
             client.bulk_of(self._plan).commit(staged)
             if not self._is_named:
-                with suppress(TxlogError):  # nobody can repeat it: there is nothing to remember
+                with suppress(TxlogError):  # an unnamed batch cannot be repeated, so forget it
                     client.admin.delete_transaction_key(self._plan.key)
         _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, also by failed attempts; what is stored stays."""
+        """Remove staged files, also those of failed attempts; stored files stay."""
         with open_store(self._plan.store) as client:
             client.bulk_of(self._plan).abort()
 
 
 @plain
 class StreamSink(DataSourceStreamArrowWriter):
-    """A micro-batch; made once for its tasks, and again elsewhere for its end."""
+    """A micro-batch; made once for its tasks, and again in another process for its end."""
 
     def __init__(self, options: Mapping[str, str], plan: StagePlan) -> None:
         self._app = options.get("txnAppId")
@@ -142,25 +142,24 @@ class StreamSink(DataSourceStreamArrowWriter):
         return Written(staged, self._plan, query or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Store what the tasks staged, by one frame."""
-        written = [one for one in messages if isinstance(one, Written)]
-        if not written:
+        """Store the files that the tasks staged, in one frame."""
+        messages_written = [message for message in messages if isinstance(message, Written)]
+        if not messages_written:
             return
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            bulk = self._bulk(client.bulk_of, written[0], batchId)
+            bulk = self._bulk(client.bulk_of, messages_written[0], batchId)
             answer = bulk.commit(staged, rows_if_small=True)
-        if answer.get("files") and not batchId & (
-            batchId - 1
-        ):  # each commit is a process: it cannot know what was said
+        # each commit is a process, and does not know of earlier warnings
+        if answer.get("files") and not batchId & (batchId - 1):
             _warn(self._plan, staged, "make the batches larger")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged; for failed attempts, what has the stream's tag."""
-        written = [one for one in messages if isinstance(one, Written)]
+        """Remove staged files; for failed attempts, the files with the stream's tag."""
+        messages_written = [message for message in messages if isinstance(message, Written)]
         with open_store(self._plan.store) as client:
-            if written:
-                self._bulk(client.bulk_of, written[0], batchId).abort()
+            if messages_written:
+                self._bulk(client.bulk_of, messages_written[0], batchId).abort()
             elif self._plan.tag:
                 client.bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
 
@@ -171,7 +170,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    """The sink of a job. Raises InvalidArgument and what Client.bulk raises."""
+    """The sink of a job. Raises InvalidArgument and the errors of Client.bulk."""
     _check_options(options, (*SINK, "columns"), "a batch", overwrite)
     path, topic = _need(options, "path"), _need(options, "topic")
     of_store = _of_store(schema)
@@ -187,7 +186,7 @@ def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    """The sink of a micro-batch. Raises InvalidArgument and what Client.plan_stage raises."""
+    """The sink of a micro-batch. Raises InvalidArgument and the errors of Client.plan_stage."""
     _check_options(options, STREAM_SINK, "a stream", overwrite)
     if "path" not in options:
         raise InvalidArgument(
@@ -198,7 +197,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
     if app is not None:
         check_token(app, 0)
     tag = ""
-    if app or where:  # otherwise nothing tells this stream from others
+    if app or where:  # otherwise this stream has no identity
         digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
         tag = digest.hexdigest()[:TAG_CHARS]
     with open_store(_need(options, "path")) as client:
@@ -208,7 +207,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def _of_store(schema: StructType) -> list[str]:
-    """The columns of an INSERT that are the store's to give: rows have nothing there."""
+    """The columns of an INSERT that only the store sets: rows must have null in them."""
     names = schema.fieldNames()
     is_insert = bool(kept_by(schema)) or names == NAMES
     return [name for name in names if is_insert and name in NAMES and name not in _TYPES]
@@ -217,36 +216,36 @@ def _of_store(schema: StructType) -> list[str]:
 def check_columns(
     schema: StructType, of_store: Sequence[str] = (), fields: Sequence[str] = ()
 ) -> None:
-    """Raise InvalidArgument for columns that messages do not have; fields: those of records."""
+    """Raise InvalidArgument for columns that messages do not have; fields: fields of records."""
     for field in schema.fields:
         if field.name in (*of_store, *fields) or (
             field.name == RECORD and isinstance(field.dataType, StructType)
         ):
             continue
-        wanted = _TYPES.get(field.name)
-        if wanted is None:
+        type_of_column = _TYPES.get(field.name)
+        if type_of_column is None:
             raise InvalidArgument(
                 f"a message has no column {field.name}"
                 if field.name not in NAMES
-                else f"the column {field.name} is given by the store",
+                else f"the column {field.name} is set by the store",
                 hint=suggestion(field.name, _TYPES, f"the columns are {', '.join(_TYPES)}"),
             )
         if field.name in ("key", "value") and not isinstance(field.dataType, AtomicType):
             raise no_text(field.name, field.dataType)
-        if not isinstance(field.dataType, wanted):
+        if not isinstance(field.dataType, type_of_column):
             raise InvalidArgument(
                 f"column {field.name} is {field.dataType.simpleString()}",
                 hint="cast it, or use txlog.spark.bulk_load",
             )
-    found = {"value", RECORD} & {*schema.fieldNames()}
-    if len(found) == 2 and not of_store:
-        raise InvalidArgument("there are both value and record", hint="leave out one of them")
-    if not found and not fields:
+    payload_columns = {"value", RECORD} & {*schema.fieldNames()}
+    if len(payload_columns) == 2 and not of_store:
+        raise InvalidArgument("there are both value and record", hint="leave out either")
+    if not payload_columns and not fields:
         raise InvalidArgument("there is no column named value", hint="value is binary or text")
 
 
 def no_text(name: str, kind: DataType) -> InvalidArgument:
-    """The error for a key or value that nobody else would read back."""
+    """The error for a key or value of a type without a portable encoding."""
     return InvalidArgument(
         f"column {name} is {kind.simpleString()[:100]}, it must be binary or text",
         hint=f"to_json({name}) AS {name}",
@@ -254,41 +253,41 @@ def no_text(name: str, kind: DataType) -> InvalidArgument:
 
 
 def _check_options(
-    options: Mapping[str, str], known: Sequence[str], what: str, overwrite: bool
+    options: Mapping[str, str], known_names: Sequence[str], subject: str, overwrite: bool
 ) -> None:
-    check_known(options, known, what)
+    check_known(options, known_names, subject)
     if overwrite:
-        hint = "mode append" if what == "a batch" else "outputMode append"
+        hint = "mode append" if subject == "a batch" else "outputMode append"
         raise InvalidArgument("a topic cannot be overwritten", hint=hint)
 
 
 def _need(options: Mapping[str, str], name: str) -> str:
-    found = options.get(name)
-    if not found:
+    value = options.get(name)
+    if not value:
         hint = NO_OPTIONS
         if name in ("txnKey", "batchId"):
             hint = "txnKey and batchId name the batch: a repeat is stored only once"
         raise InvalidArgument(f"the option {name} is missing", hint=hint)
-    return found
+    return value
 
 
 def _inserted(rows: pa.RecordBatch, of_store: Sequence[str]) -> pa.RecordBatch:
-    """Rows of an INSERT without what it leaves to the store: where, when and by whom they are."""
+    """Rows of an INSERT without the columns that the store sets: position, times, producer."""
     for name in of_store:
         if rows.column(name).null_count < rows.num_rows:
             raise InvalidArgument(
-                f"the column {name} is given by the store",
+                f"the column {name} is set by the store",
                 hint="name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …",
             )
-    left = [*of_store]
+    unset = [*of_store]
     if of_store and {"value", RECORD} <= {*rows.schema.names}:
         has = {name: rows.column(name).null_count < rows.num_rows for name in ("value", RECORD)}
         if all(has.values()):
-            raise InvalidArgument("there are both value and record", hint="leave out one of them")
-        left.append("value" if has[RECORD] else RECORD)
-    if "partition" in (rows.schema.names if left else ()):
-        left += ["partition"] * (rows.column("partition").null_count == rows.num_rows)
-    return rows.drop_columns(left) if left else rows
+            raise InvalidArgument("there are both value and record", hint="leave out either")
+        unset.append("value" if has[RECORD] else RECORD)
+    if "partition" in (rows.schema.names if unset else ()):
+        unset += ["partition"] * (rows.column("partition").null_count == rows.num_rows)
+    return rows.drop_columns(unset) if unset else rows
 
 
 def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -314,19 +313,19 @@ def _task() -> int:
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [one for said in messages if isinstance(said, Written) for one in said.staged]
+    return [item for message in messages if isinstance(message, Written) for item in message.staged]
 
 
 def _warn(plan: StagePlan, staged: Sequence[Staged], remedy: str) -> None:
-    said = said_of_small(staged, f"coalesce(n) the rows before writing them, or {remedy}")
-    if said is not None:
-        _LOG.warning("txlog: topic %s: %s", TopicName.parse(plan.topic).short, said)
+    warning = said_of_small(staged, f"coalesce(n) the rows before writing them, or {remedy}")
+    if warning is not None:
+        _LOG.warning("txlog: topic %s: %s", TopicName.parse(plan.topic).short, warning)
 
 
 def said_of_small(staged: Sequence[Staged], remedy: str) -> str | None:
-    """The warning if files are small and a partition has several of them, else None."""
-    small = [one for one in staged if one.file.bytes < SMALL_BYTES]
-    partitions = {one.partition for one in small}
+    """The warning if files are small and a partition has several small files, else None."""
+    small = [item for item in staged if item.file.bytes < SMALL_BYTES]
+    partitions = {item.partition for item in small}
     if len(small) <= len(partitions):
         return None
     return (

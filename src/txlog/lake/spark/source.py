@@ -1,7 +1,7 @@
 """Owns reading batches with the data source `txlog`: tasks on the driver, rows in the workers.
 
-A task is a list of scans (relation/scans), so a worker needs only the files of the store; what is
-in the journal travels with the task.
+A task is a list of scans (relation/scans), so a worker needs only the files of the store; rows in
+the journal are part of the task.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from txlog.lake.spark.options import BatchOptions, batch_options
 from txlog.lake.spark.records import as_type
 
 BATCH_ROWS: Final = 25_000  # 10,000 and 100,000 are slower
-WATERMARK: Final = "watermark"  # a column of streams, for those who ask for it
+WATERMARK: Final = "watermark"  # an optional column of streams
 _COLUMNS: Final = f"{SCHEMA}, txn_state string, {WATERMARK} timestamp"
 _TYPES: Final = dict(column.split(" ", 1) for column in _COLUMNS.split(", "))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-# Columns whose lowest and highest value is known for ledgers, files or row groups.
+# Columns whose lowest and highest values are known for ledgers, files or row groups.
 PRUNED: Final = frozenset(
     ["partition", "ledger", "lsn", "entry", "key", "publish_time", "event_time", "deliver_at",
      "visible_time", "producer", "sequence_id"]
@@ -59,57 +59,57 @@ PRUNED: Final = frozenset(
 
 
 class Share(InputPartition):
-    """What one task reads: scans of a store, perhaps with bounds on what is wanted.
+    """The part of one task: scans of a store, with optional bounds of the wanted values.
 
-    watermark_ms: of a stream's batch, the same in all its rows
+    watermark_ms: the watermark of a stream's batch, the same in all its rows
     """
 
     def __init__(
-        self, store: str, scans: list[Scan], wanted: Ends, watermark_ms: int | None = None
+        self, store: str, scans: list[Scan], bounds: Ends, watermark_ms: int | None = None
     ) -> None:
         self.store = store
         self.scans = scans
-        self.wanted = wanted
+        self.wanted = bounds
         self.watermark_ms = watermark_ms
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a batch. Raises InvalidArgument."""
-    known = batch_options(options)
-    return PruningReader(known, schema) if known.prunes else BatchReader(known, schema)
+    parsed = batch_options(options)
+    return PruningReader(parsed, schema) if parsed.prunes else BatchReader(parsed, schema)
 
 
 def shares_of(
-    store: str, scans: Sequence[Scan], wanted: Ends, watermark_ms: int | None = None
+    store: str, scans: Sequence[Scan], bounds: Ends, watermark_ms: int | None = None
 ) -> list[Share]:
-    """A share for each task."""
-    return [Share(store, group, wanted, watermark_ms) for group in grouped(scans)]
+    """One share per task."""
+    return [Share(store, group, bounds, watermark_ms) for group in grouped(scans)]
 
 
 def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The messages of a share, as Spark wants them; for no share Spark passes None."""
+    """The messages of a share, in the form for Spark; for no share Spark passes None."""
     if share is not None:
         with first_line():
             yield from _read_share(share, schema)
 
 
 def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    target_schema = to_arrow_schema(schema, timezone="UTC")
     names = [name for name in schema.fieldNames() if name != WATERMARK]
-    needs_store = any(one.ref is not None and not is_far(one.ref.path) for one in share.scans)
+    needs_store = any(item.ref is not None and not is_far(item.ref.path) for item in share.scans)
     disk = PosixDisk(share.store, read_only=True) if needs_store else None
     try:
         for scan in share.scans:
             for table in read_scan(disk, scan, names or ["partition"], share.wanted):
-                said = pa.scalar(share.watermark_ms, pa.timestamp("ms", "UTC"))
-                # Spark checks only the first batch: each must have exactly these types.
+                watermark = pa.scalar(share.watermark_ms, pa.timestamp("ms", "UTC"))
+                # Spark checks only the first batch, so each must have exactly these types.
                 columns = [
-                    pa.repeat(said, len(table)).cast(field.type)
+                    pa.repeat(watermark, len(table)).cast(field.type)
                     if field.name == WATERMARK
                     else _cast(table.column(field.name), field.type)
-                    for field in wanted
+                    for field in target_schema
                 ]
-                whole = pa.Table.from_arrays(columns, schema=wanted).combine_chunks()
+                whole = pa.Table.from_arrays(columns, schema=target_schema).combine_chunks()
                 yield from whole.to_batches(max_chunksize=BATCH_ROWS)
     finally:
         if disk is not None:
@@ -119,28 +119,30 @@ def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if not pa.types.is_struct(kind):
         return column.cast(kind)
-    return pa.chunked_array([as_type(one, kind) for one in column.chunks], kind)
+    return pa.chunked_array([as_type(chunk, kind) for chunk in column.chunks], kind)
 
 
 def check_schema(schema: StructType, more: Sequence[str] = ()) -> StructType:
-    """Some of the columns, and of more, with their types. Raises InvalidArgument."""
-    known = [*UNCOMMITTED.names, RECORD, *more]
+    """Some of the columns, and of `more`, with their types. Raises InvalidArgument."""
+    names = [*UNCOMMITTED.names, RECORD, *more]
     for field in schema.fields:
-        if field.name not in known:
+        if field.name not in names:
             raise InvalidArgument(
                 f"a message has no column {field.name}",
-                hint=suggestion(field.name, known, ", ".join(known)),
+                hint=suggestion(field.name, names, ", ".join(names)),
             )
-        found = field.dataType.simpleString()
+        type_name = field.dataType.simpleString()
         if field.name == RECORD and isinstance(field.dataType, StructType):
             continue
-        if found != _TYPES[field.name]:
-            raise InvalidArgument(f"the column {field.name} is {_TYPES[field.name]}, not {found}")
+        if type_name != _TYPES[field.name]:
+            raise InvalidArgument(
+                f"the column {field.name} is {_TYPES[field.name]}, not {type_name}"
+            )
     return schema
 
 
 def check_typed(schema: StructType, relation: Relation) -> None:
-    """Raise InvalidArgument for records of a topic without them."""
+    """Raise InvalidArgument for records of a topic without a schema."""
     if RECORD in schema.fieldNames() and not relation.record:
         raise InvalidArgument(
             f"topic {relation.topic} has no schema, so its messages have no column {RECORD}",
@@ -150,7 +152,7 @@ def check_typed(schema: StructType, relation: Relation) -> None:
 
 @plain
 class BatchReader(DataSourceReader):
-    """Reads what a topic has; prunes only by options."""
+    """Reads the messages that a topic has; prunes only by options."""
 
     def __init__(self, options: BatchOptions, schema: StructType) -> None:
         self._options = options
@@ -158,7 +160,7 @@ class BatchReader(DataSourceReader):
         self._wanted: dict[str, tuple[object, object]] = {}
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads, as of now; called on the driver.
+        """The share of each task, as of now; called on the driver.
 
         raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, InvalidArgument
         """
@@ -184,48 +186,48 @@ class BatchReader(DataSourceReader):
 
 
 class PruningReader(BatchReader):
-    """The same with filters. It returns all of them to Spark: a wrong one costs time, not rows.
+    """Also prunes by filters. It returns all filters to Spark: a wrong bound costs time, not rows.
 
-    A separate class, since one with pushFilters fails where Spark does not push any.
+    A separate class, since a class with pushFilters fails if Spark does not push any.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Record what filters ask of columns whose bounds are known."""
-        for one in filters:
-            ends = _ends(one)
+        """Record the bounds in filters of columns with known lowest and highest values."""
+        for filter_ in filters:
+            ends = _ends(filter_)
             if ends is None:
                 continue
             name, low, high = ends
-            before = self._wanted.get(name, (None, None))
-            self._wanted[name] = (_tighter(max, before[0], low), _tighter(min, before[1], high))
+            previous = self._wanted.get(name, (None, None))
+            self._wanted[name] = (_tighter(max, previous[0], low), _tighter(min, previous[1], high))
         return filters
 
 
-def _ends(one: Filter) -> tuple[str, object, object] | None:
-    """(column, lowest, highest value) that a filter lets through, if it has such bounds."""
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+def _ends(filter_: Filter) -> tuple[str, object, object] | None:
+    """(column, lowest, highest value) that passes a filter, if it has such bounds."""
+    attribute: tuple[str, ...] = getattr(filter_, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in PRUNED:
         return None
     name = attribute[0]
-    if isinstance(one, In):
-        values = [_plain(value) for value in one.value]
+    if isinstance(filter_, In):
+        values = [_plain(value) for value in filter_.value]
         if not values or any(value is None for value in values):
             return None
         return name, min(values), max(values)  # type: ignore[type-var]
-    value = _plain(getattr(one, "value", None))
+    value = _plain(getattr(filter_, "value", None))
     if value is None:
         return None
-    if isinstance(one, EqualTo | EqualNullSafe):
+    if isinstance(filter_, EqualTo | EqualNullSafe):
         return name, value, value
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+    if isinstance(filter_, GreaterThan | GreaterThanOrEqual):
         return name, value, None
-    if isinstance(one, LessThan | LessThanOrEqual):
+    if isinstance(filter_, LessThan | LessThanOrEqual):
         return name, None, value
     return None
 
 
 def _plain(value: object) -> object:
-    """A value as in the statistics of a file; an instant in ms, rounded down."""
+    """A value in the form of a file's statistics; an instant in ms, rounded down."""
     if isinstance(value, datetime):
         return None if value.tzinfo is None else (value - _EPOCH) // _MILLISECOND
     if isinstance(value, str):
@@ -233,8 +235,8 @@ def _plain(value: object) -> object:
     return value if isinstance(value, int | bytes) else None
 
 
-def _tighter(choose: Callable[..., Any], known: object, new: object) -> object:
+def _tighter(choose: Callable[..., Any], current: object, new: object) -> object:
     """The tighter of two bounds; None is no bound."""
-    if known is None or new is None:
-        return new if known is None else known
-    return choose(known, new)
+    if current is None or new is None:
+        return new if current is None else current
+    return choose(current, new)

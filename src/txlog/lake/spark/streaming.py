@@ -1,11 +1,10 @@
 """Owns reading streams with the data source `txlog`: offsets on the driver, rows in the workers.
 
 An offset is `{"0": "L:E", "1": "L:E"}`: for each partition, the first position not yet read. The
-very first one also has `initial`; the end of the batch that begins there says in `since` where that
-was, because a batch that is repeated must not begin where the log ends by then. A partition that an
+very first offset also has `initial`. The end of the batch that begins there records the start in
+`since`, because a repeated batch must not begin at the later end of the log. A partition that an
 offset does not name was added later, and begins with its first message. `store` is the id of the
-store, as another one that is made in its place counts its ledgers from the beginning again.
-
+store, because a new store at the same path counts its ledgers from the beginning again.
 Spark keeps a reader in a process of the driver as long as the query runs; it also pickles it for
 the workers, where only `read` is used.
 """
@@ -71,7 +70,7 @@ _STORE = "store"
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of a stream; for options that are wrong, one that says so when it is asked.
+    """The reader of a stream; for wrong options, a reader whose methods raise the error.
 
     If this raised, Spark's own error (an UnboundLocalError) would come before the reason.
     """
@@ -83,35 +82,35 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamRe
 
 @plain
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stands for a reader that cannot be made: the first question is answered with the reason."""
+    """Replaces a reader that cannot be made: each of its methods raises the reason."""
 
     def __init__(self, error: InvalidArgument) -> None:
         self._error = error
 
     def initialOffset(self) -> Offset:
-        """Raises InvalidArgument, as does each of these."""
+        """Raises InvalidArgument, like all methods here."""
         raise self._error
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As initialOffset."""
+        """Like initialOffset."""
         raise self._error
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """As initialOffset."""
+        """Like initialOffset."""
         raise self._error
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """As initialOffset."""
+        """Like initialOffset."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As initialOffset."""
+        """Like initialOffset."""
         raise self._error
 
 
 @plain
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what arrives in a topic, in batches that are the same whenever they are read."""
+    """Reads messages as they arrive in a topic; a batch is the same whenever it is read."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -122,13 +121,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """What a worker needs; no client goes to another process (R27)."""
+        """The state for a worker; no client goes to another process (R27)."""
         return {**self.__dict__, "_opened": None, "_pin": None, "_target": None}
 
     # --- on the driver -----------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Where a query without a checkpoint begins.
+        """The start of a query without a checkpoint.
 
         raises: StoreNotFound, TopicNotFound, SubscriptionNotFound, MessageNotFound
         """
@@ -149,11 +148,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where the next batch ends; start itself when there is nothing to read.
+        """The end of the next batch; start itself when there is no message to read.
 
-        raises: MessageNotFound when messages after start were trimmed; with failOnDataLoss false it
-                only warns; when start is behind the end of the log; StoreNotFound when it is of
-                another store, or the store has gone
+        raises: MessageNotFound when messages after start were trimmed (with failOnDataLoss false it
+                only warns), or when start is behind the end of the log; StoreNotFound when start is
+                from another store, or the store was deleted
         """
         self._check_store(start)
         rows_max, bytes_max = self._limits(limit)
@@ -169,23 +168,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return None
             return places, next_places(view, topic, places, ends, rows_max, bytes_max)
 
-        found = self._client._ask(look)
-        if found is None:
+        progress = self._client._ask(look)
+        if progress is None:
             return start
-        places, ends = found
+        places, ends = progress
         since = {_SINCE: _text(places)} if start.get(_INITIAL) else {}
         return {**_text(ends), _STORE: self._client.uuid, **since}
 
     def reportLatestOffset(self) -> Offset:
-        """Where the log ends now."""
+        """The current end of the log."""
         return _text(self._client._ask(lambda view: last_places(view, *self._topic(view))))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What arrives later is not for this run, nor are partitions added later."""
+        """Exclude messages that arrive later from this run, and partitions added later."""
         self._target = self._client._ask(lambda view: last_places(view, *self._topic(view)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """What each task reads of a batch; its files stay until the next batch is planned.
+        """The share of each task in a batch; its files stay until the next batch is planned.
 
         raises: as latestOffset; PartitionUnavailable, Corruption, SnapshotExpired
         """
@@ -203,15 +202,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return spans, watermark_at(view, topic, there) if is_asked else None
 
         spans, watermark_ms = self._client._ask(look)
-        wanted = {index: span for index, span in spans.items() if not span.is_empty}
-        if not wanted:
+        nonempty = {index: span for index, span in spans.items() if not span.is_empty}
+        if not nonempty:
             return []
-        relation = self._pinned(wanted)
+        relation = self._pinned(nonempty)
         check_typed(self._schema, relation)
         return list(shares_of(self._client.path, scans_of(relation), {}, watermark_ms))
 
     def _pinned(self, spans: dict[int, Span]) -> Relation:
-        """The relation of a batch; its files are pinned."""
+        """The relation of a batch, with its files pinned."""
         for _ in range(_TRIES):
             relation = self._client._relation(self._options.topic, Wanted(spans=spans))
             files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
@@ -224,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SnapshotExpired("the store moved on faster than it could be read")
 
     def commit(self, end: Offset) -> None:
-        """Tell the subscription, if there is one, that Spark is done with all before an offset.
+        """Tell the subscription, if there is one, that Spark has processed all before an offset.
 
         raises: SubscriptionNotFound
         """
@@ -235,8 +234,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(view: View) -> list[tuple[int, Any]]:
             topic, _ = self._topic(view)
             return [
-                (index, last_before(view, number_of(topic, index), place))
-                for index, place in _places(end).items()
+                (index, last_before(view, number_of(topic, index), mark))
+                for index, mark in _places(end).items()
             ]
 
         topic = self._name.topic.full
@@ -245,7 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._client.acknowledge(f"{topic}/{index}", name, [last], cumulative=True)
 
     def stop(self) -> None:
-        """Release everything."""
+        """Release all resources."""
         self._unpin()
         if self._opened is not None:
             self._opened.close()
@@ -277,17 +276,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return rows, limit.max_bytes
         raise InvalidArgument(f"a stream of txlog has no limit {type(limit).__name__}")
 
-    def _there(self, view: View, topic: Topic, indexes: list[int], known: Places) -> Places:
-        """Where to continue in each partition: where the stream stands, if that still exists."""
+    def _there(self, view: View, topic: Topic, indexes: list[int], current: Places) -> Places:
+        """The position to continue from in each partition: the stream's, if it still exists."""
         out: Places = {}
         for index in indexes:
             first = first_place(view, topic, index)
-            out[index] = known.get(index, first)
-            if index not in known:
+            out[index] = current.get(index, first)
+            if index not in current:
                 continue
-            self._check_passed(view, topic, index, known[index])
+            self._check_passed(view, topic, index, current[index])
             try:
-                check_there(view, topic, {index: known[index]})
+                check_there(view, topic, {index: current[index]})
             except MessageNotFound as error:
                 if self._options.fail_on_data_loss:
                     raise
@@ -296,7 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return out
 
     def _check_store(self, offset: Offset) -> None:
-        """Raise StoreNotFound for an offset of another store; older versions did not say which."""
+        """Raise StoreNotFound for an offset of another store; old offsets have no id."""
         if offset.get(_STORE, self._client.uuid) != self._client.uuid:
             path = self._client.path
             raise StoreNotFound(
@@ -305,17 +304,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 path=path,
             )
 
-    def _check_passed(self, view: View, topic: Topic, index: int, place: Mark) -> None:
-        """Raise MessageNotFound where a stream has read more than there is.
+    def _check_passed(self, view: View, topic: Topic, index: int, mark: Mark) -> None:
+        """Raise MessageNotFound if a stream has read past the end of the log.
 
-        It would wait until as much was written again, and never see that.
+        It would wait until the log had grown to that position, and miss those messages.
         """
         end = last_places(view, topic, [index])[index]
-        if place > end:
+        if mark > end:
             short = self._name.topic.short
             raise MessageNotFound(
                 f"{short}/{index} ends at {end[0]}:{end[1]}, and the stream has read up to"
-                f" {place[0]}:{place[1]}: the store is older than the checkpoint",
+                f" {mark[0]}:{mark[1]}: the store is older than the checkpoint",
                 hint="bring the newer store back, or start with a new checkpoint",
                 topic=short,
                 partition=index,
@@ -329,15 +328,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _text(places: Places) -> Offset:
-    """Places as an offset, in the order of partitions: Spark compares offsets as text."""
+    """Positions as an offset, in the order of partitions: Spark compares offsets as text."""
     return {
-        str(index): ":".join(map(str, place if place[2] else place[:2]))
-        for index, place in sorted(places.items())
+        str(index): ":".join(map(str, mark if mark[2] else mark[:2]))
+        for index, mark in sorted(places.items())
     }
 
 
 def _places(offset: Offset) -> Places:
-    """The places of an offset."""
+    """The positions in an offset."""
     out: Places = {}
     for index, text in offset.items():
         if index.isdecimal():

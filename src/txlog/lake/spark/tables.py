@@ -1,10 +1,10 @@
 """Owns tables: the topics of a store as tables of Spark's catalog, for SQL without a path.
 
-    txlog.orders     a name in the catalog of the session; each query sees what the topic has then
+    txlog.orders     a name in the catalog of the session; each query reads the topic as of then
     INSERT           one batch of the store, all or nothing
 
-A table is a definition: path and topic, in the metadata of its first column (see datasource). What
-happens to it in the catalog happens to that; DROP removes no message, ALTER changes none.
+A table is only a definition: path and topic, in the metadata of its first column (see datasource).
+Changes in the catalog affect only that; DROP removes no message, ALTER changes none.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def register(
 ) -> list[str]:
     """Make topics tables of Spark, `SELECT … FROM txlog.orders`; returns the names for queries.
 
-    A table is in the session's catalog, and stays there as any other would: with a metastore until
-    it is dropped, otherwise until the session ends. Every query sees what the topic has when it
-    starts; `readStream.table` and INSERT INTO work. What was registered before is replaced; for
-    topics created later call it again.
-    topics:   a mapping says the names of the tables; None: all topics. A name is that of the topic
-              with _ for what SQL would have to quote, and begins with tenant and namespace unless
-              these are the default ones
-    columns:  a table has only these. Spark reads all that a table has, so fewer are faster
-    snapshot: temporary views of `read` instead, without the database in their names: all as of one
-              moment, scanned by Spark itself, and several times faster
+    A table is in the session's catalog, and stays there like any other: with a metastore until it
+    is dropped, otherwise until the session ends. Every query reads the messages that the topic has
+    when it starts; `readStream.table` and INSERT INTO work. Tables registered before are replaced;
+    for topics created later call it again.
+    topics:   a mapping has the names of the tables; None: all topics. A table is named after its
+              topic, with _ for characters that SQL would have to quote, and begins with tenant and
+              namespace unless these are the default ones
+    columns:  a table has only these. Spark reads all columns of a table, so fewer are faster
+    snapshot: make temporary views of `read` instead, without the database in their names: all of
+              one moment, scanned by Spark itself, and several times faster
     raises:   StoreNotFound, TopicNotFound, InvalidArgument (two topics with one name, a table that
               is not one of txlog)
     """
@@ -67,51 +67,55 @@ def register(
             topics = [row["topic"] for row in client.topics()]
         for topic in topics.values() if isinstance(topics, Mapping) else topics:
             client.describe_topic(topic)
-    named = _named(topics)
+    topic_of = _named(topics)
     if snapshot:
-        for name, frame in zip(named, frames(spark, path, [*named.values()]), strict=True):
+        for name, frame in zip(topic_of, frames(spark, path, [*topic_of.values()]), strict=True):
             frame.select(*(columns or frame.columns)).createOrReplaceTempView(name)
-        return [*named]
+        return [*topic_of]
     _check_name(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
-    for name, topic in named.items():
+    for name, topic in topic_of.items():
         _create(spark, f"{database}.{name}", path, topic, columns)
-    return [f"{database}.{name}" for name in named]
+    return [f"{database}.{name}" for name in topic_of]
 
 
 def schema_of_table(options: Mapping[str, str]) -> StructType:
     """The schema of a table that is being created, which keeps its options.
 
-    Spark gives what is in OPTIONS with `option.` before each name, and the path as an URI.
+    Spark passes the OPTIONS with `option.` before each name, and the path as a URI.
     raises: InvalidArgument, StoreNotFound, TopicNotFound
     """
-    given = {
+    table_options = {
         name.removeprefix("option."): value
         for name, value in options.items()
         if name.startswith("option.")
     }
-    check_known(given, OF_TABLES, "a table")
+    check_known(table_options, OF_TABLES, "a table")
     path = options.get("path", "")
     if path.startswith("file:"):
         path = urlsplit(path).path if path.startswith("file://") else path[len("file:") :]
-    for name, value in (("path", path), ("topic", given.get("topic"))):
+    for name, value in (("path", path), ("topic", table_options.get("topic"))):
         if not value:
             raise InvalidArgument(
                 f"the option {name} is missing", hint="OPTIONS (path 'STORE', topic 'TOPIC')"
             )
     with open_store(path, read_only=True) as client:
-        client.describe_topic(given["topic"])
-        record = record_type(client, given["topic"])
-    known = columns_of({**given, "path": path})
-    wanted = known if "columns" not in given else some_columns(given["columns"], known)
-    kinds = kinds_in(wanted)
-    kept = {"options": {**given, "path": path}, "columns": [*kinds]}
+        client.describe_topic(table_options["topic"])
+        record = record_type(client, table_options["topic"])
+    all_columns = columns_of({**table_options, "path": path})
+    chosen = (
+        all_columns
+        if "columns" not in table_options
+        else some_columns(table_options["columns"], all_columns)
+    )
+    kinds = kinds_in(chosen)
+    metadata = {"options": {**table_options, "path": path}, "columns": [*kinds]}
     fields = [
         {
             "name": name,
             "type": record.jsonValue() if record and name == RECORD else _JSON_TYPES[kind],
             "nullable": True,
-            "metadata": {} if at else {KEPT: kept},
+            "metadata": {} if at else {KEPT: metadata},
         }
         for at, (name, kind) in enumerate(kinds.items())
     ]
@@ -126,17 +130,17 @@ def _named(topics: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         for name in topics:
             _check_name(name)
         return dict(topics)
-    found: dict[str, str] = {}
+    topic_of: dict[str, str] = {}
     for topic in topics:
         short = TopicName.parse(topic, allow_partition=True).short
-        name = _OTHER.sub("_", short).lower()  # as in a catalog, where case does not count
-        other = found.setdefault(name, topic)
+        name = _OTHER.sub("_", short).lower()  # a catalog ignores case
+        other = topic_of.setdefault(name, topic)
         if other != topic:
             raise InvalidArgument(
                 f"the topics {other} and {topic} would have one name, {name}",
                 hint=f"topics={{'{name}': '{other}', '{name}_2': '{topic}'}}",
             )
-    return found
+    return topic_of
 
 
 def _check_name(name: str) -> None:
@@ -147,7 +151,7 @@ def _check_name(name: str) -> None:
 def _create(
     spark: SparkSession, name: str, path: str, topic: str, columns: Sequence[str] | None
 ) -> None:
-    """Create a table, in the place of one of txlog with this name."""
+    """Create a table, replacing a table of txlog with this name."""
     if spark.catalog.tableExists(name):
         if KEPT not in spark.table(name).schema.fields[0].metadata:
             raise InvalidArgument(

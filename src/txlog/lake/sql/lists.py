@@ -1,7 +1,7 @@
 """Owns the relations of SQL other than messages: the rows of the lists, as Arrow tables.
 
 A column has the name and meaning of the matching list's field; ids are text, instants are instants.
-They are functions of a view: everything that one statement names is of the same view.
+They are functions of a view: all relations of one statement read the same view.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _delayed(view: View, store: Store) -> Iterable[Row]:
 
 
 def _of_instants(schema: pa.Schema) -> pa.Schema:
-    """The schema with instants as numbers, as in every other list."""
+    """The schema with instants as numbers, the form that other lists use."""
     return pa.schema([(f.name, pa.int64() if f.type == INSTANT else f.type) for f in schema])
 
 
@@ -69,21 +69,24 @@ def _delayed_buckets(view: View, store: Store) -> Iterable[Row]:
 
 
 def _watermarks(view: View, store: Store) -> Iterable[Row]:
-    """For each topic, event time at the end of its log and at its subscriptions."""
+    """For each topic, its watermarks at the end of the log and at its subscriptions."""
     now_ms = store.clock.now().wall_ms
     for topic in _topics(view):
         indexes = range(topic.partitions)
-        known = (view.catalog.subscriptions[number] for number in topic.subscriptions)
-        held: list[Subscription | None] = [None, *sorted(known, key=lambda one: one.name)]
-        for one in held:
-            found = [*watermarks.standings(view, topic, indexes, one)]
-            shown = watermarks.show(view, topic, found, now_ms, one)["partition_list"]
-            places = {row["partition"]: row for row in shown}
-            producers = watermarks.producers(view, topic, indexes, one)
+        subscriptions = (view.catalog.subscriptions[number] for number in topic.subscriptions)
+        observers: list[Subscription | None] = [
+            None,
+            *sorted(subscriptions, key=lambda observer: observer.name),
+        ]
+        for observer in observers:
+            standings = [*watermarks.standings(view, topic, indexes, observer)]
+            rows_shown = watermarks.show(view, topic, standings, now_ms, observer)["partition_list"]
+            places = {row["partition"]: row for row in rows_shown}
+            producers = watermarks.producers(view, topic, indexes, observer)
             without = places.keys() - {row["partition"] for row in producers}
             of = {
                 "topic": topics_and_txns.short(topic),
-                "subscription": None if one is None else one.name,
+                "subscription": None if observer is None else observer.name,
             }
             rows: list[tuple[int, Mapping[str, object]]] = [
                 *((row["partition"], row) for row in producers),
@@ -166,18 +169,18 @@ assert {*_LISTS, *_TABLES} == LISTS
 
 
 def columns(name: str) -> dict[str, str]:
-    """The columns of a relation of LISTS and their types, in SQL."""
+    """The columns of a relation of LISTS, with their SQL types."""
     schema = _TABLE_SCHEMAS[name] if name in _TABLES else _LISTS[name][0]
     return {field.name: _sql_type(field.type) for field in schema}
 
 
 def _quoted(name: str) -> str:
-    """A name within a type, as DuckDB writes it."""
+    """A name inside a type, in DuckDB's quoting."""
     return f'"{name}"' if name in ("first", "last", "index") else name
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    """A type in SQL, including what a list or struct holds."""
+    """A type in SQL, including the item types of a list or struct."""
     if pa.types.is_list(kind):
         return f"{_sql_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):
@@ -187,7 +190,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def listed(view: View, store: Store, name: str) -> pa.Table:
-    """The rows of a relation of LISTS in a view. Cost: that of the list."""
+    """The rows of a relation of LISTS in a view. It costs as much as the list."""
     if name in _TABLES:
         return _TABLES[name](view)
     schema, rows = _LISTS[name]
@@ -200,7 +203,7 @@ def listed(view: View, store: Store, name: str) -> pa.Table:
 
 
 def _plain(value: object, kind: pa.DataType) -> object:
-    """A value of a row as its column holds it: ids become text."""
+    """A value of a row in the form of its column: ids become text."""
     if value is None:
         return None
     if isinstance(value, list):

@@ -1,13 +1,13 @@
 """Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
 
-Nothing is decided here. All topics of a query are one SELECT. Their files are one scan, and files
-that also hold other rows are another; topic and partition follow from the name of a file, which is
-evaluated once for each file and may leave files out. Their tables are one table each, with the name
-of the topic as a column.
+Visibility is decided by Relation, not here. All topics of a query are one SELECT. Their files are
+one scan, and files that also contain other rows are another. Topic and partition follow from the
+name of a file; DuckDB evaluates that once per file and can skip files by it. Tables of all topics
+are merged into one table each, with the name of the topic as a column.
 
-DuckDB reads all fields of a struct below a UNION, unless each branch takes them out itself. So the
-files of a typed topic are one scan where its records can be read by their names, with the rows that
-need a marker joined in passing; and a query has only those fields in `record` that it names.
+DuckDB reads all fields of a struct below a UNION, unless each branch extracts them itself. So the
+files of a typed topic are one scan if its records can be read by field names; that scan also joins
+the rows that need a marker. A query has only the fields in `record` that it names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from txlog.lake.sql.parts import InFrames, Parts
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
-# What the name of a file says: evaluated once for each file, and may leave files out.
+# Parts of a file's name: DuckDB evaluates them once per file, and can skip files by them.
 PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_\w+/)?[^/]+$', 1)::INTEGER"
 LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 TOPIC: Final = (
@@ -59,7 +59,7 @@ _NOTHING: Final = (
     " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
     " NULL::BIGINT AS lsn WHERE false"
 )
-_PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # what is newer
+_PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # the order of age
 _NO_ROWS: Final = COMMITTED.empty_table()
 _OPEN: Final = {"p": "partition_open", "s": "sidecar_open", "f": "frames"}
 _ROW: Final = "file_row_number"
@@ -73,9 +73,9 @@ _KINDS: Final = {
 class Messages:
     """The messages of some topics as SQL over registered tables and over files.
 
-    path:       the path written for a file
+    path:       the path to write for a file
     everything: the contents have rows of all kinds
-    tables:     what must be registered, by name
+    tables:     the tables to register, by name
     """
 
     __slots__ = (
@@ -107,8 +107,8 @@ class Messages:
     ) -> None:
         """parts: the open parts, by role, if their rows are wanted and not in the contents.
 
-        prefix:   of the names of tables; is_typed: with the column `record` of the one topic
-        fields:   all that the record shall have, null where it is; none: it is as it is
+        prefix:   prefix of table names; is_typed: add the column `record` of the single topic
+        fields:   the only fields of the record, null in rows without one; empty: the whole record
         """
         self._contents = contents
         self._path = path
@@ -137,17 +137,17 @@ class Messages:
 
     @property
     def _shown(self) -> str:
-        """What a producer said of a message."""
+        """The columns that producers set."""
         return USER if self._typed is None else f"{USER}, {RECORD}"
 
     @property
     def _user(self) -> str:
-        """The same of a row as it is stored."""
+        """The same columns in a stored row."""
         return self._shown if not self._fields else f"{USER}, {self._narrow()} AS {RECORD}"
 
     def _narrow(self, record: str = RECORD) -> str:
-        """A record with the wanted fields only."""
-        fields = (f"{name(one)} := {record}.{name(one)}" for one in self._fields)
+        """A record reduced to the wanted fields."""
+        fields = (f"{name(field)} := {record}.{name(field)}" for field in self._fields)
         return f"struct_pack({', '.join(fields)})"
 
     @property
@@ -168,10 +168,14 @@ class Messages:
         return () if self._typed is None else tuple(self._typed.schemas)
 
     def _tables(self, parts: Mapping[str, Parts | InFrames]) -> dict[str, Any]:
-        """What must be registered: Arrow tables and datasets."""
+        """The Arrow tables and datasets to register."""
         relations, contents = [content.relation for content in self._contents], self._contents
         tables: dict[str, Any] = {
-            **{self._of(_OPEN[role]): found for role, found in parts.items() if found.num_rows},
+            **{
+                self._of(_OPEN[role]): dataset
+                for role, dataset in parts.items()
+                if dataset.num_rows
+            },
             self._of("tail"): self._joined([relation.tail for relation in relations]),
             self._of("markers"): self._joined([relation.markers for relation in relations]),
             self._of("large"): self._joined([relation.large for relation in relations]),
@@ -205,10 +209,10 @@ class Messages:
         return tables
 
     def register(self, session: Session) -> None:
-        """Make known to a session what its statements name.
+        """Register the tables of its statements in a session.
 
-        A marker that is joined has rows, so there are fewer of them than of what they are joined
-        with, of which a query may want every column.
+        A join keeps the markers in memory: each marker has rows, so markers are fewer than
+        rows, and a query may use every column of the rows.
         """
         for word, table in self.tables.items():
             session.register(word, table, is_held=word == self._of("markers"))
@@ -225,16 +229,17 @@ class Messages:
         return schema_in(self._schemas[version - 1]).arrow if version else None
 
     def _by_record(self, sources: Sequence[Source]) -> list[tuple[int, list[Source]]]:
-        """Files by the version whose type their column `record` has; all alike if none is asked."""
-        found: dict[int, list[Source]] = {}
+        """Files by the version of their column `record`; one group if there is no such column."""
+        groups: dict[int, list[Source]] = {}
         for source in sources:
-            found.setdefault(source.ref.record if self._record else 0, []).append(source)
-        return sorted(found.items())
+            groups.setdefault(source.ref.record if self._record else 0, []).append(source)
+        return sorted(groups.items())
 
     def _with_records(self, table: pa.Table) -> pa.Table:
-        """Rows with the column `record`; one without values has none."""
+        """Rows with the column `record`, null for rows without a value."""
         if "value" in table.column_names:
-            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
+            # each frame is a chunk, and a call per chunk costs as much as its rows
+            table = table.combine_chunks()
             return table.append_column(RECORD, records_as(self._schemas, self._record, table))
         kind = self._contents[0].relation.record_type
         return table.append_column(RECORD, pa.nulls(table.num_rows, kind))
@@ -257,10 +262,10 @@ class Messages:
         return self._columns(self._visible(everything=False))
 
     def newest(self) -> str:
-        """Of each key the newest message, if it has a value; `messages` is a view by now.
+        """The newest message of each key, if it has a value; `messages` is already a view.
 
-        A compacted row that the log still has is there twice, and is the same. Of a key in several
-        partitions the higher LSN is newer, as for a table view.
+        A compacted row that is still in the log appears twice, with equal columns. For a key in
+        several partitions the higher LSN is newer, as for a table view.
         """
         branches = [
             f"SELECT topic, {self._all} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
@@ -281,16 +286,16 @@ class Messages:
         return f"{self._columns(newest)} WHERE value IS NOT NULL"
 
     def plain(self, *, uncommitted: bool) -> str:
-        """The columns that the others are computed from, for a file that replaces tables."""
+        """The columns from which the others are computed, for a file that replaces tables."""
         select = f"FROM {self._visible(everything=False)}"
         if not uncommitted:
             return select
         return f"SELECT *, {_STATE} {select} UNION ALL {self._hidden()}"
 
     def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
-        """What is in Parquet files, with markers as `markers_of_files` has them.
+        """The messages in Parquet files, with markers from `markers_of_files`.
 
-        complete: files with what is not in them, with the columns of `plain`
+        complete: files with the messages that no Parquet file covers, with the columns of `plain`
         """
         more = "txn_state" if uncommitted else None
         unclean = self._unclean if self._of_partitions() else []
@@ -331,7 +336,7 @@ class Messages:
         return [source for source in self._direct if source.role == "p"]
 
     def uncommitted(self) -> str:
-        """The same with txn_state, and with messages of open and aborted transactions."""
+        """The columns plus txn_state, with messages of open and aborted transactions."""
         select = self._columns(self._visible(everything=False), _STATE)
         if not self.tables[self._of("hidden")].num_rows:
             return select
@@ -343,7 +348,7 @@ class Messages:
         return f"SELECT {self._at()}, {self._all}, txn_state {rows}"
 
     def all(self) -> str:
-        """Rows of all kinds, with what became of them and where they are stored."""
+        """Rows of all kinds, with the outcome of their transactions and their stored position."""
         assert self.everything
         kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
         more = (
@@ -357,20 +362,20 @@ class Messages:
         return f"{visible} UNION ALL {self._columns(f'({rows})', more.format(state='txn_state'))}"
 
     def _lsn(self, ledger: str = LEDGER) -> str:
-        """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
+        """The LSN of a row of `direct`; in an adopted file it is the LSN of the ledger."""
         lsns = adopted_lsns(self._direct)
         return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{ledger}])" if lsns else "lsn"
 
     def _at(self) -> str:
-        """The topic of a row of a table."""
+        """The topic of a table's row."""
         return f"{self._topic} AS topic" if self._is_one else "topic"
 
     def _visible(self, *, everything: bool) -> str:
-        """What is visible, in parentheses: the columns of COMMITTED and how each row is stored."""
+        """Visible rows, in parentheses: the columns of COMMITTED and each row's stored form."""
         stored = f", {_STORED}" if everything else ""
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
-        only = data if self.everything else ""  # otherwise a tail holds only messages
+        only = data if self.everything else ""  # otherwise a tail contains only messages
         scan = None if everything else self._one_scan(self._unclean)
         branches = [
             f"SELECT {self._at()}, {self._all}{stored} FROM {table}{only}"
@@ -398,11 +403,11 @@ class Messages:
         return f"({' UNION ALL '.join(branches)})"
 
     def _with_rows(self, *names: str) -> list[str]:
-        known = map(self._of, names)
-        return [name for name in known if name in self.tables and self.tables[name].num_rows]
+        tables = map(self._of, names)
+        return [name for name in tables if name in self.tables and self.tables[name].num_rows]
 
     def _of_direct(self, lying: str = "") -> list[str]:
-        """Rows taken as they are; lying: how they are stored, and then rows of all kinds."""
+        """Rows that need no marker; lying: their stored position, and then rows of all kinds."""
         groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
         if lying:
             groups = [("direct", self._direct, "")]
@@ -423,9 +428,10 @@ class Messages:
         *,
         uncommitted: bool = False,
     ) -> str | None:
-        """The rows of files of a typed topic, and of `complete`; None: one scan cannot have them.
+        """The rows of files of a typed topic, and of `complete`; None: one scan cannot read them.
 
-        Files that lack a field, or the record, have null there; only those of `complete` a topic.
+        Files that lack a field, or the record, have null there; only files of `complete` have a
+        topic.
         """
         sources = [*self._whole, *self._sifted, *unclean]
         if not self._is_one_scan(sources, complete):
@@ -433,7 +439,7 @@ class Messages:
         state = f"coalesce(txn_state, {_STATE_OF})" if complete else _STATE_OF
         more = f", {state} AS txn_state" if uncommitted else ""
         files = self._read_by_name(sources, complete)
-        place = {
+        origin = {
             "ledger": "coalesce(marker_ledger, at_ledger)",
             "entry": "coalesce(marker_entry, entry)",
             "visible_time": "at_time",
@@ -441,7 +447,7 @@ class Messages:
         }
         tests = [f"coalesce(kind, {KIND_DATA}) = {KIND_DATA}" if complete else _IS_DATA]
         if unclean:
-            is_joined = f"at_ledger IN ({', '.join(str(one.ref.ledger) for one in unclean)})"
+            is_joined = f"at_ledger IN ({', '.join(str(source.ref.ledger) for source in unclean)})"
             markers = (
                 "SELECT partition AS m_partition, txn_most AS m_most, txn_least AS m_least,"
                 " marker_ledger AS m_ledger, marker_entry AS m_entry, visible_time AS"
@@ -451,29 +457,29 @@ class Messages:
                 f" LEFT JOIN ({markers}) ON m_partition = at_partition"
                 f" AND m_most = CASE WHEN {is_joined} THEN txn_most END AND m_least = txn_least"
             )
-            place = {
+            origin = {
                 name: f"CASE WHEN {is_joined} THEN m_{name} ELSE {how} END"
-                for name, how in place.items()
+                for name, how in origin.items()
             }
             tests.append(f"(m_lsn IS NOT NULL OR ({is_joined}) IS NOT true)")
         return (
             f"SELECT {self._topic} AS topic, at_partition AS partition,"
-            f" {place['ledger']} AS ledger, {place['entry']} AS entry, txn_index, {self._user},"
-            f" {place['visible_time']} AS visible_time, producer, sequence_id,"
-            f" {place['lsn']} AS lsn{more} FROM {files} WHERE {' AND '.join(tests)}"
+            f" {origin['ledger']} AS ledger, {origin['entry']} AS entry, txn_index, {self._user},"
+            f" {origin['visible_time']} AS visible_time, producer, sequence_id,"
+            f" {origin['lsn']} AS lsn{more} FROM {files} WHERE {' AND '.join(tests)}"
         )
 
     def _read_by_name(self, sources: list[Source], complete: Sequence[str]) -> str:
-        """Files as they are, with the place of each row as far as it needs no marker."""
+        """Files unchanged, with the position of each row as far as it needs no marker."""
         sources.sort(key=lambda source: source.ref.record != self._record)
-        paths = [*complete, *map(self._path, sources)]  # the first has the order of the fields
+        paths = [*complete, *map(self._path, sources)]  # the first sets the order
         is_mixed = bool(complete) or sources[-1].ref.record != self._record
         stored = {"partition": PARTITION, "ledger": LEDGER}
         stored["visible_time"] = "coalesce(visible_time, publish_time)"
-        if complete:  # what it says is so; its name says nothing
+        if complete:  # its columns count; its name has no meaning
             stored = {
-                given: f"CASE WHEN topic IS NULL THEN {how} ELSE {given} END"
-                for given, how in stored.items()
+                column: f"CASE WHEN topic IS NULL THEN {how} ELSE {column} END"
+                for column, how in stored.items()
             }
         return (
             f"(SELECT *, {stored['partition']} AS at_partition, {stored['ledger']} AS at_ledger,"
@@ -483,16 +489,16 @@ class Messages:
         )
 
     def _is_one_scan(self, sources: Sequence[Source], complete: Sequence[str]) -> bool:
-        """The records of the files can be read by the names of their fields."""
+        """Whether the records of the files can be read by the names of their fields."""
         versions = {source.ref.record for source in sources}
         if not sources or not self._record or not (complete or self._record in versions):
             return False
         if any(is_remote(source.ref.path) for source in sources):
             return False
-        return all(is_by_name(one, self._schemas, self._record) for one in versions)
+        return all(is_by_name(version, self._schemas, self._record) for version in versions)
 
     def _of_unclean(self, lying: str = "") -> str:
-        """Rows of files that are to be joined with their markers."""
+        """Rows of files that must be joined with their markers."""
         rows = (
             f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
             f"{'' if self._is_one else f', {TOPIC} AS topic'}"
@@ -515,7 +521,7 @@ class Messages:
         )
 
     def _chunks(self) -> str:
-        """Values of large messages: their chunks joined, only if they are asked for."""
+        """Values of large messages: their chunks joined, only if a query uses them."""
         return (
             f"SELECT {LEDGER} AS large_ledger,"
             " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
@@ -524,22 +530,22 @@ class Messages:
 
     def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
         """The rows of files, with their names."""
-        found: list[str] = []
+        selects: list[str] = []
         for version, alike in self._by_record(sources):
             near = [source for source in alike if not is_remote(source.ref.path)]
             if near:
                 paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
                 more = ", file_row_number = true" if numbered else ""
                 read = f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
-                found.append(self._of_version(version, read))
+                selects.append(self._of_version(version, read))
             if self._remote(kind, version) in self.tables:
-                found.append(self._of_version(version, self._remote(kind, version)))
-        if len(found) == 1:
-            return found[0]
-        return f"(FROM {' UNION ALL BY NAME FROM '.join(found)})"
+                selects.append(self._of_version(version, self._remote(kind, version)))
+        if len(selects) == 1:
+            return selects[0]
+        return f"(FROM {' UNION ALL BY NAME FROM '.join(selects)})"
 
     def _of_version(self, version: int, rows: str) -> str:
-        """The rows of files whose records are of a version."""
+        """The rows of files whose records have one version."""
         if version == self._record:
             return rows
         if not version:
@@ -549,7 +555,7 @@ class Messages:
         return f"(SELECT * REPLACE ({record} AS {RECORD}) FROM {rows})"
 
     def _columns(self, source: str, more: str | None = None) -> str:
-        """The columns of `messages` from those of COMMITTED; what has no place has no id."""
+        """The columns of `messages` from those of COMMITTED; a row without a position has no id."""
         is_message = ""
         if more is not None and "stored_entry" in more:
             is_message = f"kind = {KIND_DATA} AND "
@@ -563,7 +569,7 @@ class Messages:
 
 
 def files_of(contents: Sequence[Content]) -> Iterator[Source]:
-    """The files that are read by their paths."""
+    """The files that DuckDB reads by their paths."""
     for content in contents:
         yield from content.relation.direct
         yield from content.relation.unclean
@@ -572,7 +578,7 @@ def files_of(contents: Sequence[Content]) -> Iterator[Source]:
 
 
 def path_below(root: str) -> Callable[[Source], str]:
-    """The function that names a file of a store in this directory, or outside it."""
+    """The function that returns the path of a file, below this root or outside the store."""
 
     def path(source: Source) -> str:
         at = source.ref.path
@@ -584,20 +590,20 @@ def path_below(root: str) -> Callable[[Source], str]:
 
 
 def name(word: str) -> str:
-    """A name as SQL writes it."""
+    """A name, quoted for SQL."""
     return '"' + word.replace('"', '""') + '"'
 
 
 def text(word: str) -> str:
-    """Text as SQL writes it."""
+    """Text, quoted for SQL."""
     return "'" + word.replace("'", "''") + "'"
 
 
 def unglobbed(path: str) -> str:
-    """The path of a file that is there, so that it does not act as a pattern.
+    """The path of an existing file, escaped so that it does not act as a pattern.
 
-    A pattern cannot name a backslash. DuckDB takes a path as it is if there is such a file, so one
-    with a backslash stays; the others are escaped, as versions before 2.0 need it.
+    A pattern cannot contain a literal backslash. DuckDB takes a path literally if such a file
+    exists, so a path with a backslash stays; others are escaped, which versions before 2.0 need.
     """
     if "\\" in path:
         return path

@@ -1,8 +1,8 @@
-"""Owns Parts, InFrames, InJournal: rows of open parts and in frames, read as they are asked for.
+"""Owns Parts, InFrames, InJournal: rows of open parts and in frames, read on demand.
 
-To DuckDB it is a dataset of pyarrow: it asks for a scanner, and says which columns and which rows
-a query wants. Files that have none of them are not opened, and those that have are read one after
-the other, every byte checked, so what is in memory is a piece of a part, however much there is.
+For DuckDB each one is a pyarrow dataset: it requests a scanner, with the columns and the filter of
+the query. Files without matching rows are not opened. Matching files are read one after the other,
+every byte checked, so memory holds only a piece of one part, no matter how many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txlog.engine.door.topics import records_as
 from txlog.errors import TxlogError
 from txlog.lake.sql.duck import BATCH_ROWS, Session
 
-# What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
+# DuckDB's limits for instants: instants beyond them become infinite (`bounded`).
 _INSTANT: Final = pa.timestamp("us", "UTC")
 _SCHEMA: Final = pa.schema(
     [
@@ -48,9 +48,9 @@ Known: TypeAlias = Mapping[str, object]
 
 
 class Scan:
-    """A scan as DuckDB takes it: it asks for the reader, and for nothing else.
+    """A scan for DuckDB, which only calls its method `to_reader`.
 
-    No scanner of Arrow, which keeps up to 64 batches ahead of who reads them.
+    This is not a scanner of Arrow, because Arrow keeps up to 64 batches ahead of the reader.
     """
 
     __slots__ = ("_reader",)
@@ -59,18 +59,18 @@ class Scan:
         self._reader = reader
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The batches, each made when it is asked for."""
+        """The batches, each made on demand."""
         return self._reader
 
 
 class Parts(ds.Dataset):  # type: ignore[misc]
-    """Rows as `partition_parts` of a Content has them, with their topic and instants in us.
+    """The rows of a Content's `partition_parts`, with their topic and instants in us.
 
-    sources: parts, each with the columns that have one value for it, where they are of the schema;
-             they stay where they are until the last scan
+    sources: parts, each with the columns that have one value in it, if the schema has them; their
+             files stay in place until the last scan
     open:    opens a file by its path
-    note:    is told what ended a scan, as DuckDB says it in its own words
-    typed:   the relation of the topic, if there is to be a column `record`
+    note:    receives the error that ended a scan, because DuckDB reports it in its own words
+    typed:   the relation of the topic, to add a column `record`
     schema:  those columns, and some of MESSAGE
     """
 
@@ -88,16 +88,16 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             self._schema = schema.append(pa.field(RECORD, typed.record_type))
         self.num_rows = sum(source.ref.rows for _, source in sources)
         form, nowhere = ds.IpcFileFormat(), pa.fs.LocalFileSystem()
-        self._places = ds.FileSystemDataset(  # by what they have in common; never opened
+        self._places = ds.FileSystemDataset(  # selected by their constant columns; never opened
             [
                 form.make_fragment(
                     str(number),
                     nowhere,
                     partition_expression=reduce(
-                        and_, (ds.field(name) == value for name, value in known.items())
+                        and_, (ds.field(name) == value for name, value in constants.items())
                     ),
                 )
-                for number, (known, _) in enumerate(sources)
+                for number, (constants, _) in enumerate(sources)
             ],
             self._schema,
             form,
@@ -106,41 +106,41 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, those first that cost least."""
+        """Its columns, the cheapest first."""
         return self._schema
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
     ) -> Scan:
-        """What DuckDB reads: these columns of the rows that the filter lets through."""
-        wanted, shown = _wanted(self._schema, columns, filter)
-        kept = self._places.get_fragments(filter)
-        sources = [self._sources[int(fragment.path)] for fragment in kept]
-        batches = self._batches(sources, wanted, shown.names, filter)
-        return Scan(pa.RecordBatchReader.from_batches(shown, batches))
+        """The scan for DuckDB: these columns of the rows that pass the filter."""
+        read_schema, output_schema = _wanted(self._schema, columns, filter)
+        fragments = self._places.get_fragments(filter)
+        sources = [self._sources[int(fragment.path)] for fragment in fragments]
+        batches = self._batches(sources, read_schema, output_schema.names, filter)
+        return Scan(pa.RecordBatchReader.from_batches(output_schema, batches))
 
     def _batches(
         self,
         sources: Sequence[tuple[Known, Source]],
-        wanted: pa.Schema,
-        shown: Sequence[str],
+        read_schema: pa.Schema,
+        names: Sequence[str],
         filter: ds.Expression | None,
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for known, source in sources:
+            for constants, source in sources:
                 file = self._open(source.ref.path)
                 try:
-                    for rows in self._groups(SegmentReader(file, source.ref), source, wanted):
+                    for rows in self._groups(SegmentReader(file, source.ref), source, read_schema):
                         columns = [
-                            pa.repeat(pa.scalar(known[field.name], field.type), rows.num_rows)
-                            if field.name in known
+                            pa.repeat(pa.scalar(constants[field.name], field.type), rows.num_rows)
+                            if field.name in constants
                             else rows.column(field.name).cast(field.type)
-                            for field in wanted
+                            for field in read_schema
                         ]
-                        table = pa.table(columns, schema=wanted)
+                        table = pa.table(columns, schema=read_schema)
                         if filter is not None:
                             table = table.filter(filter)
-                        yield from table.select(shown).to_batches(BATCH_ROWS)
+                        yield from table.select(names).to_batches(BATCH_ROWS)
                 finally:
                     file.close()
         except TxlogError as error:
@@ -148,11 +148,11 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             raise
 
     def _groups(
-        self, reader: SegmentReader, source: Source, wanted: pa.Schema
+        self, reader: SegmentReader, source: Source, read_schema: pa.Schema
     ) -> Iterator[pa.Table]:
-        """The rows of a part that are wanted, some at a time."""
-        ref, read = source.ref, [name for name in MESSAGE.names if name in wanted.names]
-        if RECORD in wanted.names:
+        """The wanted rows of a part, some at a time."""
+        ref, read = source.ref, [name for name in MESSAGE.names if name in read_schema.names]
+        if RECORD in read_schema.names:
             read += [name for name in ("value", "schema_version") if name not in read]
         low, high = 0, ref.rows
         if source.within is not None:
@@ -161,17 +161,17 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         step = min(BATCH_ROWS, piece_rows(ref.rows, ref.bytes))
         for begin in range(low, high, step):
             rows = reader.rows(begin, min(begin + step, high), read or ["kind"])
-            if RECORD in wanted.names:
+            if RECORD in read_schema.names:
                 assert self._typed is not None
-                made = records_as(self._typed.schemas, self._typed.record, rows)
-                rows = rows.append_column(RECORD, made)
+                record_column = records_as(self._typed.schemas, self._typed.record, rows)
+                rows = rows.append_column(RECORD, record_column)
             yield bounded(rows)
 
 
 class _Pieces(ds.Dataset):  # type: ignore[misc]
-    """Rows in journal frames as a dataset; `_tables` makes those that are wanted, piece by piece.
+    """Rows in journal frames as a dataset; `_tables` makes the wanted ones, piece by piece.
 
-    note: as for Parts
+    note: as in Parts
     """
 
     num_rows: int
@@ -187,32 +187,34 @@ class _Pieces(ds.Dataset):  # type: ignore[misc]
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
     ) -> Scan:
-        """What DuckDB reads: these columns of the rows that the filter lets through."""
-        wanted, shown = _wanted(self._schema, columns, filter)
+        """The scan for DuckDB: these columns of the rows that pass the filter."""
+        read_schema, output_schema = _wanted(self._schema, columns, filter)
         return Scan(
-            pa.RecordBatchReader.from_batches(shown, self._batches(wanted, shown.names, filter))
+            pa.RecordBatchReader.from_batches(
+                output_schema, self._batches(read_schema, output_schema.names, filter)
+            )
         )
 
     def _batches(
-        self, wanted: pa.Schema, shown: Sequence[str], filter: ds.Expression | None
+        self, read_schema: pa.Schema, names: Sequence[str], filter: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for rows in self._tables(wanted):
+            for rows in self._tables(read_schema):
                 table = rows if filter is None else _aligned(rows).filter(filter)
-                yield from table.select(shown).to_batches(BATCH_ROWS)
+                yield from table.select(names).to_batches(BATCH_ROWS)
         except TxlogError as error:
             self._note(error)
             raise
 
-    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
+    def _tables(self, read_schema: pa.Schema) -> Iterator[pa.Table]:
         raise NotImplementedError
 
 
 class InFrames(_Pieces):
-    """Rows in journal frames as those of the table `tail`, with their topic and instants in us.
+    """Rows in journal frames in the form of the table `tail`, with their topic and instants in us.
 
-    relations: those that have `frames`
-    note, typed: as for Parts
+    relations: relations with `frames`
+    note, typed: as in Parts
     """
 
     def __init__(
@@ -223,44 +225,44 @@ class InFrames(_Pieces):
     ) -> None:
         self._relations, self._typed = relations, typed
         of_rows = [frames.schema for frames in self._frames()][:1]
-        fields = [_as_duckdb(one) for schema in of_rows for one in schema]
+        fields = [_as_duckdb(field) for schema in of_rows for field in schema]
         if typed is not None:
             fields.append(pa.field(RECORD, typed.record_type))
         super().__init__(pa.schema([("topic", pa.string()), *fields]), note)
         self.num_rows = sum(frames.rows for frames in self._frames())
 
     def _frames(self) -> Iterator[Frames]:
-        return (one.frames for one in self._relations if one.frames is not None)
+        return (relation.frames for relation in self._relations if relation.frames is not None)
 
-    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
+    def _tables(self, read_schema: pa.Schema) -> Iterator[pa.Table]:
         for relation in self._relations:
-            yield from self._of_topic(relation, wanted)
+            yield from self._of_topic(relation, read_schema)
 
-    def _of_topic(self, relation: Relation, wanted: pa.Schema) -> Iterator[pa.Table]:
+    def _of_topic(self, relation: Relation, read_schema: pa.Schema) -> Iterator[pa.Table]:
         if relation.frames is None:
             return
-        read = [name for name in relation.frames.schema.names if name in wanted.names]
-        if RECORD in wanted.names:
+        read = [name for name in relation.frames.schema.names if name in read_schema.names]
+        if RECORD in read_schema.names:
             read += [name for name in ("value", "schema_version") if name not in read]
         for rows in relation.frames.tables(read or ["partition"]):
-            if RECORD in wanted.names:
+            if RECORD in read_schema.names:
                 assert self._typed is not None
-                made = records_as(self._typed.schemas, self._typed.record, rows)
-                rows = rows.append_column(RECORD, made)
+                record_column = records_as(self._typed.schemas, self._typed.record, rows)
+                rows = rows.append_column(RECORD, record_column)
             rows = bounded(rows)
             columns = [
                 pa.repeat(pa.scalar(relation.topic, field.type), rows.num_rows)
                 if field.name == "topic"
                 else rows.column(field.name).cast(field.type)
-                for field in wanted
+                for field in read_schema
             ]
-            yield pa.table(columns, schema=wanted)
+            yield pa.table(columns, schema=read_schema)
 
 
 class InJournal(_Pieces):
-    """Every row of a topic in journal frames, as it is stored, with the columns of stored.ROWS.
+    """Every row of a topic in journal frames, in its stored form, with the columns of stored.ROWS.
 
-    note: as for Parts
+    note: as in Parts
     """
 
     def __init__(self, frames: StoredFrames, note: Callable[[TxlogError], object]) -> None:
@@ -268,13 +270,13 @@ class InJournal(_Pieces):
         self._frames = frames
         self.num_rows = frames.rows
 
-    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
-        return self._frames.tables(wanted.names)
+    def _tables(self, read_schema: pa.Schema) -> Iterator[pa.Table]:
+        return self._frames.tables(read_schema.names)
 
 
 def _aligned(rows: pa.Table) -> pa.Table:
-    """The rows in memory of their own: in a frame they begin at any byte, and then Arrow's filter
-    writes on stderr that it is slow.
+    """Copy the rows into aligned memory: in a frame they begin at any byte, and then Arrow's filter
+    warns on stderr that it is slow.
     """
     return pa.concat_tables([rows, rows.slice(0, 0)]).combine_chunks()
 
@@ -286,25 +288,28 @@ def _as_duckdb(field: pa.Field) -> pa.Field:
 def _wanted(
     schema: pa.Schema, columns: list[str] | None, filter: ds.Expression | None
 ) -> tuple[pa.Schema, pa.Schema]:
-    """The columns to read for a scan, and those to show."""
-    words = set(schema.names if columns is None else columns)
-    if filter is not None:  # an expression does not say its columns; a text in it may be more
-        words.update(re.findall(r"\w+", str(filter)))
-    wanted = pa.schema([field for field in schema if field.name in words])
-    shown = wanted if columns is None else pa.schema([wanted.field(name) for name in columns])
-    return wanted, shown
+    """The columns to read for a scan, and the columns to return."""
+    column_names = set(schema.names if columns is None else columns)
+    # an expression does not list its columns; words of literals may be extra
+    if filter is not None:
+        column_names.update(re.findall(r"\w+", str(filter)))
+    read_schema = pa.schema([field for field in schema if field.name in column_names])
+    output_schema = (
+        read_schema if columns is None else pa.schema([read_schema.field(name) for name in columns])
+    )
+    return read_schema, output_schema
 
 
 def parts_for(
     session: Session, contents: Sequence[Content], open: Open, *, is_typed: bool = False
 ) -> dict[str, Parts | InFrames]:
-    """What is read batch by batch, for one session: rows of parts of partitions (p) and sidecars
-    (s), and rows in frames (f), where there are relations with `frames`.
+    """Datasets to read batch by batch, for one session: rows of parts of partitions (p) and of
+    sidecars (s), and rows in frames (f), for relations with `frames`.
 
-    is_typed: with the column `record` of the one topic
+    is_typed: with the column `record` of the single topic
     """
     typed = contents[0].relation if is_typed else None
-    made: dict[str, Parts | InFrames] = {
+    datasets: dict[str, Parts | InFrames] = {
         role: Parts(
             [
                 (
@@ -327,5 +332,5 @@ def parts_for(
     }
     relations = [content.relation for content in contents]
     if any(relation.frames is not None for relation in relations):
-        made["f"] = InFrames(relations, session.failures.append, typed)
-    return made
+        datasets["f"] = InFrames(relations, session.failures.append, typed)
+    return datasets

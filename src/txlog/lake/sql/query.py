@@ -1,10 +1,10 @@
-"""Owns SQL over a store: which relations a query names, the views that show them, its rows.
+"""Owns SQL over a store: the relations that a query names, their views, its rows.
 
-Everything that a statement names is of one view. Relations other than messages are asked for by
-name: a query that uses none of them does not load their code.
+All relations of a statement read one view. Relations other than messages are requested by name: a
+query that uses none of them does not load their code.
 
-A view is made only if the query names it, and its files are checked first. What the views say is
-`Relation` written as SQL: nothing is decided here.
+A SQL view is created only if the query names it, after a check of its files. The views are
+`Relation` written as SQL, which decides visibility.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ _MACROS: Final = (
 
 
 class Lists(Protocol):
-    """What gives the relations of LISTS, as lists.listed."""
+    """A function that returns the relations of LISTS, such as lists.listed."""
 
     def __call__(self, view: View, store: Store, name: str) -> pa.Table:
-        """The rows of one of them in a view."""
+        """The rows of one relation in a view."""
 
 
 class SqlQuery:
     """One SELECT over a store; a context manager. All relations it names are of one LSN.
 
-    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile;
+    Its files stay until it is closed, even if checkpoints, compactions and trims replace them;
     with a read-only client, though, they may go after the grace period for readers.
-    lists:      gives the relations of LISTS by name, of a view
+    lists:      returns the relations of LISTS by name, for a view
     sql:        over `messages`, `messages_all`, `compacted`, topics by their names, short or in
                 full, and LISTS
     parameters: values of $name
-    isolation:  uncommitted: messages have a txn_state, and those of open and aborted transactions
-                are there too; they have no id, place, LSN or visible time
+    isolation:  uncommitted: messages have a txn_state, and messages of open and aborted
+                transactions appear, too; they have no id, position, LSN or visible time
     skip_unavailable: leave out unavailable or damaged partitions; `left_out` names them
-    this:       a SELECT over the same relations, which the SQL knows as `this`
-    memory_bytes: what the SELECT may use; None: most of the machine's
-    raises:     SqlError; what reading the topics raises
+    this:       a SELECT over the same relations, which the SQL can use as `this`
+    memory_bytes: memory for the SELECT; None: most of the machine's
+    raises:     SqlError; the errors of reading the topics
     """
 
     def __init__(
@@ -95,34 +95,34 @@ class SqlQuery:
         try:
             texts = [sql] if this is None else [sql, this]
             self._begin([name for text in texts for name in self._session.tables_of(text)])
-        except BaseException:  # Ctrl-C too: nobody else owns the session yet
+        except BaseException:  # also on Ctrl-C: no caller owns the session yet
             self.close()
             raise
 
-    def _begin(self, named: list[str]) -> None:
-        """Make the views of the named relations at an LSN whose files still exist."""
-        words = {word.casefold() for word in named}
-        wanted = None if words & {_MESSAGES, _EVERYTHING, _COMPACTED} else named
-        stood: list[tuple[int, int]] | None = None
+    def _begin(self, names: list[str]) -> None:
+        """Create the views of the named relations, at an LSN whose files still exist."""
+        folded = {word.casefold() for word in names}
+        topics_named = None if folded & {_MESSAGES, _EVERYTHING, _COMPACTED} else names
+        generation_now: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
             self._contents, self._tables = self._client.moment(
-                wanted,
+                topics_named,
                 self._isolation,
-                everything=_EVERYTHING in words,
-                compacted=_COMPACTED in words,
+                everything=_EVERYTHING in folded,
+                compacted=_COMPACTED in folded,
                 skip_unavailable=self._skip_unavailable,
-                lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
+                lists={name: partial(self._lists, name=name) for name in sorted(folded & LISTS)},
             )
-            before, stood = (
-                stood,
+            generation_before, generation_now = (
+                generation_now,
                 [(content.relation.generation, content.relation.lsn) for content in self._contents],
             )
             try:
-                self._open(words)
+                self._open(folded)
             except (MissingFile, SqlError) as error:
                 self.close()
-                if stood == before:
-                    raise  # nothing moved: the file is lost
+                if generation_now == generation_before:
+                    raise  # no checkpoint came between: the file is lost
                 if not isinstance(error, MissingFile) and not self._is_overtaken():
                     raise
                 continue  # R21: a checkpoint has removed files since
@@ -131,7 +131,7 @@ class SqlQuery:
 
     @property
     def files(self) -> int:
-        """How many files its views use."""
+        """The number of files that its views use."""
         return sum(1 for _ in files_of(self._contents))
 
     @property
@@ -141,10 +141,10 @@ class SqlQuery:
         return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
 
     def pruned(self) -> int:
-        """How many files of its scans need not be read, according to its plan."""
+        """The number of files of its scans that DuckDB need not read, according to its plan."""
         assert self._session is not None
-        read, named = self._session.scanned(self._sql, self._parameters)
-        return named - read
+        files_read, files_named = self._session.scanned(self._sql, self._parameters)
+        return files_named - files_read
 
     def rows(self) -> Rows:
         """The rows, batch by batch; works once."""
@@ -152,13 +152,13 @@ class SqlQuery:
         return self._session.stream(self._sql, self._parameters)
 
     def interrupt(self) -> None:
-        """End the reading of rows in another thread, with SqlError there."""
+        """Interrupt the reading of rows in another thread, which gets SqlError."""
         session = self._session
         if session is not None:
             session.interrupt()
 
     def plan(self) -> str:
-        """DuckDB's drawing of how the SQL would be run."""
+        """DuckDB's drawing of the plan of the SQL."""
         assert self._session is not None
         return self._session.plan(self._sql, self._parameters)
 
@@ -188,23 +188,23 @@ class SqlQuery:
     def _opened(self) -> Session:
         return Session(is_open=True, memory_bytes=self._memory_bytes)
 
-    def _open(self, words: set[str]) -> None:
+    def _open(self, folded: set[str]) -> None:
         sources = list(files_of(self._contents))
         parts = [source for content in self._contents for source in content.relation.open]
         if sources or parts:
             self._pin = self._client._pin([*sources, *parts])
         self._client.check_files(sources)
-        for source in parts:  # their bytes are checked as they are read
+        for source in parts:  # their bytes are checked during the read
             self._client.open(source.ref.path).close()
         self._contents = [self._client.without_far(content) for content in self._contents]
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
         paths = [path(source) for source in near]  # as a path, and as a pattern
-        session = self._session = self._session or self._opened()  # a retry has none
+        session = self._session = self._session or self._opened()  # a retry has no session
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
         lazily = parts_for(session, self._contents, self._client.open)
         messages = Messages(self._contents, path, lazily)
-        self.statements = [*_MACROS, *self._views(words, messages, session)]
+        self.statements = [*_MACROS, *self._views(folded, messages, session)]
         if self._this is not None:
             self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
         for listing, table in self._tables.items():
@@ -212,38 +212,39 @@ class SqlQuery:
         for statement in self.statements:
             session.execute(statement)
 
-    def _views(self, words: set[str], messages: Messages, session: Session) -> Iterator[str]:
+    def _views(self, folded: set[str], messages: Messages, session: Session) -> Iterator[str]:
         """The named views of messages; a topic never hides another relation."""
         messages.register(session)
         body = messages.uncommitted() if self._isolation == "uncommitted" else messages.committed()
         yield f"CREATE TEMP VIEW {_MESSAGES} AS {body}"
-        if _EVERYTHING in words:
+        if _EVERYTHING in folded:
             yield f"CREATE TEMP VIEW {_EVERYTHING} AS {messages.all()}"
-        if _COMPACTED in words:
+        if _COMPACTED in folded:
             yield f"CREATE TEMP VIEW {_COMPACTED} AS {messages.newest()}"
-        taken = {_MESSAGES, _EVERYTHING, _COMPACTED, *LISTS}
+        reserved = {_MESSAGES, _EVERYTHING, _COMPACTED, *LISTS}
         for content in self._contents:
             topic = content.relation.topic
             only = "" if len(self._contents) == 1 else f" WHERE topic = {text(topic)}"
             for word in dict.fromkeys((content.name, topic)):
-                if word.casefold() in words - taken:
+                if word.casefold() in folded - reserved:
                     rows = f"FROM {_MESSAGES}{only}"
                     if content.relation.record and (fields := self._fields(content, session)) != []:
                         rows = self._typed(content, session, fields or ())
                     yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
 
     def _fields(self, content: Content, session: Session) -> list[str] | None:
-        """The fields of records that the SQL names; None: perhaps all of them."""
+        """The fields of records that the SQL names; None: perhaps all fields."""
         texts = [self._sql] if self._this is None else [self._sql, self._this]
-        found = session.fields_of(texts, RECORD)
-        if found is None:
+        fields = session.fields_of(texts, RECORD)
+        if fields is None:
             return None
-        names = [one.name for one in content.relation.record_type]
-        known = [one for one in names if one.casefold() in found]
-        return known if len(known) == len(found) else None  # DuckDB says what there is
+        names = [field.name for field in content.relation.record_type]
+        named_fields = [field for field in names if field.casefold() in fields]
+        # DuckDB's error lists the existing fields
+        return named_fields if len(named_fields) == len(fields) else None
 
     def _typed(self, content: Content, session: Session, fields: Sequence[str]) -> str:
-        """The messages of a typed topic, with their records, or only these fields of them."""
+        """The messages of a typed topic, with their records, or only these fields of records."""
         parts = parts_for(session, [content], self._client.open, is_typed=True)
         messages = Messages(
             [content],
@@ -258,7 +259,7 @@ class SqlQuery:
         return messages.uncommitted() if is_all else messages.committed()
 
     def _is_overtaken(self) -> bool:
-        """A file of the snapshot no longer exists."""
+        """Whether a checkpoint has removed a file of the snapshot."""
         try:
             self._client.check_files(list(files_of(self._contents)))
         except MissingFile:

@@ -1,4 +1,4 @@
-"""Owns records of typed topics as SQL: their type, and those of one version as those of another."""
+"""Owns records of typed topics as SQL: their type, and conversion from one version to another."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _TYPES: Final = {
 
 
 def type_of(kind: pa.DataType) -> str:
-    """The type of DuckDB of a type of records."""
+    """The DuckDB type for a type of records."""
     if pa.types.is_struct(kind):
-        return f"STRUCT({', '.join(f'{_name(one.name)} {type_of(one.type)}' for one in kind)})"
+        return (
+            f"STRUCT({', '.join(f'{_name(field.name)} {type_of(field.type)}' for field in kind)})"
+        )
     if pa.types.is_map(kind):
         return f"MAP({type_of(kind.key_type)}, {type_of(kind.item_type)})"
     if pa.types.is_list(kind):
@@ -46,9 +48,9 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, column: str) -> str:
-    """The records in a column of a file as those of a version.
+    """SQL that converts the records in a column of a file to another version.
 
-    written: FileRef.record, not 0; column: how SQL names it
+    written: FileRef.record, not 0; column: the column in SQL
     """
     of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
     steps = resolution.plan(of, newest)
@@ -58,10 +60,10 @@ def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, co
 
 
 def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -> bool:
-    """Whether DuckDB and Spark read the records of a file as those of a version, by their fields.
+    """Whether DuckDB and Spark can read the records of a file as another version by field names.
 
-    They do if each has the fields of the older and only null for new ones, and numbers got wider.
-    written: FileRef.record; 0: the file has none, and is read as nulls
+    They can if both versions share the older fields, new fields are null, and numbers got wider.
+    written: FileRef.record; 0: the file has no records, and is read as nulls
     """
     if written in (0, version):
         return True
@@ -71,15 +73,15 @@ def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -
 
 
 def _has_names(steps: Sequence[Step], kind: pa.DataType) -> bool:
-    """By its names DuckDB reads a struct with the fields of both versions."""
-    kept = {one.name for one in steps if one.source == one.name}
-    if kept != {field.name for field in kind}:
+    """Whether a struct read by name has exactly the fields of both versions."""
+    same_names = {step.name for step in steps if step.source == step.name}
+    if same_names != {field.name for field in kind}:
         return False
     return all(
-        not one.default.is_valid
-        if one.source is None
-        else one.change is None or _is_widened(one.change, kind.field(one.name).type)
-        for one in steps
+        not step.default.is_valid
+        if step.source is None
+        else step.change is None or _is_widened(step.change, kind.field(step.name).type)
+        for step in steps
     )
 
 
@@ -90,52 +92,52 @@ def _is_widened(change: Change, kind: pa.DataType) -> bool:
 
 
 def _record(steps: list[Step] | tuple[Step, ...], value: str, depth: int) -> str:
-    fields = ", ".join(f"{_name(one.name)} := {_field(one, value, depth)}" for one in steps)
+    fields = ", ".join(f"{_name(step.name)} := {_field(step, value, depth)}" for step in steps)
     return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({fields}) END"
 
 
 def _field(step: Step, value: str, depth: int) -> str:
     if step.source is None:
         return _literal(step.default)
-    found = f"struct_extract({value}, {_text(step.source)})"
-    return found if step.change is None else _changed(step.change, found, depth)
+    extracted = f"struct_extract({value}, {_text(step.source)})"
+    return extracted if step.change is None else _changed(step.change, extracted, depth)
 
 
 def _changed(change: Change, value: str, depth: int) -> str:
-    """A value after a change; depth: how many lambdas it is in, which need names of their own."""
+    """A value after a change; depth: number of enclosing lambdas, for unique item names."""
     if isinstance(change, Cast):
-        if pa.types.is_binary(change.type):  # a cast takes \x41 for one byte
+        if pa.types.is_binary(change.type):  # a cast would read \x41 as one byte
             return f"encode({value})"
         return f"{value}::{type_of(change.type)}"
     if isinstance(change, Symbols):
-        known = ", ".join(map(_text, change.known))
+        symbols = ", ".join(map(_text, change.known))
         return (
-            f"CASE WHEN {value} IN ({known}) THEN {value}"
+            f"CASE WHEN {value} IN ({symbols}) THEN {value}"
             f" WHEN {value} IS NOT NULL THEN {_text(change.default)} END"
         )
     if isinstance(change, Record):
         return _record(change.steps, value, depth)
-    one = f"x{depth}"
+    item = f"x{depth}"
     if isinstance(change, Items):
-        return f"list_transform({value}, lambda {one}: {_changed(change.change, one, depth + 1)})"
-    inner = _changed(change.change, f"{one}.value", depth + 1)
+        return f"list_transform({value}, lambda {item}: {_changed(change.change, item, depth + 1)})"
+    inner = _changed(change.change, f"{item}.value", depth + 1)
     return (
         f"map_from_entries(list_transform(map_entries({value}),"
-        f" lambda {one}: struct_pack(key := {one}.key, value := {inner})))"
+        f" lambda {item}: struct_pack(key := {item}.key, value := {inner})))"
     )
 
 
 def _literal(value: pa.Scalar) -> str:
-    """A default as SQL writes it."""
+    """A default as an SQL literal."""
     kind = value.type
     if not value.is_valid:
         return f"NULL::{type_of(kind)}"
     if pa.types.is_struct(kind):
-        fields = ", ".join(f"{_name(one.name)} := {_literal(value[one.name])}" for one in kind)
+        fields = ", ".join(f"{_name(item.name)} := {_literal(value[item.name])}" for item in kind)
         return f"struct_pack({fields})"
     if pa.types.is_map(kind):
-        keys = ", ".join(_literal(one["key"]) for one in value.values)
-        items = ", ".join(_literal(one["value"]) for one in value.values)
+        keys = ", ".join(_literal(item["key"]) for item in value.values)
+        items = ", ".join(_literal(item["value"]) for item in value.values)
         return f"MAP([{keys}], [{items}])::{type_of(kind)}"
     if pa.types.is_list(kind):
         return f"[{', '.join(map(_literal, value.values))}]::{type_of(kind)}"
@@ -143,8 +145,8 @@ def _literal(value: pa.Scalar) -> str:
         return "'" + "".join(f"\\x{byte:02X}" for byte in value.as_py()) + "'::BLOB"
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return f"make_timestamptz({value.cast(pa.timestamp('us', 'UTC')).value})"
-    said = repr(value.as_py()) if pa.types.is_floating(kind) else str(value.as_py())
-    return f"{_text(said)}::{type_of(kind)}"
+    text = repr(value.as_py()) if pa.types.is_floating(kind) else str(value.as_py())
+    return f"{_text(text)}::{type_of(kind)}"
 
 
 def _name(word: str) -> str:

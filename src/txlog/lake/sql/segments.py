@@ -1,13 +1,14 @@
 """Segments: the files that hold the rows of a topic, their columns and row groups, their rows.
 
-    list   a row for each file, and one for what is only in journal frames; also files of trimmed
-           ledgers while they exist, with no messages; and files of the logs of changes, which
-           belong to no topic, or to one of its cursors
-    show   one ledger, or one file, of a store or not
-    cat    stored rows as they are, including markers, watermark rows and changes
+    list   a row for each file, and one for the rows that are only in journal frames; also files
+    of
+           trimmed ledgers while they exist, with no messages; and files of the logs of changes,
+           which belong to no topic, or to one of its cursors
+    show   one ledger, or one file, inside a store or outside
+    cat    stored rows unchanged, including markers, watermark rows and changes
 
-The keys of the answers are the fields that `txlog segment` prints. Rows of a file of the store are
-checked against its checksums; those of another file are read as they are.
+The keys of the answers are the fields that `txlog segment` prints. Rows of a store's file are
+checked against its checksums; rows of another file are read without a check.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def listed(
 ) -> list[SegmentRow]:
     """The files of a topic and its cursors; the fields of `txlog segment list`.
 
-    topic:       None: all topics, then the logs of changes that belong to none
+    topic:       None: all topics, then the logs of changes outside any topic
     small_bytes: only files smaller than this
     sort:        ledger, rows or size; the last two largest first
     raises:      TopicNotFound, InvalidArgument
@@ -83,19 +84,19 @@ def listed(
     name = None if topic is None else TopicName.parse(topic, allow_partition=True)
 
     def question(view: View) -> list[SegmentRow]:
-        gone, own = _trimmed(view), _of_cursors(view)
-        shared = own.pop(0, [])
+        trimmed, of_cursors = _trimmed(view), _of_cursors(view)
+        shared = of_cursors.pop(0, [])
         rows = [
             row
             for number in _chosen(view, name, partition)
             for row in (
-                *_gone(view, number, gone.get(number, [])),
+                *_gone(view, number, trimmed.get(number, [])),
                 *_of_partition(view, number),
-                *own.pop(number, []),
+                *of_cursors.pop(number, []),
             )
         ]
-        if name is None:  # files of a deleted topic go with the next checkpoint
-            rows += [row for rest in own.values() for row in rest] + shared
+        if name is None:  # the next checkpoint removes files of deleted topics
+            rows += [row for cursor_rows in of_cursors.values() for row in cursor_rows] + shared
         return rows
 
     rows = client.store.ask(question)
@@ -115,20 +116,20 @@ def listed(
 
 
 def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[int]:
-    """The partitions, by number, of a topic, one of them, or those of all topics by name."""
+    """The numbers of a topic's partitions, of one of them, or of all topics' partitions by name."""
     if name is None:
         topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
         return [number for topic in topics for number in numbers(topic)]
-    found = find_topic(view, name)
-    wanted = name.partition if partition is None else partition
-    if wanted is None:
-        return [*numbers(found)]
-    check_partition(name.topic.short, found, wanted)
-    return [number_of(found, wanted)]
+    found_topic = find_topic(view, name)
+    index = name.partition if partition is None else partition
+    if index is None:
+        return [*numbers(found_topic)]
+    check_partition(name.topic.short, found_topic, index)
+    return [number_of(found_topic, index)]
 
 
 def _of_cursors(view: View) -> dict[int, list[SegmentRow]]:
-    """The files of the logs of changes, by the partition of their cursor; 0: none."""
+    """The files of the logs of changes, by the partition of their cursor; 0: no partition."""
     out: dict[int, list[SegmentRow]] = {}
     for ref in changes_of(view.manifest).refs:
         out.setdefault(ref.partition, []).append(_of_changes(view, ref))
@@ -137,10 +138,10 @@ def _of_cursors(view: View) -> dict[int, list[SegmentRow]]:
 
 def _of_changes(view: View, ref: ChangeRef) -> SegmentRow:
     """A file of a log of changes: it has no messages, and is merged with others until sealed."""
-    named = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
+    topic_name = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
     return {
-        "topic": None if named is None else named.topic,
-        "partition": None if named is None else named.partition,
+        "topic": None if topic_name is None else topic_name.topic,
+        "partition": None if topic_name is None else topic_name.partition,
         "ledger": None,
         "part": None,
         "state": "sealed" if ref.path.endswith(".parquet") else "open",
@@ -159,14 +160,14 @@ def _of_changes(view: View, ref: ChangeRef) -> SegmentRow:
     }
 
 
-Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known about the file
+Gone = tuple[int, str, FileRef | None]  # ledger, path, reference of the file if known
 
 
 def _trimmed(view: View) -> dict[int, list[Gone]]:
-    """By partition: files of its trimmed ledgers that wait until their readers are done.
+    """By partition: files of its trimmed ledgers that wait for the end of their readers.
 
-    The newest checkpoint still names those that frames after it dropped; others have lost their
-    names, and the checkpoint before may know them. A sidecar has none: its ledgers are replaced.
+    The newest checkpoint still names files that later frames dropped. Other files have lost their
+    names, which the previous checkpoint may have. A sidecar has none: its ledgers are replaced.
     """
     refs = {
         ref.path: ref
@@ -175,9 +176,13 @@ def _trimmed(view: View) -> dict[int, list[Gone]]:
     }
     paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
     if paths - refs.keys():
-        with suppress(TxlogError):  # without it, the name of a file says enough
-            before = read_manifest(view.disk, generations(view.disk)[0], view.salt)
-            refs |= {ref.path: ref for found in before.files.values() for ref in found}
+        with suppress(TxlogError):  # without it, the name of a file must do
+            previous = read_manifest(view.disk, generations(view.disk)[0], view.salt)
+            refs |= {
+                ref.path: ref
+                for refs_of_ledger in previous.files.values()
+                for ref in refs_of_ledger
+            }
     out: dict[int, list[Gone]] = {}
     for path in sorted(paths, key=_order):
         ledger = _ledger_of(path)
@@ -188,17 +193,17 @@ def _trimmed(view: View) -> dict[int, list[Gone]]:
 
 
 def _ledger_of(path: str) -> int:
-    found = _LEDGER.search(path)
-    return 0 if found is None else int(found[1])
+    match = _LEDGER.search(path)
+    return 0 if match is None else int(match[1])
 
 
 def _order(path: str) -> tuple[int, str]:
     return _ledger_of(path), path
 
 
-def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[SegmentRow]:
+def _gone(view: View, number: int, trimmed: Sequence[Gone]) -> Iterator[SegmentRow]:
     topic = topic_of(view.catalog, number)
-    for ledger, path, ref in gone:
+    for ledger, path, ref in trimmed:
         size = None if ref is None else ref.bytes
         if not is_far(path):
             try:
@@ -256,8 +261,8 @@ def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
                 "log": None,
             }
             yield from _of_ledger(view, number, of, end.ledger, end.entries)
-    if (known := view.topic(number).compaction) is not None:
-        for ref in (ref for ledger in known.ledgers for ref in view.files.of(ledger)):
+    if (compaction := view.topic(number).compaction) is not None:
+        for ref in (ref for ledger in compaction.ledgers for ref in view.files.of(ledger)):
             yield {
                 "topic": short,
                 "partition": index,
@@ -272,7 +277,7 @@ def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
                 "rows": ref.rows,
                 "size_bytes": ref.bytes,
                 "first_time": None,
-                "last_time": known.time_ms,
+                "last_time": compaction.time_ms,
                 "crc32c": f"{ref.crc:08x}",
                 "file": ref.path,
                 "log": None,
@@ -282,7 +287,7 @@ def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
 def _of_ledger(
     view: View, number: int, of: SegmentRow, ledger: int, entries: int
 ) -> Iterator[SegmentRow]:
-    """A row for each file; of: what is the same for all of them."""
+    """A row for each file of a ledger; of: the columns that all rows share."""
     refs = view.files.of(ledger)
     several = len(refs) > 1 or (refs and refs[0].form == "part")
     stored = 0
@@ -305,7 +310,7 @@ def _of_ledger(
 
 
 def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, last: int) -> None:
-    """Messages with their place among these entries; of a sidecar those with rows there."""
+    """Set the messages that became visible at these entries; in a sidecar, its own messages."""
     if row["sidecar"]:
         live = live_rows(view.buffer(number)).get(ledger, 0)
         row["messages"] = min(live, last - first + 1)
@@ -313,28 +318,30 @@ def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, la
     markers = [m for m in view.buffer(number).markers.get(ledger, []) if first <= m.entry <= last]
     silent = view.watermark(number).silent.get(ledger)
     quiet = 0 if silent is None else silent.range_cardinality(first, last + 1)
-    own = sum(1 for one in markers if silent is None or one.entry not in silent)
-    row["messages"] = last - first + 1 - quiet - own + sum(one.count for one in markers)
+    own_markers = sum(1 for marker in markers if silent is None or marker.entry not in silent)
+    row["messages"] = (
+        last - first + 1 - quiet - own_markers + sum(marker.count for marker in markers)
+    )
     row["markers"] = len(markers)
     if last >= first:
         row["first"], row["last"] = MessageId(ledger, first), MessageId(ledger, last)
 
 
-# --- one of them -----------------------------------------------------------------------------
+# --- one segment -----------------------------------------------------------------------------
 
 
-def shown(client: RelationReader, what: str) -> SegmentDescription:
+def shown(client: RelationReader, source: str) -> SegmentDescription:
     """A ledger, or a file by its path below the store or anywhere; as `txlog segment show`.
 
     raises: NotFound (no such ledger or file), FormatMismatch, Corruption
     """
-    changes = _changes(client, what)
+    changes = _changes(client, source)
     if changes is not None:
-        known, path, table = changes
-        return _with_shape(known, table, path)
-    refs, row = _found(client, what)
+        row_known, path, table = changes
+        return _with_shape(row_known, table, path)
+    refs, row = _found(client, source)
     if row is None:
-        return _of_stranger(what)
+        return _of_stranger(source)
     columns: dict[str, ColumnShape] = {}
     groups: list[RowGroup] = []
     for ref in refs:
@@ -342,35 +349,37 @@ def shown(client: RelationReader, what: str) -> SegmentDescription:
     return {**row, "column_list": list(columns.values()), "row_group_list": groups}
 
 
-def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow | None]:
-    """The files that a ledger or path stands for, and what is known of them; None: foreign."""
+def _found(client: RelationReader, source: str) -> tuple[list[FileRef], SegmentRow | None]:
+    """The files of a ledger or path, and the known facts about them; None: a foreign file."""
 
     def question(view: View) -> tuple[list[FileRef], SegmentRow | None]:
         for ledger, (number, _) in view.catalog.owners.items():
             refs = view.files.of(ledger)
-            if what != str(ledger) and all(not _is_path(client, what, ref.path) for ref in refs):
+            if source != str(ledger) and all(
+                not _is_path(client, source, ref.path) for ref in refs
+            ):
                 continue
             if not has_partition(view.catalog, number):
                 break
             rows = [row for row in _of_partition(view, number) if row["ledger"] == ledger]
-            if what == str(ledger):
+            if source == str(ledger):
                 return refs, _joined(rows, ledger)
-            [at] = [n for n, ref in enumerate(refs) if _is_path(client, what, ref.path)]
+            [at] = [n for n, ref in enumerate(refs) if _is_path(client, source, ref.path)]
             return [refs[at]], rows[at]
         return [], None
 
     refs, row = client.store.ask(question)
-    if row is None and what.isdecimal() and len(what) < 20:
-        raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
+    if row is None and source.isdecimal() and len(source) < 20:
+        raise NotFound(f"no ledger {source} has rows here", hint="txlog segment list TOPIC")
     return refs, row
 
 
-def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Table] | None:
-    """What is known of a file of a log of changes, its path and its rows; None: it is not one."""
+def _changes(client: RelationReader, source: str) -> tuple[SegmentRow, str, pa.Table] | None:
+    """The row of a file of a log of changes, its path and its rows; None: another kind of file."""
 
     def question(view: View) -> tuple[SegmentRow, str, pa.Table] | None:
         for ref in changes_of(view.manifest).refs:
-            if _is_path(client, what, ref.path):
+            if _is_path(client, source, ref.path):
                 return _of_changes(view, ref), ref.path, read(view.disk, ref)
         return None
 
@@ -378,7 +387,7 @@ def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Tab
 
 
 def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
-    """Adds the columns of rows that are read whole, as one row group."""
+    """Add the columns of rows that are read as a whole, as one row group."""
     group: RowGroup = {
         "rows": table.num_rows,
         "size_bytes": table.nbytes,
@@ -389,8 +398,8 @@ def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescripti
     return {**row, "column_list": _arrow_columns(table), "row_group_list": [group]}
 
 
-def _is_path(client: RelationReader, what: str, path: str) -> bool:
-    return what == path or str(Path(what).absolute()) == f"{client.path}/{path}"
+def _is_path(client: RelationReader, source: str, path: str) -> bool:
+    return source == path or str(Path(source).absolute()) == f"{client.path}/{path}"
 
 
 def _joined(rows: Sequence[SegmentRow], ledger: int) -> SegmentRow:
@@ -415,7 +424,7 @@ def _joined(rows: Sequence[SegmentRow], ledger: int) -> SegmentRow:
 def _add(
     client: RelationReader, ref: FileRef, columns: dict[str, ColumnShape], groups: list[RowGroup]
 ) -> None:
-    """What a file adds to the columns and row groups of its ledger."""
+    """Add the columns and row groups of a file to its ledger's."""
     first = 0
     for rows, _, length, _ in ref.groups:
         base = ref.first + first
@@ -429,9 +438,9 @@ def _add(
             }
         )
         first += rows
-    for one in _columns(client, ref):
-        known = columns.setdefault(one["name"], {**one, "size_bytes": 0})
-        known["size_bytes"] += one["size_bytes"]
+    for column in _columns(client, ref):
+        total = columns.setdefault(column["name"], {**column, "size_bytes": 0})
+        total["size_bytes"] += column["size_bytes"]
 
 
 def _columns(client: RelationReader, ref: FileRef) -> list[ColumnShape]:
@@ -475,9 +484,9 @@ def _arrow_columns(table: pa.Table) -> list[ColumnShape]:
 
 def _of_stranger(path: str) -> SegmentDescription:
     """A file that does not belong to this store."""
-    found = inspect_file(path)
-    if found["type"] not in ("parquet", "arrow", "bucket"):
-        raise InvalidArgument(f"{path} is a {found['type']} and has no rows of messages")
+    inspected = inspect_file(path)
+    if inspected["type"] not in ("parquet", "arrow", "bucket"):
+        raise InvalidArgument(f"{path} is a {inspected['type']} and has no rows of messages")
     row: SegmentRow = {
         "topic": None,
         "partition": None,
@@ -489,8 +498,8 @@ def _of_stranger(path: str) -> SegmentDescription:
         "markers": None,
         "first": None,
         "last": None,
-        "rows": found.get("rows"),
-        "size_bytes": found["size_bytes"],
+        "rows": inspected.get("rows"),
+        "size_bytes": inspected["size_bytes"],
         "first_time": None,
         "last_time": None,
         "crc32c": None,
@@ -500,22 +509,22 @@ def _of_stranger(path: str) -> SegmentDescription:
     if is_parquet(path):
         columns: list[ColumnShape] = [
             {
-                "name": one["name"],
-                "type": one["type"],
-                "codec": one["codec"],
-                "size_bytes": one["size_bytes"],
+                "name": item["name"],
+                "type": item["type"],
+                "codec": item["codec"],
+                "size_bytes": item["size_bytes"],
             }
-            for one in columns_of(path)
+            for item in columns_of(path)
         ]
         groups: list[RowGroup] = [
             {
-                "rows": one["rows"],
-                "size_bytes": one["size_bytes"],
+                "rows": item["rows"],
+                "size_bytes": item["size_bytes"],
                 "file": path,
                 "first": None,
                 "last": None,
             }
-            for one in groups_of(path)
+            for item in groups_of(path)
         ]
         return {**row, "column_list": columns, "row_group_list": groups}
     with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
@@ -527,31 +536,31 @@ def _of_stranger(path: str) -> SegmentDescription:
 
 
 def stored(
-    client: RelationReader, what: str, row_group: int | None = None, wanted: Range | None = None
+    client: RelationReader, source: str, row_group: int | None = None, entries: Range | None = None
 ) -> Batches:
     """The stored rows of a ledger or file, batch by batch, in the order they are stored.
 
-    row_group: only this one of the file, from 0
-    wanted:    only these entries: ids, or a number of rows from the start or before the end
+    row_group: only this row group of the file, from 0
+    entries:   only these entries: ids, or a number of rows from the start or before the end
     raises:    NotFound, InvalidArgument, Corruption
     """
-    changes = _changes(client, what)
+    changes = _changes(client, source)
     if changes is not None:
-        if wanted is not None or row_group not in (None, 0):
+        if entries is not None or row_group not in (None, 0):
             raise InvalidArgument("a file of changes has one row group and no entries", code=203)
         table = changes[2]
         return table.schema, iter(table.to_batches())
-    refs, row = _found(client, what)
+    refs, row = _found(client, source)
     if row is None:
-        return _of_file(what, row_group)
+        return _of_file(source, row_group)
     groups = [(ref, at) for ref in refs for at in range(len(ref.groups))]
     if row_group is not None and not 0 <= row_group < len(groups):
-        found = f"there are {len(groups)}, from 0"
-        raise InvalidArgument(f"no row group {row_group}; {found}", code=203)
+        group_count = f"there are {len(groups)}, from 0"
+        raise InvalidArgument(f"no row group {row_group}; {group_count}", code=203)
     ledger, rows, is_sidecar = row["ledger"], row["rows"], row["sidecar"]
     assert ledger is not None
     assert rows is not None
-    low, high = _entries(wanted, ledger, rows)
+    low, high = _entries(entries, ledger, rows)
 
     def batches() -> Iterator[pa.RecordBatch]:
         chosen = groups if row_group is None else [groups[row_group]]
@@ -598,14 +607,14 @@ def _in_frames(
     yield from client.store.ask(question).to_batches()
 
 
-def _entries(wanted: Range | None, ledger: int, rows: int) -> tuple[int, int]:
-    """The entries that a range means, half open."""
-    if wanted is None:
+def _entries(entry_range: Range | None, ledger: int, rows: int) -> tuple[int, int]:
+    """The entries in a range, half open."""
+    if entry_range is None:
         return 0, 1 << 62
-    if wanted.kind != "range":
+    if entry_range.kind != "range":
         raise InvalidArgument("a range of a segment is one of entries: +N, -N, or ids", code=203)
-    low = _entry(wanted.start, ledger, rows)
-    return low, (1 << 62) if wanted.stop is None else _entry(wanted.stop, ledger, rows)
+    low = _entry(entry_range.start, ledger, rows)
+    return low, (1 << 62) if entry_range.stop is None else _entry(entry_range.stop, ledger, rows)
 
 
 def _entry(bound: Bound, ledger: int, rows: int) -> int:
@@ -640,6 +649,6 @@ def _of_file(path: str, row_group: int | None) -> Batches:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             table = reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        said = said_by_arrow(error)
-        raise Corruption(f"{path} cannot be read: {said}", path=path, offset=0) from error
+        reason = said_by_arrow(error)
+        raise Corruption(f"{path} cannot be read: {reason}", path=path, offset=0) from error
     return table.schema, iter(table.to_batches(ROWS_AT_ONCE))

@@ -1,10 +1,10 @@
 """Owns the script of `txlog views --spark`: committed messages as views of PySpark, without txlog.
 
-The same views over the same files as in `views_script`. Each topic has scans of the files whose
-rows need no test, one for files that are alike, and one for those joined with the markers in them.
-The ledger is taken from the name of a file only where no column has it: Spark would make all the
-metadata of each row. A typed topic has its `record` if the files of all its versions can be read by
-the names of fields, and Spark reads their types.
+It has the views of `views_script`, over the same files. Each topic has scans of the files whose
+rows need no test, one scan per group of similar files, and a scan of those joined with the markers
+in them. The ledger is taken from the name of a file only if no column has it, because Spark would
+compute all the metadata of each row. A typed topic has its `record` if the files of all its
+versions can be read by field names, and Spark can read their types.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NAMES: Final = (
     "topic, partition, message_id, ledger, entry, txn_index,"
     f" {USER}, visible_time, producer, sequence_id, lsn, size_bytes"
 )
-_DDL: Final = {  # there is none for a time of day, which Spark does not read
+_DDL: Final = {  # without times of day, which Spark cannot read
     pa.bool_(): "BOOLEAN",
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
@@ -90,12 +90,12 @@ def program(
     """The views as a program.
 
     path:     the absolute path of a file
-    complete: topics, each with the file that has what is not covered
+    complete: topics, each with the file of the messages that are not covered
     raises:   NotAllowed when files are behind a network
     """
     check_near(contents)
     lines: list[str] = [_HEAD]
-    taken = set(RELATIONS)
+    names_taken = set(RELATIONS)
     all_of_them = [_nothing(uncommitted)]
     files = dict(complete)
     for number, content in enumerate(contents):
@@ -105,8 +105,8 @@ def program(
         lines.append(f"spark.sql({_view(view, select)!r})\n")
         all_of_them.append(f"SELECT {_NAMES}{', txn_state' * uncommitted} FROM {view}")
         for word in dict.fromkeys((content.name, content.relation.topic)):
-            if word.casefold() not in taken:
-                taken.add(word.casefold())
+            if word.casefold() not in names_taken:
+                names_taken.add(word.casefold())
                 lines.append(f"spark.sql({_view(word, f'SELECT * FROM {view}')!r})\n")
     lines.append(f"spark.sql({_view('messages', ' UNION ALL '.join(all_of_them))!r})\n")
     return "".join(lines)
@@ -129,12 +129,12 @@ def _topic(
     branches: list[str] = []
     markers: list[str] = []
     alike = _alike(relation.direct, path)
-    for at, ((named, sifted, _), sources) in enumerate(alike.items()):
+    for at, ((is_named, sifted, _), sources) in enumerate(alike.items()):
         view = f"txlog_{number}_direct_{at}"
         paths = [path(source) for source in sources]
-        scans.append(_scan(view, paths, named=named, more=stored))
+        scans.append(_scan(view, paths, named=is_named, more=stored))
         if any(source.ref.messages for source in sources):
-            lsn = _lsn(sources) if named else "lsn"
+            lsn = _lsn(sources) if is_named else "lsn"
             branches.append(
                 f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, ledger) AS ledger,"
                 f" coalesce(marker_entry, entry) AS entry, txn_index, {columns},"
@@ -173,20 +173,20 @@ def _topic(
 
 
 def _record(relation: Relation) -> str | None:
-    """The type of `record` as Spark writes it; None: the view has no such column."""
+    """The type of `record` in Spark's DDL; None: the view has no such column."""
     if not relation.record:
         return None
     versions = {source.ref.record for source in (*relation.direct, *relation.unclean)}
     schemas = tuple(relation.schemas)
-    if not all(is_by_name(one, schemas, relation.record) for one in versions):
+    if not all(is_by_name(version, schemas, relation.record) for version in versions):
         return None
     return _ddl(relation.record_type)
 
 
 def _ddl(kind: pa.DataType) -> str | None:
-    """A type of records as Spark writes it; None: Spark does not read it."""
+    """A type of records in Spark's DDL; None: Spark cannot read it."""
     if pa.types.is_struct(kind):
-        fields = [(one.name, _ddl(one.type)) for one in kind]
+        fields = [(field.name, _ddl(field.type)) for field in kind]
         if any(of is None for _, of in fields):
             return None
         return f"STRUCT<{', '.join(f'`{name}`: {of}' for name, of in fields)}>"
@@ -200,7 +200,7 @@ def _ddl(kind: pa.DataType) -> str | None:
 
 
 def _lsn(sources: Sequence[Source]) -> str:
-    """The LSN of a row: that of its ledger if the file was adopted."""
+    """The LSN of a row; in an adopted file it is the LSN of the ledger."""
     lsns = adopted_lsns(sources)
     if not lsns:
         return "lsn"
@@ -211,28 +211,28 @@ def _lsn(sources: Sequence[Source]) -> str:
 def _alike(
     sources: Sequence[Source], path: Callable[[Source], str]
 ) -> dict[tuple[bool, bool, str], list[Source]]:
-    """Files by whether only their name gives the ledger, whether they hold more than data, and the
-    directory of their topic: a scan takes partitions from below one.
+    """Group files by three properties: whether only their name has the ledger, whether they contain
+    more than data, and the directory of their topic, because a scan needs partitions below one.
     """
     out: dict[tuple[bool, bool, str], list[Source]] = {}
     for source in sources:
-        named = source.role == "p" and source.ref.messages < 0
+        is_named = source.role == "p" and source.ref.messages < 0
         root = path(source).rpartition("/partition=")[0]
-        out.setdefault((named, not source.ref.is_messages_only, root), []).append(source)
+        out.setdefault((is_named, not source.ref.is_messages_only, root), []).append(source)
     return out
 
 
 def _scan(view: str, paths: Sequence[str], *, named: bool, more: str) -> str:
     base = paths[0][: paths[0].rindex("/partition=")]
-    listed = [f"file:{_unglobbed(one)}" for one in paths]
+    listed = [f"file:{_unglobbed(path)}" for path in paths]
     typed = f", more={more!r}" if more else ""
     return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named}{typed})\n"
 
 
 def _empty(record: str | None = None) -> str:
     """No rows, but the name and type of every column."""
-    named = zip(_PLAIN.split(", "), _TYPES, strict=True)
-    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in named]
+    columns_typed = zip(_PLAIN.split(", "), _TYPES, strict=True)
+    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns_typed]
     if record is not None:
         nulls.insert(
             nulls.index("CAST(NULL AS TIMESTAMP) AS visible_time"),
@@ -251,11 +251,11 @@ def _view(name: str, select: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as Spark's SQL writes it."""
+    """Text, quoted for Spark's SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _unglobbed(path: str) -> str:
-    """A path that does not act as a pattern, as Spark takes it."""
+    """A path for Spark, escaped so that it does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,4 +1,4 @@
-"""Owns `this`: an inspected thing in SQL, as a SELECT over a store or the rows of a file."""
+"""Owns `this`: an inspected object in SQL, as a SELECT over a store or the rows of a file."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ AND a.entry = m.entry AND (a.txn_index IS NULL OR a.txn_index = m.txn_index))"""
 
 
 def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, int]] = ()) -> str:
-    """The rows of something in a store, as a SELECT over its relations.
+    """The rows of an object in a store, as a SELECT over its relations.
 
-    answer: what Client.inspect said about it
-    starts: of a topic, only what is at or after these (partition, ledger, entry, index)
-    raises: Usage for a thing that has no rows
+    answer: the answer of Client.inspect
+    starts: for a topic, only messages at or after these (partition, ledger, entry, index)
+    raises: Usage for an object without rows
     """
     kind = answer["kind"]
     if kind == "store":
         return "FROM messages"
     if kind in ("topic", "partition"):
-        wanted = [
+        conditions = [
             f"(partition = {at[0]} AND (ledger, entry, coalesce(txn_index, 0)) >= {at[1:]})"
             for at in starts
         ]
         if kind == "partition":
-            wanted = [f"(partition = {answer['partition']}) AND ({' OR '.join(wanted) or 'true'})"]
-        return f"FROM {_topic(answer)} WHERE {' OR '.join(wanted) or 'true'}"
+            conditions = [
+                f"(partition = {answer['partition']}) AND ({' OR '.join(conditions) or 'true'})"
+            ]
+        return f"FROM {_topic(answer)} WHERE {' OR '.join(conditions) or 'true'}"
     if kind == "subscription":
-        short, held = text(str(answer["topic"])), text(str(answer["subscription"]))
-        return _BACKLOG.format(topic=_topic(answer), short=short, subscription=held)
+        short, subscription = text(str(answer["topic"])), text(str(answer["subscription"]))
+        return _BACKLOG.format(topic=_topic(answer), short=short, subscription=subscription)
     if kind == "transaction":
         return f"FROM messages_all WHERE txn = {text(str(answer['txn']))}"
     if kind == "transaction_key":
@@ -48,10 +50,10 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
     if kind == "message":
         [row] = answer["record"].slice(0, 1).to_pylist()
         index = row["index"] or "NULL"
-        is_one = "messages" not in answer  # the id of a marker stands for all its messages
+        is_one = "messages" not in answer  # the id of a marker selects all its messages
         only = f" AND txn_index IS NOT DISTINCT FROM {index}" if is_one else ""
-        place = f"ledger = {row['ledger']} AND entry = {row['entry']}"
-        return f"FROM {_topic(row)} WHERE {place}{only}"
+        position = f"ledger = {row['ledger']} AND entry = {row['entry']}"
+        return f"FROM {_topic(row)} WHERE {position}{only}"
     if kind == "ledger":
         return f"FROM messages_all WHERE stored_ledger = {answer['ledger']}"
     if kind == "frame":
@@ -60,7 +62,7 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
 
 
 def _topic(answer: Mapping[str, Any]) -> str:
-    """Its view, by its full name: the short one may be the name of a list."""
+    """The topic's view, by its full name: its short name may equal that of a list."""
     topic = str(answer["topic"])
     return name(topic if topic.count("/") == 2 else f"public/default/{topic}")
 
@@ -91,7 +93,7 @@ class FileQuery:
         return self._session.stream(self._sql)
 
     def plan(self) -> str:
-        """DuckDB's drawing of how the SQL would be run."""
+        """DuckDB's drawing of the plan of the SQL."""
         return self._session.plan(self._sql)
 
     def __enter__(self) -> FileQuery:

@@ -1,4 +1,4 @@
-"""Owns the files of `txlog views --complete`: what Parquet files do not explain, resolved."""
+"""Owns the files of `txlog views --complete`: messages that the Parquet files lack, resolved."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
 
 
 def write_database(path: str, statements: Sequence[str]) -> None:
-    """Make a database of views; DuckDB takes a backslash in its path for a slash.
+    """Create a database of views; DuckDB would take a backslash in its path for a slash.
 
     raises: SqlError, OSError
     """
     with TemporaryDirectory(prefix="txlog-") as folder:
-        made = str(Path(folder, "views.duckdb")) if "\\" in path else path
-        with Session.in_file(made) as session:
+        plain_path = str(Path(folder, "views.duckdb")) if "\\" in path else path
+        with Session.in_file(plain_path) as session:
             for statement in statements:
                 session.execute(statement)
-        if made != path:
-            shutil.copyfile(made, path)
+        if plain_path != path:
+            shutil.copyfile(plain_path, path)

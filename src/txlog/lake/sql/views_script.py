@@ -1,10 +1,10 @@
 """Owns the script of `txlog views`: committed messages as plain SQL over files, without txlog.
 
-A stock duckdb reads neither journal frames nor Arrow parts, and finds only the bytes of a large
-message. What only these hold is *not covered*: it is counted, or written to Parquet files that the
-views then read too. Markers come from the sealed files of partitions, as rows of `kind` 1; a row of
-an unclean file whose marker is in no such file is not covered either. The view of a typed topic has
-the column `record`, which `messages` has not.
+A stock duckdb reads neither journal frames nor Arrow parts, and sees only the bytes of a large
+message. Messages that only these contain are *not covered*: they are counted, or written to Parquet
+files that the views then read too. Markers come from the sealed files of partitions, as rows of
+`kind` 1. A row of an unclean file whose marker is in no such file is not covered either. The view
+of a typed topic has the column `record`, but `messages` does not.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SEGMENTS: Final = {
 
 
 def not_covered(content: Content) -> list[Content]:
-    """The contents whose messages are in no Parquet file that can be read by itself.
+    """The contents whose messages are in no Parquet file that DuckDB can read by itself.
 
-    Two: what is in frames, parts and chunks; rows of unclean files whose marker is there.
+    Two: rows in frames, parts and chunks; rows of unclean files with a marker in those.
     """
     relation = content.relation
     relation = replace(relation, compacted=[])
@@ -72,14 +72,14 @@ def _late_markers(content: Content) -> pa.Table:
     """The markers that are in no sealed file of a partition."""
     sealed = [source.ref.ledger for source in content.relation.direct if source.role == "p"]
     markers = content.relation.markers
-    known = pc.is_in(markers.column("marker_ledger"), value_set=pa.array(sealed, pa.int64()))
-    return markers.filter(pc.invert(known))
+    is_sealed = pc.is_in(markers.column("marker_ledger"), value_set=pa.array(sealed, pa.int64()))
+    return markers.filter(pc.invert(is_sealed))
 
 
 def count_not_covered(client: Client, content: Content) -> int:
-    """How many committed messages of a topic the views would miss.
+    """The number of committed messages of a topic that the views would miss.
 
-    cost: their keys, and those of unclean files
+    cost: reads the keys of these messages and of unclean files
 
     raises: MissingFile when a checkpoint has removed files meanwhile; Corruption
     """
@@ -111,12 +111,12 @@ def _keys(view: View, source: Source) -> Iterator[pa.Table]:
 
 
 def _joined(data: pa.Table, markers: pa.Table) -> int:
-    """How many rows have one of the markers."""
+    """The number of rows that have one of the markers."""
     return int(data.join(markers.select(_MARKER), _MARKER, join_type="left semi").num_rows)
 
 
 def file_of(content: Content) -> str:
-    """The name of the file with what is not covered of a topic."""
+    """The name of the file for a topic's messages that are not covered."""
     topic = TopicName.parse(content.name)
     parts = (topic.tenant, topic.namespace, topic.name)
     return "~".join(encode_component(part) for part in parts) + ".parquet"
@@ -157,42 +157,47 @@ def statements(
     """The views, one statement each.
 
     segments:  the rows of sql.segments, of the same view
-    path:      the path written for a file
-    complete:  files with what is not covered
-    temporary: they belong to the session, not to a database
+    path:      the path to write for a file
+    complete:  files with the messages that are not covered
+    temporary: the views belong to the session, not to a database
     raises:    NotAllowed when files are behind a network
     """
     check_near(contents)
-    made = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
+    create = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
     messages = Messages(contents, path)
     out = [
         "SET TimeZone = 'UTC'",
-        f"{made} MACRO text(b) AS decode(b)",
-        f"{made} MACRO json(b) AS CAST(decode(b) AS JSON)",
+        f"{create} MACRO text(b) AS decode(b)",
+        f"{create} MACRO json(b) AS CAST(decode(b) AS JSON)",
     ]
     markers = messages.markers_of_files()
     if markers is not None:
-        out.append(f"{made} VIEW txlog_markers AS {markers}")
-    out.append(f"{made} VIEW messages AS {messages.of_files(complete, uncommitted=uncommitted)}")
-    if "txlog_compacted" not in messages.tables:  # else it would lack what SQL cannot hold
-        out.append(f"{made} VIEW compacted AS {messages.newest()}")
-    taken = set(RELATIONS)
+        out.append(f"{create} VIEW txlog_markers AS {markers}")
+    out.append(f"{create} VIEW messages AS {messages.of_files(complete, uncommitted=uncommitted)}")
+    # otherwise it would lack rows that only a table has
+    if "txlog_compacted" not in messages.tables:
+        out.append(f"{create} VIEW compacted AS {messages.newest()}")
+    names_taken = set(RELATIONS)
     for number, content in enumerate(contents):
         topic = content.relation.topic
         rows = f"FROM messages WHERE topic = {text(topic)}"
         if content.relation.record:
             prefix = f"txlog_{number}"
-            ours = [one for one in complete if PurePath(one).name == file_of(content)]
+            own_files = [
+                path_complete
+                for path_complete in complete
+                if PurePath(path_complete).name == file_of(content)
+            ]
             typed = Messages([content], path, prefix=prefix, is_typed=True)
             markers = typed.markers_of_files()
             if markers is not None:
-                out.append(f"{made} VIEW {prefix}_markers AS {markers}")
-            rows = typed.of_files(ours, uncommitted=uncommitted)
+                out.append(f"{create} VIEW {prefix}_markers AS {markers}")
+            rows = typed.of_files(own_files, uncommitted=uncommitted)
         for word in dict.fromkeys((content.name, topic)):
-            if word.casefold() not in taken:
-                taken.add(word.casefold())
-                out.append(f"{made} VIEW {name(word)} AS {rows}")
-    out.append(f"{made} VIEW segments AS {_segments(contents, segments)}")
+            if word.casefold() not in names_taken:
+                names_taken.add(word.casefold())
+                out.append(f"{create} VIEW {name(word)} AS {rows}")
+    out.append(f"{create} VIEW segments AS {_segments(contents, segments)}")
     return out
 
 

@@ -22,8 +22,8 @@ _DAY: Final = pa.field("day", pa.date32())
 class Table:
     """A Delta table; column `day` is its partition."""
 
-    def __init__(self, place: Path, label: Label) -> None:
-        self._place = place
+    def __init__(self, root: Path, label: Label) -> None:
+        self._place = root
         self._label = label
         self._columns = TABLE.append(_DAY)
         self._table = self._opened()
@@ -56,7 +56,7 @@ class Table:
         """As Target."""
         assert self._table is not None
         done = CommitProperties(app_transactions=[Transaction(_APP, lsn)], max_commit_retries=0)
-        actions = [self._action(one) for one in added]
+        actions = [self._action(file) for file in added]
         try:
             self._table.create_write_transaction(
                 [*actions], "append", self._columns, partition_by=["day"], commit_properties=done
@@ -64,7 +64,7 @@ class Table:
         except (CommitFailedError, DeltaError) as error:
             text = " ".join(str(error).split())
             raise TryAgain(
-                f"somebody else wrote the table meanwhile: {text[:200]}",
+                f"another process wrote the table meanwhile: {text[:200]}",
                 hint="run the export again",
             ) from error
 
@@ -78,16 +78,16 @@ class Table:
             check_ours(self._place, "_delta_log")
             return None
         if table.metadata().description != str(self._label):
-            raise NotAllowed(f"{self._place} is a table of something else", path=str(self._place))
+            raise NotAllowed(f"{self._place} is not a table of this mirror", path=str(self._place))
         return table
 
-    def _action(self, one: Added) -> AddAction:
-        status = one.path.stat()
+    def _action(self, file: Added) -> AddAction:
+        status = file.path.stat()
         return AddAction(
-            path=str(one.path.relative_to(self._place)),
+            path=str(file.path.relative_to(self._place)),
             size=status.st_size,
-            partition_values={"day": one.day},
+            partition_values={"day": file.day},
             modification_time=status.st_mtime_ns // 1_000_000,
             data_change=True,
-            stats=json.dumps({"numRecords": one.rows}),
+            stats=json.dumps({"numRecords": file.rows}),
         )

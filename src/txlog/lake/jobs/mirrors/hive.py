@@ -1,4 +1,4 @@
-"""Owns a mirror as directories day=…/ of Parquet, and the state that says how far they are."""
+"""Owns a mirror as directories day=…/ of Parquet, and the state that records their LSN."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _COMING: Final = re.compile(r"day=[^/]+/[^/]+\.parquet")
 
 
 class Table:
-    """Directories day=…/ of Parquet files, and the state that says which LSN they have reached."""
+    """Directories day=…/ of Parquet files, and the state with the LSN that they have reached."""
 
-    def __init__(self, place: Path, label: Label) -> None:
-        self._place = place
+    def __init__(self, root: Path, label: Label) -> None:
+        self._place = root
         self._label = label
         self._record: int | None = None
 
     def lsn(self) -> int:
-        """As Target; what a killed run had begun to show is finished first."""
+        """As Target; it first gives names to files that a killed run had listed."""
         try:
-            found = json.loads((self._place / STATE).read_bytes())
-            label, lsn = str(found["mirror"]), int(found["lsn"])
-            coming, goal = [str(one) for one in found["coming"]], int(found["goal"])
-            self._record = int(found.get("record", 0))
+            state = json.loads((self._place / STATE).read_bytes())
+            label, lsn = str(state["mirror"]), int(state["lsn"])
+            coming, goal = [str(name) for name in state["coming"]], int(state["goal"])
+            self._record = int(state.get("record", 0))
             if not all(map(_COMING.fullmatch, coming)):
                 raise ValueError("it names files that are none of a mirror")
         except FileNotFoundError:
@@ -43,7 +43,9 @@ class Table:
                 path=str(self._place),
             ) from error
         if label != str(self._label):
-            raise NotAllowed(f"{self._place} is a mirror of something else", path=str(self._place))
+            raise NotAllowed(
+                f"{self._place} is a mirror of another topic or store", path=str(self._place)
+            )
         if coming:
             self._show(coming)
             lsn = goal
@@ -64,8 +66,8 @@ class Table:
     def commit(self, added: list[Added], lsn: int) -> None:
         """As Target: the list, the names, the LSN."""
         coming = [
-            f"{one.path.parent.name}/{one.path.name.removeprefix('.').removesuffix('.new')}"
-            for one in added
+            f"{file.path.parent.name}/{file.path.name.removeprefix('.').removesuffix('.new')}"
+            for file in added
         ]
         self._save(self.lsn(), coming, lsn)
         self._show(coming)
@@ -75,17 +77,17 @@ class Table:
         """Nothing is open."""
 
     def _save(self, lsn: int, coming: list[str] | None = None, goal: int = 0) -> None:
-        said = {
+        state = {
             "mirror": str(self._label),
             "lsn": lsn,
             "record": self._record or 0,
             "goal": goal,
             "coming": coming or [],
         }
-        replace_file(str(self._place / STATE), json.dumps(said, indent=1).encode() + b"\n")
+        replace_file(str(self._place / STATE), json.dumps(state, indent=1).encode() + b"\n")
 
     def _show(self, coming: list[str]) -> None:
-        """Give files their names; those that have them already stay."""
-        for one in coming:
-            day, _, name = one.partition("/")
+        """Rename files to their names; files that have them already stay."""
+        for path_below in coming:
+            day, _, name = path_below.partition("/")
             rename_file(str(self._place / day / f".{name}.new"), name)

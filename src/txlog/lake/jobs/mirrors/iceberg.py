@@ -1,9 +1,9 @@
 """Owns a mirror as an Iceberg table: its LSN is a property, set in the commit that adds the files.
 
 The directory is a warehouse with the SQL catalog of pyiceberg in a file of SQLite, `catalog.db`;
-several topics may share it. Catalog `txlog`; the table of `public/default/orders` is
-`default.orders`, that of `acme/eu/orders` is `acme.eu.orders`. Files are partitioned by
-day(visible_time), which is a property of the table and no column.
+several topics may share it. The catalog is called `txlog`. The table of `public/default/orders` is
+`default.orders`, the table of `acme/eu/orders` is `acme.eu.orders`. Files are partitioned by
+day(visible_time), which is a property of the table and not a column.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _TYPES: Final = {
 class Table:
     """An Iceberg table in a warehouse of its own catalog."""
 
-    def __init__(self, place: Path, label: Label) -> None:
-        if _UNFIT.search(str(place)):
+    def __init__(self, root: Path, label: Label) -> None:
+        if _UNFIT.search(str(root)):
             raise InvalidArgument("the path of an Iceberg warehouse has none of % # ?")
-        known = place / FILE
-        if not known.exists():
-            check_ours(place)
-        self._place = place
+        catalog_file = root / FILE
+        if not catalog_file.exists():
+            check_ours(root)
+        self._place = root
         self._label = label
         self._name = identifier(label.topic)
-        self._folder = place.joinpath(*(_plain(one) for one in self._name))
-        with _telling(known):
-            where = {"uri": f"sqlite:///{known}", "warehouse": f"file://{place}"}
+        self._folder = root.joinpath(*(_plain(word) for word in self._name))
+        with _telling(catalog_file):
+            where = {"uri": f"sqlite:///{catalog_file}", "warehouse": f"file://{root}"}
             self._catalog = SqlCatalog(CATALOG, **where)
             self._table = self._opened()
 
@@ -118,12 +118,12 @@ class Table:
             with _telling(self._place / FILE), self._table.transaction() as change:
                 change.set_properties({_LSN: str(lsn)})
                 change.add_files(
-                    [f"file://{one.path}" for one in added], check_duplicate_files=False
+                    [f"file://{file.path}" for file in added], check_duplicate_files=False
                 )
         except CommitFailedException as error:
             text = " ".join(str(error).split())
             raise TryAgain(
-                f"somebody else wrote the table meanwhile: {text[:200]}",
+                f"another process wrote the table meanwhile: {text[:200]}",
                 hint="run the export again",
             ) from error
 
@@ -138,7 +138,7 @@ class Table:
             return None
         if table.properties.get(_SOURCE) != str(self._label):
             raise NotAllowed(
-                f"{'.'.join(self._name)} in {self._place} is a table of something else",
+                f"{'.'.join(self._name)} in {self._place} is not a table of this mirror",
                 path=str(self._place),
             )
         return table
@@ -146,7 +146,7 @@ class Table:
 
 @contextmanager
 def _telling(path: Path) -> Iterator[None]:
-    """A failure of the catalog's file, as an error of ours."""
+    """Convert a failure of the catalog's file to an error of ours."""
     try:
         yield
     except OperationalError as error:
@@ -160,12 +160,12 @@ def identifier(topic: TopicName) -> tuple[str, ...]:
 
 
 def _plain(word: str) -> str:
-    """A name as that of a directory, without %."""
+    """A name for a directory, without %."""
     return quote(word, safe="").replace("~", "%7E").replace("%", "~")
 
 
 def _schema(columns: pa.Schema) -> Schema:
-    """Columns with the ids that Iceberg wants: those of the table, then those of what is inside."""
+    """Columns with the ids that Iceberg needs: first the table's columns, then nested fields."""
     ids = count(len(columns) + 1)
     return Schema(
         *(
@@ -179,8 +179,8 @@ def _type(kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
     if pa.types.is_struct(kind):
         return StructType(
             *(
-                NestedField(next(ids), one.name, _type(one.type, ids), required=False)
-                for one in kind
+                NestedField(next(ids), field.name, _type(field.type, ids), required=False)
+                for field in kind
             )
         )
     if pa.types.is_map(kind):

@@ -1,18 +1,18 @@
-"""Owns mirrors: the committed messages of a topic as a table that any engine reads right.
+"""Owns mirrors: the committed messages of a topic as a table that any engine reads correctly.
 
-Hive directories, a Delta table or an Iceberg table hold the columns of `messages` and are
-partitioned by the day of `visible_time`. A run adds what became visible since the last one, all
-of it at one LSN, and the table itself records that LSN, in the same step as the files:
+Hive directories, a Delta table or an Iceberg table have the columns of `messages` and are
+partitioned by the day of `visible_time`. A run adds messages that became visible since the last
+run, all at one LSN. The table itself records that LSN, in the same step as the files:
 
-    write     files named by the LSNs between which they lie, flushed; no reader of the table sees
+    write     files named after the range of their LSNs, flushed; readers of the table do not see
               them yet
     commit    one step of the table: the files count, and the LSN is the new one
-    again     files above the LSN of the table are from a run that was killed: they are removed
+    again     files above the LSN of the table are from a killed run: they are removed
 
-Delta and Iceberg have such a step: a reader sees whole transactions. Directories do not, so their
-file `_txlog-mirror.json` first names the files that are to appear, then they take their names one
-by one, then it has the new LSN. A run that finds such a list finishes it first: a file that a
-reader could see never goes again. The store keeps no note of its mirrors.
+Delta and Iceberg have such a step: a reader sees whole transactions. Directories do not. So their
+file `_txlog-mirror.json` first lists the files that will appear, then they get their names one by
+one, then the file gets the new LSN. A run that finds such a list finishes it first: a file that a
+reader could see never disappears. The store keeps no record of its mirrors.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = silent) -> Exported:
-    """Add what became visible since the last run to a table in a local directory.
+    """Add messages that became visible since the last run to a table in a local directory.
 
-    form:    of FORMS
+    form:    one of FORMS
     returns: {topic, path, files, messages, size_bytes} of this run; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, NotAllowed (the directory is not a mirror of this
              topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption,
@@ -68,32 +68,32 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     name = TopicName.parse(topic)
     client.topic(topic)
     make = _loaded(form)
-    place = Path(path).absolute()
-    make_directory(str(place))
+    root = Path(path).absolute()
+    make_directory(str(root))
     with (
-        closing(PosixDisk(str(place), allow_unsafe=True)) as disk,
+        closing(PosixDisk(str(root), allow_unsafe=True)) as disk,
         closing(disk.lock_file(LOCK)) as lock,
     ):
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
-        with _telling(path), closing(make(place, Label(client.uuid, name))) as target:
+        with _telling(path), closing(make(root, Label(client.uuid, name))) as target:
             since = target.lsn()
-            found = client.store.ask(lambda view: content(view, name))
-            lsn = found.relation.lsn
+            content_found = client.store.ask(lambda view: content(view, name))
+            lsn = content_found.relation.lsn
             if since > lsn:
                 raise NotAllowed(
-                    f"{place} has messages up to LSN {since}, the store only up to {lsn}",
+                    f"{root} has messages up to LSN {since}, the store only up to {lsn}",
                     hint="the store was restored from a copy: export to another directory",
-                    path=str(place),
+                    path=str(root),
                     lsn=lsn,
                 )
-            found, columns, record = _typed(found, target.record(), form)
+            content_found, columns, record = _typed(content_found, target.record(), form)
             folder = target.folder(columns, record)
-            remove_files(str(one) for one in _left(folder, since))
+            remove_files(str(path_left) for path_left in _left(folder, since))
             written = _Written(folder, since, lsn, columns, is_hidden=form == "hive")
-            pin = client._pin(_files(found))
+            pin = client._pin(_files(content_found))
             try:
-                for rows in rows_after(client, found, since, columns.names):
+                for rows in rows_after(client, content_found, since, columns.names):
                     written.add(rows)
                     tell(f"{name.short}: {written.messages:,} messages")
                 added = written.finish()
@@ -114,9 +114,9 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
 
 def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
     """Committed messages that became visible after an LSN, a batch at a time."""
-    wanted = {"lsn": (lsn + 1, content.relation.lsn)}
-    for scan in scans_of(content.relation, wanted):
-        for table in client.scanned(scan, names, wanted):
+    bounds = {"lsn": (lsn + 1, content.relation.lsn)}
+    for scan in scans_of(content.relation, bounds):
+        for table in client.scanned(scan, names, bounds):
             rows = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
             if rows.num_rows:
                 yield rows
@@ -124,7 +124,7 @@ def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> 
 
 @contextmanager
 def _telling(path: str) -> Iterator[None]:
-    """A failure of the disk in a library of tables, as an error of ours and in one line."""
+    """Convert a failure of the disk in a table library to an error of ours, on one line."""
     try:
         yield
     except OSError as error:
@@ -134,29 +134,31 @@ def _telling(path: str) -> Iterator[None]:
         raise DiskFailed(f"{path}: {text[:200]}", path=path) from error
 
 
-def _typed(found: Content, known: int | None, form: str) -> tuple[Content, pa.Schema, int]:
-    """The messages as a table has them, its columns, and the version of its records.
+def _typed(
+    content_found: Content, version_of_table: int | None, form: str
+) -> tuple[Content, pa.Schema, int]:
+    """The messages in the form of the table, its columns, and the version of its records.
 
-    known: that of a table which there is; its records stay those of that schema
+    version_of_table: version of an existing table; its records keep that schema
     """
-    relation = found.relation
-    version = relation.record if known is None else known
+    relation = content_found.relation
+    version = relation.record if version_of_table is None else version_of_table
     if not version:
-        return found, columns_of(None, has_times=False), 0
+        return content_found, columns_of(None, has_times=False), 0
     schemas = tuple(relation.schemas)
     if version != relation.record:
         if version > len(schemas):
             raise NotAllowed(
                 "the table has records of a schema that the topic does not have",
-                hint="the topic was made anew: export to another directory",
+                hint="the topic was created anew: export to another directory",
             )
-        # one more that is the same is the newest: records become those of it
+        # repeat that version as the newest, so that records are converted to it
         last = msgspec.structs.replace(
             schemas[version - 1], version=len(schemas) + 1, deleted=False
         )
-        found = replace(found, relation=replace(relation, schemas=(*schemas, last)))
+        content_found = replace(content_found, relation=replace(relation, schemas=(*schemas, last)))
     columns = columns_of(schema_in(schemas[version - 1]).arrow, has_times=form == "iceberg")
-    return found, columns, version
+    return content_found, columns, version
 
 
 class _Making(Protocol):
@@ -164,38 +166,38 @@ class _Making(Protocol):
 
 
 def _loaded(form: str) -> _Making:
-    """What makes the target of a form; raises MissingExtra."""
+    """The constructor of a form's target; raises MissingExtra."""
     package, extra = _EXTRAS.get(form, ("", ""))
     try:
-        made: _Making = importlib.import_module(f"txlog.lake.jobs.mirrors.{form}").Table
+        making: _Making = importlib.import_module(f"txlog.lake.jobs.mirrors.{form}").Table
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in (package, "sqlalchemy"):
             raise
         raise MissingExtra(
             f"{package} is not installed", hint=f"pip install 'txlog[{extra}]'"
         ) from error
-    return made
+    return making
 
 
-def _files(found: Content) -> list[Source]:
-    relation = found.relation
+def _files(content_found: Content) -> list[Source]:
+    relation = content_found.relation
     return [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
 
 
 def _left(folder: Path, since: int) -> Iterator[Path]:
-    """Files that runs left which were killed: no table has them, as all have its LSN."""
+    """Files that killed runs left: no table has them, as they are above its LSN."""
     for path in folder.glob("day=*/*"):
-        found = _NAME.fullmatch(path.name)
-        if found is None:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
             is_left = bool(_STAGED.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name))
         else:
-            is_left = int(found[1]) > since
+            is_left = int(match[1]) > since
         if is_left:
             yield path
 
 
 class _Written:
-    """The files of a run, one a day, or more when it is large."""
+    """The files of a run, one per day, or more for a large day."""
 
     def __init__(
         self, folder: Path, since: int, lsn: int, columns: pa.Schema, *, is_hidden: bool
@@ -225,22 +227,22 @@ class _Written:
             self._file(word).write(here)
 
     def finish(self) -> list[Added]:
-        """End the files that are open; returns all."""
+        """Finish the open files; returns all."""
         for day in list(self._open):
             self._end(day)
         return self._added
 
     def drop(self) -> None:
-        """Leave what is not finished; nothing after `finish`."""
-        for one in self._open.values():
-            one.drop()
+        """Discard unfinished files; after `finish` it does nothing."""
+        for file in self._open.values():
+            file.drop()
         self._open.clear()
 
     def _file(self, day: str) -> _File:
-        known = self._open.get(day)
-        if known is not None and known.rows < _FILE_ROWS:
-            return known
-        if known is not None:
+        current = self._open.get(day)
+        if current is not None and current.rows < _FILE_ROWS:
+            return current
+        if current is not None:
             self._end(day)
         elif len(self._open) == _OPEN_MAX:
             self._end(next(iter(self._open)))
@@ -248,18 +250,18 @@ class _Written:
         below = self._folder / f"day={day}"
         make_directory(str(below))
         name = f"{self._stem}-{self._made:05}.parquet"
-        made = _File(below / (f".{name}.new" if self._is_hidden else name), self._columns)
-        self._open[day] = made
-        return made
+        file = _File(below / (f".{name}.new" if self._is_hidden else name), self._columns)
+        self._open[day] = file
+        return file
 
     def _end(self, day: str) -> None:
-        one = self._open.pop(day)
-        one.close()
-        self._added.append(Added(one.path, day, one.rows))
+        file = self._open.pop(day)
+        file.close()
+        self._added.append(Added(file.path, day, file.rows))
 
 
 class _File:
-    """A Parquet file in progress; it takes its name, flushed, when it is closed."""
+    """A Parquet file in progress; it gets its name, flushed, when it is closed."""
 
     def __init__(self, path: Path, columns: pa.Schema) -> None:
         self.path = path
@@ -282,16 +284,16 @@ class _File:
     def close(self) -> None:
         try:
             self._writer.close()
-        except BaseException:  # Ctrl-C too leaves no temporary
+        except BaseException:  # Ctrl-C must not leave a temporary file either
             self.drop()
             raise
         self._held.close()
 
     def drop(self) -> None:
-        self._writer.is_open = False  # else it complains when it is collected
+        self._writer.is_open = False  # otherwise it prints an error when it is collected
         error = _Dropped()
         self._held.__exit__(_Dropped, error, None)
 
 
 class _Dropped(Exception):
-    """Why the block of a file ends that is not finished; nobody sees it."""
+    """Raised to end the block of an unfinished file; callers never see it."""

@@ -1,7 +1,7 @@
-"""Owns what a mirror asks of a table: its LSN and columns, where files go, the step that adds them.
+"""Owns the interface of a mirror's table: its LSN, columns and folder, and adding files to it.
 
-Of a typed topic a table has the column `record`, of the schema that was the newest when the table
-was made: all its files have the same columns, whatever schemas follow.
+For a typed topic a table has the column `record`, in the schema that was newest when the table was
+made: all its files have the same columns, even if newer schemas follow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlog.engine.door.segments import RECORD
 from txlog.errors import NotAllowed
 
 LOCK: Final = "_txlog-mirror.lock"
-# An instant is in microseconds, as in Delta and Iceberg; one beyond their range becomes its end.
+# An instant is in microseconds, as in Delta and Iceberg; instants out of range become the limit.
 TABLE: Final = pa.schema(
     [
         field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field
@@ -29,7 +29,7 @@ TABLE: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Whose mirror a table is."""
+    """The store and topic of a mirror."""
 
     store: str
     topic: TopicName
@@ -40,7 +40,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file that was written: path: where it is; rows: of TABLE."""
+    """A file that was written: path: its current path; rows: with the columns of TABLE."""
 
     path: Path
     day: str
@@ -51,34 +51,34 @@ class Target(Protocol):
     """A table that grows; closed with the run."""
 
     def lsn(self) -> int:
-        """The LSN that the table has reached; 0: it is new, or there is none.
+        """The LSN that the table has reached; 0: it is new, or does not exist.
 
-        raises: NotAllowed: what is there is not a mirror of this topic
+        raises: NotAllowed: the existing table is not a mirror of this topic
         """
 
     def record(self) -> int | None:
-        """The version of the topic's schema whose type the column `record` of the table has.
+        """The version of the topic's schema in the column `record` of the table.
 
-        0: it has no such column; None: there is no table
+        0: it has no such column; None: the table does not exist
         """
 
     def folder(self, columns: pa.Schema, record: int) -> Path:
-        """Where directories of days are; the table exists when it returns.
+        """The parent of the directories of days; the table exists when it returns.
 
-        columns, record: of a table that is made now
+        columns, record: for a table that is created now
         """
 
     def commit(self, added: list[Added], lsn: int) -> None:
-        """Let the table have these files, and the LSN. Raises TryAgain: another wrote it."""
+        """Add these files to the table, and set its LSN. Raises TryAgain after a foreign write."""
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release open resources."""
 
 
 def columns_of(kind: pa.StructType | None, *, has_times: bool) -> pa.Schema:
     """The columns of a table; kind: the type of the topic's records, if it has any.
 
-    has_times: the form knows times of day; else they are microseconds since midnight
+    has_times: the form knows times of day; otherwise they are microseconds since midnight
     """
     if kind is None:
         return TABLE
@@ -86,9 +86,9 @@ def columns_of(kind: pa.StructType | None, *, has_times: bool) -> pa.Schema:
 
 
 def _stored(kind: pa.DataType, *, has_times: bool) -> pa.DataType:
-    """A type of records as tables have it: instants and times in microseconds."""
+    """A type of records in the form of tables: instants and times in microseconds."""
     if pa.types.is_struct(kind):
-        fields = [pa.field(one.name, _stored(one.type, has_times=has_times)) for one in kind]
+        fields = [pa.field(field.name, _stored(field.type, has_times=has_times)) for field in kind]
         return pa.struct(fields)
     if pa.types.is_map(kind):
         return pa.map_(kind.key_type, _stored(kind.item_type, has_times=has_times))
@@ -102,10 +102,10 @@ def _stored(kind: pa.DataType, *, has_times: bool) -> pa.DataType:
 
 
 def as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column of messages with the type that it has in the table."""
+    """A column of messages, converted to its type in the table."""
     if column.type == kind:
         return column
-    return pa.chunked_array([_cast(one, kind) for one in column.chunks], kind)
+    return pa.chunked_array([_cast(chunk, kind) for chunk in column.chunks], kind)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -113,10 +113,12 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
-        made = [_cast(one, field.type) for one, field in zip(array.flatten(), kind, strict=True)]
-        return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+        children = [
+            _cast(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
-        array = pa.concat_arrays([array])  # of a slice, offsets count from where it begins
+        array = pa.concat_arrays([array])  # so that the offsets of a slice count from its start
         items = _cast(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, array.keys, items, mask=mask)
     if pa.types.is_list(kind):
@@ -128,11 +130,11 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def check_ours(place: Path, *names: str) -> None:
-    """Refuse a directory with other files than these, and what a killed run may leave at its start.
+def check_ours(root: Path, *names: str) -> None:
+    """Refuse a directory with files other than these or leftovers of a run killed at its start.
 
     raises: NotAllowed
     """
-    known = {LOCK, *names}
-    if any(one.name not in known and not one.name.startswith(".") for one in place.iterdir()):
-        raise NotAllowed(f"{place} is not a mirror, and not empty", path=str(place))
+    allowed = {LOCK, *names}
+    if any(path.name not in allowed and not path.name.startswith(".") for path in root.iterdir()):
+        raise NotAllowed(f"{root} is not a mirror, and not empty", path=str(root))

@@ -1,9 +1,9 @@
-"""The files that a load takes its messages from, and what their rows become.
+"""The files from which a load takes its messages, and the conversion of their rows.
 
 Contents:
 
     envelopes   files of envelopes as columns of messages
-    loads       the source of a bulk load: which files, which columns
-    refused     which line of a file DuckDB rejected, and why
+    loads       the source of a bulk load: its files and columns
+    refused     errors for a line of a file that DuckDB rejected
     rows        columns of a source as columns of messages, in SQL
 """

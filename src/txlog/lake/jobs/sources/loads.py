@@ -1,6 +1,6 @@
-"""Owns the source of a bulk load: files and their form, their identity, which columns are kept.
+"""Owns the source of a bulk load: files and their form, their identity, the selected columns.
 
-A source is identified by its content: the same bytes again are the same source, wherever they lie.
+Its content identifies a source: the same bytes again are the same source, at any path.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _SUFFIXES: Final[dict[str, Form]] = {
     ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson",
     ".arrow": "arrow",
 }  # fmt: skip
-# What every engine reads; in this process also what an export writes, and compressed files.
+# Forms that every engine reads; this process also reads forms of export, and compressed files.
 OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
 _PACKED: Final = {".gz": "gzip", ".zst": "zstd"}
-# Of text that is base64; some decoders take more, and make something of it.
+# Text that is base64; some decoders accept more, and decode it to something.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-# Of text that is an instant as a number, as `parse_instant` takes it.
+# Text of an instant as a number, in the form of `parse_instant`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
-# The property of a replayed message that says where it came from: TOPIC:MESSAGE-ID.
+# The property of a replayed message that names its source: TOPIC:MESSAGE-ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
-# With DuckDB a pa.Table to a pa.Table, with Spark a DataFrame to a DataFrame.
+# With DuckDB from a pa.Table to a pa.Table, with Spark from a DataFrame to a DataFrame.
 Transform = Callable[[Any], Any]
 BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a source are which of a message; None: the one of that name, if any.
+    """The columns of a source for fields of a message; None: the column of that name, if any.
 
     value: None and no column `value`: the whole row as a JSON object; with ndjson always the line,
            whose members are the other columns
-    values: these as a JSON object
+    values: these columns as a JSON object
     """
 
     key: str | None = None
@@ -56,22 +56,22 @@ class Columns:
 
 
 def encoded(source: Files, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """What of a message is text in a source that says how it is encoded, as an export writes it.
+    """Text columns of a source with a column for their encoding, as an export writes them.
 
     names:   the columns of the source
-    returns: value or key, its column, and that of its encoding
+    returns: value or key, its column, and the column of its encoding
     """
     chosen = source.columns
     columns = {"value": chosen.value or "value", "key": chosen.key or "key"}
     if chosen.values:
         del columns["value"]
     pairs = [(name, column, f"{column}_encoding") for name, column in columns.items()]
-    return [one for one in pairs if one[1] in names and one[2] in names]
+    return [pair for pair in pairs if pair[1] in names and pair[2] in names]
 
 
 def columns_of(key: str | None, values: str | None, event_time: str | None) -> Columns:
-    """What a command says; values: names with commas, one as it is, several as a JSON object."""
-    chosen = [one.strip() for one in (values or "").split(",") if one.strip()]
+    """Parse a command's options; values: names with commas, one unchanged, several as JSON."""
+    chosen = [word.strip() for word in (values or "").split(",") if word.strip()]
     if len(chosen) == 1:
         return Columns(key, chosen[0], event_time)
     return Columns(key, None, event_time, tuple(chosen))
@@ -82,8 +82,8 @@ class Files:
     """The files of a source, in order of their paths.
 
     infer:  the topic gets the schema that the columns imply
-    record: by it, the columns that are fields of a record, each with the type of DuckDB that a text
-            becomes; none: the value is bytes
+    record: the columns that are fields of a record, each with the DuckDB type to which a text is
+            converted; empty: the value is bytes
     """
 
     form: Form
@@ -93,9 +93,9 @@ class Files:
     record: tuple[tuple[str, str | None], ...] = ()
 
     def name(self) -> str:
-        """The identity of the source: a digest of its bytes, and of what is taken from them."""
-        taken = (self.form, self.columns, *(["record"] if self.record else []))
-        digest = hashlib.sha256(repr(taken).encode())
+        """The identity of the source: a digest of its bytes and of the selected columns."""
+        selection = (self.form, self.columns, *(["record"] if self.record else []))
+        digest = hashlib.sha256(repr(selection).encode())
         for path in self.paths:
             of_file = hashlib.sha256()
             with Path(path).open("rb") as file:
@@ -105,9 +105,9 @@ class Files:
         return f"source {digest.hexdigest()}"
 
     def check_whole(self) -> None:
-        """Unpack what is compressed, as DuckDB takes a cut end of zstd for the end of the file.
+        """Unpack compressed files, because DuckDB takes a truncated zstd file for a complete one.
 
-        raises: BadRecord: a file ends too early, is damaged, or is not compressed so
+        raises: BadRecord: a file ends too early, is damaged, or has another compression
         """
         for path in self.paths:
             if _is_packed(path):
@@ -116,10 +116,10 @@ class Files:
 
     @contextmanager
     def with_plain_names(self) -> Iterator[Files]:
-        """The same files under names that DuckDB and Arrow take as they are.
+        """The same files under names that DuckDB and Arrow take literally.
 
-        They take paths of UTF-8 only, and DuckDB reads some characters of a path as a pattern,
-        where a backslash cannot be escaped. Such a file gets a link with a plain name meanwhile.
+        They take paths of UTF-8 only, and DuckDB reads some characters of a path as a pattern, in
+        which a backslash cannot be escaped. Such a file temporarily gets a link with a plain name.
         """
         if all(map(_is_plain, self.paths)):
             yield self
@@ -133,7 +133,7 @@ class Files:
             yield replace(self, paths=paths)
 
     def has_short_lines(self) -> bool:
-        """Whether no line, or no row of csv, is longer than two blocks; False: perhaps not."""
+        """Whether no line, or no row of csv, is longer than two blocks; False: unknown."""
         return all(map(self._has_short_lines, self.paths))
 
     def _has_short_lines(self, path: str) -> bool:
@@ -143,7 +143,7 @@ class Files:
             while block := file.read(BLOCK_BYTES):
                 if len(block) == BLOCK_BYTES and b"\n" not in block:
                     return False
-                if self.form == "csv" and b'"' in block:  # a row may have more lines than one
+                if self.form == "csv" and b'"' in block:  # a row may have several lines
                     return False
         return True
 
@@ -153,7 +153,7 @@ def _is_packed(path: str) -> bool:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path is UTF-8 without what means something in a pattern of DuckDB."""
+    """Whether a path is UTF-8 without characters of DuckDB's patterns."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -162,7 +162,7 @@ def _is_plain(path: str) -> bool:
 
 
 def unpacked(path: str) -> Iterator[bytes]:
-    """The bytes of a file in blocks, unpacked as its suffix says.
+    """The bytes of a file in blocks, unpacked according to its suffix.
 
     raises: BadRecord: it ends too early, or cannot be unpacked
     """
@@ -193,53 +193,58 @@ def files_of(
     """The files that paths name: files, and all with a known suffix below directories.
 
     form:   None: by their suffixes, which must agree
-    forms:  those allowed; with OF_IMPORT lines may be compressed, as .csv.gz or .ndjson.zst
-    infer:  as Files
+    forms:  the allowed forms; with OF_IMPORT lines may be compressed, as .csv.gz or .ndjson.zst
+    infer:  as in Files
     raises: NotFound, InvalidArgument
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found += [
-                one
-                for one in sorted(path.rglob("*"))
-                if one.is_file() and _form(one, forms) is not None and not _is_hidden(one, path)
+            files += [
+                path_found
+                for path_found in sorted(path.rglob("*"))
+                if path_found.is_file()
+                and _form(path_found, forms) is not None
+                and not _is_hidden(path_found, path)
             ]
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise NotFound(
                 f"{path} is not a regular file" if path.exists() else f"there is no {path}",
                 path=str(path),
             )
-    if not found:
-        named = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
-        raise NotFound(f"no file with {named} below {', '.join(paths)}")
-    said = {_form(one, forms) for one in found}
-    if form is None and (len(said) != 1 or None in said):
+    if not files:
+        suffixes = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
+        raise NotFound(f"no file with {suffixes} below {', '.join(paths)}")
+    forms_found = {_form(path_found, forms) for path_found in files}
+    if form is None and (len(forms_found) != 1 or None in forms_found):
         raise InvalidArgument(
             "the suffixes do not agree on one form", hint=f"--in {'|'.join(forms)}"
         )
-    chosen = next((one for one in forms if one == (form or next(iter(said)))), None)
+    chosen = next(
+        (path_found for path_found in forms if path_found == (form or next(iter(forms_found)))),
+        None,
+    )
     if chosen is None:
         *others, last = forms
         raise InvalidArgument(f"a source is {', '.join(others)} or {last}, not {form}")
     if chosen == "envelope" and columns != Columns():
-        raise InvalidArgument("an envelope itself says what is key and value")
+        raise InvalidArgument("an envelope already has a key and a value")
     if chosen == "ndjson" and (columns.value is not None or columns.values):
         raise InvalidArgument("with ndjson the value is the line: there is no value column")
-    return Files(chosen, [str(one.absolute()) for one in found], columns, infer)
+    return Files(chosen, [str(path_found.absolute()) for path_found in files], columns, infer)
 
 
 def _form(path: Path, forms: Sequence[Form]) -> Form | None:
-    """The form that a name implies."""
+    """The form that the suffix of a path implies."""
     suffixes = path.suffixes
     if "envelope" in forms and suffixes and suffixes[-1] in _PACKED:
         del suffixes[-1]
         packed = _SUFFIXES.get(suffixes[-1]) if suffixes else None
         return packed if packed in ("csv", "ndjson") else None
-    found = _SUFFIXES.get(path.suffix)
-    return found if found in forms else None
+    form = _SUFFIXES.get(path.suffix)
+    return form if form in forms else None
 
 
 def _is_hidden(path: Path, root: Path) -> bool:

@@ -1,7 +1,7 @@
-"""Owns the errors for files that DuckDB rejects: which line, and what is wrong with it.
+"""Owns the errors for files that DuckDB rejects: the line, and its fault.
 
-DuckDB's own message names options that nobody can set here, and quotes the line. A csv file is
-read once more, by Python's csv module, up to the first line that is not a row.
+DuckDB's own message names options that users cannot set here, and quotes the line. So Python's csv
+module reads a csv file once more, up to the first line that is not a row.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from txlog.lake.jobs.sources.loads import BASE64, Files, encoded, unpacked
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
-# Where the unhelpful part of a message begins: our statements, options, lines of the file.
+_FIELD_BYTES_MAX: Final = 1 << 24  # DuckDB's limit for a line
+# Starts of the unhelpful part of a message: our statements, options, lines of the file.
 _ENDS: Final = ("LINE 1:", "Original Line:", "Possible ", "The search space")
 
 
 @contextmanager
 def telling(source: Files) -> Iterator[None]:
-    """Turn DuckDB's complaint about the files into an error that names file and line.
+    """Turn DuckDB's error about the files into an error that names file and line.
 
     raises: BadRecord for a SqlError
     """
@@ -46,7 +46,7 @@ def telling(source: Files) -> Iterator[None]:
 
 
 def no_objects(source: Files, count: int) -> BadRecord:
-    """What to say about lines that are not JSON objects: where the first is, and how many more."""
+    """The error for lines that are not JSON objects: the place of the first, and their number."""
     more = f", and {count - 1} more" if count > 1 else ""
     for path in source.paths:
         with _opened(path) as file:
@@ -64,7 +64,7 @@ def _is_object(line: str) -> bool:
 
 def _check_rows(source: Files, path: str, error: SqlError) -> None:
     """Raises BadRecord at the first line of a csv file that is not a row of its header's length, or
-    whose text is not what its encoding says."""
+    whose text does not match its encoding."""
     csv.field_size_limit(_FIELD_BYTES_MAX)
     with _opened(path) as file:
         rows = csv.reader(_lines(path, file), strict=True)
@@ -76,8 +76,8 @@ def _check_rows(source: Files, path: str, error: SqlError) -> None:
                     pairs = encoded(source, header)
                 elif row and len(row) != len(header):
                     fields = f"{len(row)} field{'s' * (len(row) != 1)}"
-                    said = f"{fields} where the header has {len(header)}"
-                    raise _bad(path, rows.line_num, said) from error
+                    fault = f"{fields} where the header has {len(header)}"
+                    raise _bad(path, rows.line_num, fault) from error
                 elif row:
                     cells = dict(zip(header, row, strict=True))
                     for name, column, encoding in pairs:
@@ -85,16 +85,16 @@ def _check_rows(source: Files, path: str, error: SqlError) -> None:
                         if reason is not None:
                             raise _bad(path, rows.line_num, reason) from error
         except csv.Error as found:
-            said = str(found)
-            if "end of data" in said:
-                said = "a quote is open at the end of the file"
-            raise _bad(path, rows.line_num, said) from error
+            fault = str(found)
+            if "end of data" in fault:
+                fault = "a quote is open at the end of the file"
+            raise _bad(path, rows.line_num, fault) from error
         except (EOFError, OSError) as found:
             raise BadRecord(f"{path}: {found}", path=path) from error
 
 
 def _misencoded(name: str, text: str, encoding: str) -> str | None:
-    """What is wrong with a text and its encoding; whether an empty cell has quotes is not known."""
+    """The fault of a text and its encoding; whether an empty cell has quotes is unknown."""
     if not encoding:
         return f"{name} without {name}_encoding" if text else None
     if encoding not in ("utf8", "base64"):
@@ -131,9 +131,9 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         if not self._left:
             self._left = memoryview(next(self._blocks, b""))
-        wanted = memoryview(buffer)
-        size = min(len(wanted), len(self._left))
-        wanted[:size], self._left = self._left[:size], self._left[size:]
+        view = memoryview(buffer)
+        size = min(len(view), len(self._left))
+        view[:size], self._left = self._left[:size], self._left[size:]
         return size
 
 
@@ -145,5 +145,5 @@ def _lines(path: str, file: BinaryIO) -> Iterator[str]:
             raise _bad(path, number, "not UTF-8") from None
 
 
-def _bad(path: str, line: int, said: str) -> BadRecord:
-    return BadRecord(f"{path}: line {line}: {said}", path=path, line=line)
+def _bad(path: str, line: int, reason: str) -> BadRecord:
+    return BadRecord(f"{path}: line {line}: {reason}", path=path, line=line)

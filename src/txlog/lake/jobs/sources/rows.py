@@ -1,4 +1,4 @@
-"""Owns how rows of a source become columns of messages, as SQL of DuckDB."""
+"""Owns the conversion of a source's rows to columns of messages, as SQL of DuckDB."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }
 
-# How every text of a column of a CSV is written, if they are values of a type; first come first.
+# The pattern of all texts in a column of a CSV with values of a type; earlier types win.
 _WRITTEN: Final = {
     "BOOLEAN": "(true|false)",
     "BIGINT": "-?(0|[1-9][0-9]*)",
@@ -39,12 +39,12 @@ _WRITTEN: Final = {
     "TIMESTAMPTZ": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(Z|[-+][0-9]{2}(:?[0-9]{2})?)",
     "TIMESTAMP": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+",
 }
-# What a source of this form is called in the session.
+# The name of a source of this form in the session.
 ARROW: Final = "arrow_source"
 
 
 def _decoded(name: str, text: str, encoding: str) -> str:
-    """SQL for the bytes that a text encodes; null if there is neither, an error if there is one."""
+    """SQL for the bytes that a text encodes; null without both, an error without either."""
     cases = (
         (f"{text} IS NULL AND {encoding} IS NULL", "NULL"),
         (f"{text} IS NULL", f"error('{name}_encoding without {name}')"),
@@ -53,7 +53,7 @@ def _decoded(name: str, text: str, encoding: str) -> str:
         (f"{encoding} <> 'base64'", f"error('{name}_encoding is utf8, base64 or nothing')"),
         (f"regexp_full_match({text}, '{BASE64}')", f"from_base64({text})"),
     )
-    whens = " ".join(f"WHEN {one} THEN {then}" for one, then in cases)
+    whens = " ".join(f"WHEN {test} THEN {then}" for test, then in cases)
     return f"CASE {whens} ELSE error('{name} is not base64') END"
 
 
@@ -61,65 +61,67 @@ def _instant(millis: str) -> str:
     return f"epoch_ms(CAST({millis} AS BIGINT)) AT TIME ZONE 'UTC'"
 
 
-# A line must lie in two of the pieces that DuckDB reads at once, which are sixteen of the longest
-# lines unless it is said.
+# A line must fit in two of the pieces that DuckDB reads at once; by default these are sixteen times
+# as long as the longest line.
 _LINE_BYTES_MAX: Final = 16 << 20
-# DuckDB takes NaN, Infinity and a comma before a bracket for JSON. Outside of texts no valid JSON
-# has these letters; the texts are only taken out of a line that has them anywhere.
+# DuckDB accepts NaN, Infinity and a comma before a bracket as JSON. Valid JSON has these letters
+# only inside texts; texts are removed only from a line that contains them anywhere.
 _NO_JSON: Final = r"(?i)nan|inf|,[ \t\r]*[}\]]"
 _TEXTS: Final = r'"(?:[^"\\]|\\.)*"'
 _IS_JSON: Final = (
     f"json_valid(line) AND NOT (regexp_matches(line, {_text(_NO_JSON)}) AND regexp_matches("
     f"regexp_replace(line, {_text(_TEXTS)}, '\"\"', 'g'), {_text(_NO_JSON)}))"
 )
-# What is valid is an object if it begins with a brace.
+# Valid JSON is an object if it begins with a brace.
 _IS_OBJECT: Final = r"starts_with(ltrim(line, E' \t\r\n'), '{')"
 
 
 def _checked(value: str) -> str:
-    """SQL for the value of a line; an error if it is no object of JSON."""
+    """SQL for the value of a line; an error if it is not a JSON object."""
     return f"CASE WHEN {_IS_JSON} AND {_IS_OBJECT} THEN {value} ELSE error('not a JSON object') END"
 
 
 def message_rows(session: Session, source: Files) -> Rows:
-    """The messages of a source, read as they are asked for, in the order of its files.
+    """The messages of a source, read on demand, in the order of its files.
 
-    raises: SqlError, also for a line that is no object of JSON: `check_lines` says which;
+    raises: SqlError, also for a line that is not a JSON object: `check_lines` names it;
             InvalidArgument for a missing column
     """
     return session.stream(_selected(session, source))
 
 
 def count_rows(session: Session, source: Files) -> int:
-    """How many messages a source has; every record is read."""
+    """The number of messages in a source; it reads every record."""
     row = session.row(f"SELECT count(*) AS n FROM ({_selected(session, source)})")
     return int(str(row["n"]))
 
 
 def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
-    """The columns that are fields of a record, and what a text in each becomes; all rows are read.
+    """The columns that are fields of a record, and the type of texts in each; it reads all rows.
 
     raises: SqlError; InvalidArgument for a missing column, or none at all
     """
     scan = _objects(source) if source.form == "ndjson" else _scan(source)
     names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
     chosen = source.columns.values or tuple(filter(None, [source.columns.value])) or (*names,)
-    for one in chosen:
-        _check_column(one, names)
+    for field in chosen:
+        _check_column(field, names)
     if source.form != "csv":
-        return tuple((one, None) for one in chosen)
+        return tuple((field, None) for field in chosen)
     tests = [
-        f"bool_and({_name(one)} IS NULL OR (regexp_full_match({_name(one)}, {_text(how)})"
-        f" AND TRY_CAST({_name(one)} AS {kind}) IS NOT NULL)) AND count({_name(one)}) > 0"
-        for one in chosen
+        f"bool_and({_name(field)} IS NULL OR (regexp_full_match({_name(field)}, {_text(how)})"
+        f" AND TRY_CAST({_name(field)} AS {kind}) IS NOT NULL)) AND count({_name(field)}) > 0"
+        for field in chosen
         for kind, how in _WRITTEN.items()
     ]
     row = session.row(
         f"SELECT {', '.join(f'{t} AS t{n}' for n, t in enumerate(tests))} FROM {scan}"
     )
     fits = iter(row.values())
-    found = [[kind for kind in _WRITTEN if next(fits)] for _ in chosen]
-    return tuple((one, next(iter(kinds), None)) for one, kinds in zip(chosen, found, strict=True))
+    kinds_of = [[kind for kind in _WRITTEN if next(fits)] for _ in chosen]
+    return tuple(
+        (field, next(iter(kinds), None)) for field, kinds in zip(chosen, kinds_of, strict=True)
+    )
 
 
 def record_type(
@@ -127,10 +129,10 @@ def record_type(
 ) -> pa.Schema:
     """The types of the fields of a record."""
     scan = _objects(source) if source.form == "ndjson" else _scan(source)
-    typed = ", ".join(f"{_field(*one)} AS {_name(one[0])}" for one in fields)
+    typed = ", ".join(f"{_field(*field)} AS {_name(field[0])}" for field in fields)
     schema = session.stream(f"SELECT {typed} FROM {scan} LIMIT 0").schema
     if source.form == "ndjson":
-        return pa.schema([pa.field(one.name, _as_in_json(one.type)) for one in schema])
+        return pa.schema([pa.field(field.name, _as_in_json(field.type)) for field in schema])
     return schema
 
 
@@ -139,13 +141,13 @@ def _field(name: str, kind: str | None) -> str:
 
 
 def _as_in_json(kind: pa.DataType) -> pa.DataType:
-    """A type as the schema of JSON text has it: DuckDB took some texts for instants."""
+    """A type in the schema of JSON text: DuckDB took some texts for instants."""
     if pa.types.is_temporal(kind) or pa.types.is_null(kind):
         return pa.string()
-    if pa.types.is_decimal(kind):  # integers: one that is no long is refused when it is checked
+    if pa.types.is_decimal(kind):  # integers: the check refuses one that is not a long
         return pa.int64()
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _as_in_json(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, _as_in_json(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_as_in_json(kind.value_type))
     return kind
@@ -162,10 +164,10 @@ def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
-def check_lines(session: Session, source: Files, told: Files) -> None:
+def check_lines(session: Session, source: Files, user_source: Files) -> None:
     """Raises BadRecord when a line of an ndjson source is not a JSON object.
 
-    told: the source as its user names it
+    user_source: the source with the names that its user gave
     """
     if source.form != "ndjson":
         return
@@ -174,7 +176,7 @@ def check_lines(session: Session, source: Files, told: Files) -> None:
         f" {_scan(source)} WHERE line IS NULL OR NOT ({_IS_JSON} AND {_IS_OBJECT})"
     ).to_pylist()
     if row["n"]:
-        raise no_objects(told, row["n"])
+        raise no_objects(user_source, row["n"])
 
 
 def _selected(session: Session, source: Files) -> str:
@@ -182,7 +184,7 @@ def _selected(session: Session, source: Files) -> str:
 
 
 def _columns(session: Session, source: Files) -> str:
-    """The columns of messages over those of a source."""
+    """SQL for the columns of messages from those of a source."""
     chosen = source.columns
     if source.form == "ndjson":
         members = {"key": chosen.key, "event_time": chosen.event_time}
@@ -194,36 +196,36 @@ def _columns(session: Session, source: Files) -> str:
                 out.append(f"{_shaped(name, found, pa.string())} AS {name}")
         return ", ".join(out)
     schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
-    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
-    for column in (*named.values(), *chosen.values):
+    column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in (*column_of.values(), *chosen.values):
         if column is not None:
             _check_column(column, schema.names)
     if source.record:
-        packed = ", ".join(f"{_name(one[0])} := {_field(*one)}" for one in source.record)
+        packed = ", ".join(f"{_name(field[0])} := {_field(*field)}" for field in source.record)
         out = [f"struct_pack({packed}) AS {RECORD}"]
         return ", ".join(out + _places(source, schema, ("key", "event_time")))
     whole = not chosen.values and chosen.value is None and "value" not in schema.names
     others = () if whole else ("properties", "deliver_at", "sequence_id")
     out = ["encode(CAST(to_json(source) AS VARCHAR)) AS value"] if whole else []
     if chosen.values:
-        object_of = ", ".join(f"{_text(one)}, {_name(one)}" for one in chosen.values)
+        object_of = ", ".join(f"{_text(field)}, {_name(field)}" for field in chosen.values)
         out.append(f"encode(CAST(json_object({object_of}) AS VARCHAR)) AS value")
     return ", ".join(out + _places(source, schema, ("value", "key", "event_time", *others)))
 
 
 def _places(source: Files, schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """The columns of messages that are each one column of a source, as far as it has them."""
+    """The columns of messages that equal one column of a source, as far as it has them."""
     chosen = source.columns
-    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
-    said = {name: encoding for name, _, encoding in encoded(source, schema.names)}
+    column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    encodings = {name: encoding for name, _, encoding in encoded(source, schema.names)}
     out = []
     for name in names:
-        column = named.get(name) or (name if name in schema.names else None)
+        column = column_of.get(name) or (name if name in schema.names else None)
         if column is not None and not (name == "value" and chosen.values):
             kind = schema.field(column).type
             shaped = _shaped(name, _name(column), kind)
-            if name in said and pa.types.is_string(kind):
-                shaped = _decoded(name, _name(column), _name(said[name]))
+            if name in encodings and pa.types.is_string(kind):
+                shaped = _decoded(name, _name(column), _name(encodings[name]))
             out.append(f"{shaped} AS {name}")
     return out
 
@@ -235,7 +237,7 @@ def _check_column(name: str, names: Sequence[str]) -> None:
 
 
 def _shaped(name: str, column: str, kind: pa.DataType) -> str:
-    """A column as a message has it."""
+    """A column with its type in a message."""
     if name in ("event_time", "deliver_at"):
         if pa.types.is_integer(kind):
             return _instant(column)
@@ -276,13 +278,13 @@ def _scan(source: Files) -> str:
 
 
 def _pieces(source: Files) -> str:
-    """How long a line may be; much of what a scan holds is pieces of twice as much."""
+    """The bound on the length of a line; a scan mostly holds pieces of twice that length."""
     most = 2 * BLOCK_BYTES if source.has_short_lines() else _LINE_BYTES_MAX
     return f"max_line_size = {most}, buffer_size = {2 * most}"
 
 
 def _objects(source: Files) -> str:
-    """The lines of ndjson as rows, with a type for each member that any line has."""
+    """The lines of ndjson as rows, with a type for each member of any line."""
     paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
     return (
         f"read_json([{paths}], format = 'newline_delimited', sample_size = -1, maximum_depth = -1,"
