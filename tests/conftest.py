@@ -33,16 +33,16 @@ settings.register_profile(
 )
 settings.load_profile("txlog")
 
-# Several hundred processes are started: with bytecode switched off each compiled the package anew.
+# The tests start several hundred processes: without bytecode each one would compile the package.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(
         tempfile.gettempdir(), f"txlog-bytecode-{os.getuid()}"
     )
 
-# Confirmed places are recorded there, and a test must not add to those of whoever runs it.
+# txlog records confirmed places there, and a test must not change the record of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="txlog-state-")
 
-# What .ci/run has installed: a test that does not find it says so, and is not skipped.
+# Programs that .ci/run has installed: a test fails without its program, and is not skipped.
 PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
 
 # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
@@ -52,7 +52,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose programs are not here; fail it where they were promised."""
+    """Skip a test whose program is missing; fail it where .ci/run should have installed it."""
     for mark in item.iter_markers("needs"):
         if any(map(shutil.which, mark.args)):
             continue
@@ -61,7 +61,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{mark.args[0]} was installed, and is not on PATH", pytrace=False)
 
 
-# Files whose single tests take seconds: begun last, one of them keeps a worker busy alone.
+# Files with tests of seconds each: a file that begins last would keep one worker busy alone.
 LONG = (
     "crash/test_", "laws/", "test_help_examples", "test_golden", "test_querying", "test_man.py",
     "test_docs", "test_hourly_revenue", "test_report_browser", "test_demo",
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from what collecting makes: hundreds of thousands of objects.
+    """Keep the garbage collector away from the hundreds of thousands of objects that pytest makes.
 
-    They live as long as the process, and looking at all of them took half a second each time.
+    They live as long as the process, and each collection took half a second.
     """
     gc.disable()
     try:
@@ -136,18 +136,18 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """
     mark = request.node.get_closest_marker("store")
     topics, subscriptions = (*mark.args, [])[:2]
-    made = Bench(tmp_path / "store", **mark.kwargs)
+    opened = Bench(tmp_path / "store", **mark.kwargs)
     for name, partitions in topics.items():
-        made.client.create_topic(name, partitions)
+        opened.client.create_topic(name, partitions)
     for topic, name, *kind in subscriptions:
-        made.client.create_subscription(topic, name, **({"type": kind[0]} if kind else {}))
-    yield made
-    made.close()
+        opened.client.create_subscription(topic, name, **({"type": kind[0]} if kind else {}))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
+    """Let flushes only count, and not wait for the disk, for tests without power cuts."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
     monkeypatch.setattr(posix, "sync_file_system", lambda descriptor: True)
@@ -155,7 +155,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def checkpoints_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let automatic checkpoints be over when the call that began them is: no test may race."""
+    """Run automatic checkpoints within the call that begins them, so that no test races."""
     monkeypatch.setattr(service, "IN_BACKGROUND", False)
 
 

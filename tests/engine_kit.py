@@ -1,4 +1,4 @@
-"""Owns what the tests of the engine share: a store, a clock, short ways to say things."""
+"""Owns the shared helpers of the engine's tests: a store, a clock, short forms of common calls."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from txlog.clock import Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
+from txlog.engine.decide.transactions.enter import Use
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
 from txlog.engine.session.consuming.consumer import ConsumerSession
@@ -30,14 +31,14 @@ START_MS = 1_700_000_000_000
 
 def new_store(folder: object, clock: ManualClock, **settings: int | str) -> str:
     """Make a store that answers without waiting for a disk; returns its path."""
-    given: dict[str, Any] = {"durability": "os", "free_bytes_min": 0, **settings}
+    all_settings: dict[str, Any] = {"durability": "os", "free_bytes_min": 0, **settings}
     path = str(folder)
-    txlog.init(path, clock=clock, **given)
+    txlog.init(path, clock=clock, **all_settings)
     return path
 
 
 def open_client(path: str, clock: ManualClock, **options: Any) -> Client:
-    """Open a client that writes checkpoints only when it is told to."""
+    """Open a client that writes checkpoints only on request."""
     client = open_store(path, clock=clock, **options)
     client.checkpoint_automatically = False
     return client
@@ -75,7 +76,7 @@ def send(client: Client, *values: bytes, topic: str = "t", partition: int = 0) -
     """Send plain messages one by one; returns their ids."""
     producer = client.producer(topic)
     out = [producer.send(value, partition=partition).message_id for value in values]
-    return [one for one in out if one is not None]
+    return [message_id for message_id in out if message_id is not None]
 
 
 def send_txn(
@@ -102,16 +103,18 @@ def say(
     client: Client, producer: str, time: int | None, *, topic: str = "t", txn: TxnId | None = None
 ) -> None:
     """Assert a watermark, or idle with None."""
-    store, what = client.store, Assertion(producer, time)
+    store, assertion = client.store, Assertion(producer, time)
 
     def plain(view: View, now: Instant) -> Decision[WatermarkPlaced]:
-        found = find_topic(view, TopicName.parse(topic))
-        return watermark.assert_watermark(view, store.settings, now, found, what)
+        partition_topic = find_topic(view, TopicName.parse(topic))
+        return watermark.assert_watermark(view, store.settings, now, partition_topic, assertion)
 
-    def inside(view: View, now: Instant, use: object) -> Decision[tuple[TxnId, WatermarkPlaced]]:
-        found = find_topic(view, TopicName.parse(topic))
+    def inside(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, WatermarkPlaced]]:
+        partition_topic = find_topic(view, TopicName.parse(topic))
         uid = store.disk.owner()[0]
-        return watermark.assert_in_txn(view, store.settings, now, uid, found, what, None, use)  # type: ignore[arg-type]
+        return watermark.assert_in_txn(
+            view, store.settings, now, uid, partition_topic, assertion, None, use
+        )
 
     if txn is None:
         assert isinstance(store.write(plain), WatermarkPlaced)
@@ -125,39 +128,39 @@ def rows(tables: Sequence[pa.Table] | Any) -> list[Message]:
 
 
 def read(
-    client: Client, topic: str = "t", range: Range | None = None, **given: Any
+    client: Client, topic: str = "t", range: Range | None = None, **options: Any
 ) -> list[Message]:
     """The committed messages of a range."""
-    return rows(client.read(topic, range=range, **given))
+    return rows(client.read(topic, range=range, **options))
 
 
 def values(
-    client: Client, topic: str = "t", range: Range | None = None, **given: Any
+    client: Client, topic: str = "t", range: Range | None = None, **options: Any
 ) -> list[bytes]:
     """The values of read."""
-    return [message.value or b"" for message in read(client, topic, range, **given)]
+    return [message.value or b"" for message in read(client, topic, range, **options)]
 
 
-def ids(client: Client, topic: str = "t", **given: Any) -> list[MessageId]:
+def ids(client: Client, topic: str = "t", **options: Any) -> list[MessageId]:
     """The ids of read."""
-    return [m.message_id for m in read(client, topic, **given) if m.message_id is not None]
+    return [m.message_id for m in read(client, topic, **options) if m.message_id is not None]
 
 
 def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[Message]:
-    """What a new consumer of the subscription is given now."""
+    """The messages that a new consumer of the subscription receives now."""
     with client.consumer(topic, subscription) as consumer:
         return rows([consumer.receive_batch(100_000)])
 
 
 @contextmanager
 def little_room(size: int) -> Iterator[None]:
-    """No file of this process grows beyond a size: to whoever writes it, its disk is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    """No file of this process grows beyond a size: its writer gets the error of a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:

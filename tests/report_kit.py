@@ -20,7 +20,7 @@ class Stop(Exception):
 def full_store(path: str, *, hours: int = HOURS) -> ManualClock:
     """Fill a store hour by hour: commits, aborts, delays, watermarks, files, an open transaction.
 
-    returns: its clock, which stands at the end
+    returns: its clock, at the end of the last hour
     """
     clock = ManualClock(START_MS)
     txlog.init(path, clock=clock, durability="os")

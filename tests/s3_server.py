@@ -28,17 +28,17 @@ def s3_server(host: str = "127.0.0.1") -> Iterator[str]:
         patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
         try:
             assert process.stderr is not None
-            found = None
-            while found is None:
+            match = None
+            while match is None:
                 line = process.stderr.readline()
                 assert line, "the server did not start"
-                found = re.search(r"http://([\d.]+:\d+)", line)
+                match = re.search(r"http://([\d.]+:\d+)", line)
             Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop it
-            options = f"endpoint_override={found[1]}&region=us-east-1&scheme=http"
-            made, _ = pyarrow.fs.FileSystem.from_uri(
+            options = f"endpoint_override={match[1]}&region=us-east-1&scheme=http"
+            filesystem, _ = pyarrow.fs.FileSystem.from_uri(
                 f"s3://{BUCKET}?{options}&allow_bucket_creation=true"
             )
-            made.create_dir(BUCKET)
+            filesystem.create_dir(BUCKET)
             yield f"s3://{BUCKET}/txlog?{options}"
         finally:
             process.kill()

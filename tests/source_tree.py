@@ -1,4 +1,4 @@
-"""Owns how tests look at the project's own code: its modules, their trees, what they import."""
+"""Owns the tests' view of the project's own code: its modules, their syntax trees and imports."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Module:
 @cache
 def modules() -> list[Module]:
     """Return the modules below src/txlog, in the order of their paths; each is parsed once."""
-    found = []
+    modules_found = []
     for file in sorted((SOURCE / PACKAGE).rglob("*.py")):
         parts = list(file.relative_to(SOURCE).with_suffix("").parts)
         if parts[-1] == "__init__":
             parts.pop()
-        found.append(Module(file, ".".join(parts), "/".join(parts[1:])))
-    return found
+        modules_found.append(Module(file, ".".join(parts), "/".join(parts[1:])))
+    return modules_found
 
 
 def own_targets(module: Module, known: set[str]) -> Iterator[tuple[str, Import]]:
@@ -83,7 +83,7 @@ def _imports(node: ast.AST, *, deferred: bool) -> Iterator[Import]:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the last name of what is called: `sleep` for `time.sleep(1)`."""
+    """Return the last name of the called function: `sleep` for `time.sleep(1)`."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

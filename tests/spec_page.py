@@ -36,17 +36,17 @@ def page(name: str) -> str:
 
 @cache
 def places(name: str) -> frozenset[str]:
-    """What can be cited of a page: sections by number, items of a section's list as `12.5`,
-    and rules that have a name, as R32."""
-    found = set[str]()
+    """The places of a page that code can cite: sections by number, items of a section's list as
+    `12.5`, and rules that have a name, as R32."""
+    cited_places = set[str]()
     section = ""
     for line in page(name).splitlines():
         if heading := _HEADING.match(line):
             section = heading[1]
-            found.add(section)
+            cited_places.add(section)
         elif section and (item := _ITEM.match(line)):
-            found.add(f"{section}.{item[1]}")
-    return frozenset(found)
+            cited_places.add(f"{section}.{item[1]}")
+    return frozenset(cited_places)
 
 
 def section(name: str, number: str) -> str:
@@ -81,7 +81,7 @@ def table(text: str, header: str) -> list[list[str]]:
 
 
 def words(cell: str) -> list[str]:
-    """What stands between backticks."""
+    """The words between backticks."""
     return re.findall(r"`([^`]*)`", cell)
 
 
@@ -89,10 +89,10 @@ def words(cell: str) -> list[str]:
 class Field:
     """A field of a shape.
 
-    type:  as `-f help` says it
-    inner: of an array its objects, of an object its fields; None: not said
+    type:  the word of `-f help`
+    inner: the objects of an array, or the fields of an object; None: the page does not say
     every: an object whose keys are names, each with the fields of `inner`
-    mixed: an array, of whatever it holds
+    mixed: an array of any elements
     enum:  the words that it may be; empty: any
     """
 
@@ -137,10 +137,10 @@ def shape_of(text: str) -> Shape:
 
 
 def _field(token: str) -> Field:
-    name, _, rest = token.partition(":")
-    if rest[:1] in ("[", "{"):
-        nullable = rest.endswith("?")
-        body = rest.removesuffix("?")
+    name, _, remainder = token.partition(":")
+    if remainder[:1] in ("[", "{"):
+        nullable = remainder.endswith("?")
+        body = remainder.removesuffix("?")
         listed = body[0] == "["
         body = body[1:-1].strip("{}") if listed and body.count("{") == 1 else body.strip("[]")
         body = body.removeprefix("{").removesuffix("}") if not listed else body
@@ -185,7 +185,7 @@ def _split(text: str) -> list[str]:
 
 
 def misfit(field: Field, value: Any) -> str:
-    """Why a value of JSON is not what a field says; empty if it is."""
+    """Why a JSON value does not fit its field; empty if it does."""
     if value is None:
         return "" if field.nullable else f"{field.name} is null"
     if field.enum and value not in field.enum:
@@ -205,7 +205,7 @@ def misfit(field: Field, value: Any) -> str:
 
 
 def misfits(fields: list[Field], row: dict[str, Any]) -> str:
-    """Why an object is not what its fields say; empty if it is."""
+    """Why a JSON object does not fit its fields; empty if it does."""
     names = [field.name for field in fields]
     if list(row) != names:
         return f"has {list(row)}, not {names}"

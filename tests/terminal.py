@@ -11,7 +11,7 @@ import time
 
 
 def shown(argv: list[str], env: dict[str, str]) -> str:
-    """What a terminal shows of a program until it ends; its lines end with a newline alone."""
+    """The output of a program on a terminal, until it ends; lines end with a newline alone."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)
@@ -20,29 +20,29 @@ def shown(argv: list[str], env: dict[str, str]) -> str:
         while more := os.read(terminal, 65536):
             data += more
     except OSError:
-        pass  # Linux says so when the other side is closed
+        pass  # Linux raises EIO once the other side is closed
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0, data
     return data.decode().replace("\r\n", "\n")
 
 
 def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
-    """What a terminal shows while keys are typed, each once the text before has come."""
+    """The output on a terminal while keys are typed, each after the awaited text before it."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)
-    shown = ""
+    output = ""
     waiting = select.poll()  # `select.select` knows no descriptor from 1,024 on
     waiting.register(terminal, select.POLLIN)
     try:
         for text, awaited in [("", "> "), *keys]:
             os.write(terminal, text.encode())
-            since = len(shown)
+            since = len(output)
             deadline = time.monotonic() + 60
-            while awaited not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown[since:]):
-                assert time.monotonic() < deadline, shown
+            while awaited not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output[since:]):
+                assert time.monotonic() < deadline, output
                 if waiting.poll(1000):
-                    shown += os.read(terminal, 65536).decode(errors="replace")
+                    output += os.read(terminal, 65536).decode(errors="replace")
                 elif text == "\x03":
                     # Python looks for signals when its wait for a key is interrupted; one that
                     # comes just before that wait is seen with the next.
@@ -51,4 +51,4 @@ def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> 
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(terminal)
-    return shown
+    return output

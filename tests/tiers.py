@@ -1,4 +1,4 @@
-"""Owns which of many alike tests are quick; the others are marked deep (CONTRIBUTING.md)."""
+"""Owns the choice of quick tests among similar ones; the others are deep (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def graded(values: Iterable[Any], quick: int | Collection[Any]) -> list[Any]:
-    """Parameters of which the first ones, or those that are named, are quick."""
+    """Mark parameters deep, except the first `quick` ones, or those in the collection `quick`."""
     return [
         value
         if (n < quick if isinstance(quick, int) else value in quick)

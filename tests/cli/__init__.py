@@ -1,1 +1,1 @@
-"""Tests of the commands: arguments, output, help, what a terminal shows."""
+"""Tests of the commands: arguments, output, help, and use at a terminal."""

@@ -1,4 +1,4 @@
-"""`txlog bench`: it measures what it says, and leaves nothing behind. No figure is judged."""
+"""`txlog bench`: each mode does its operations, and leaves no files. No test judges a figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_mode_does_its_operations(tmp_path: Path, mode: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_senseless_benchmarks_are_refused(tmp_path: Path) -> None:
     for wrong in ({"mode": "no"}, {"message_bytes": 0}, {"txn_size": 0}, {"txn_size": 1 << 20}):
         with pytest.raises(InvalidArgument):
             bench(str(tmp_path), **wrong)
@@ -37,11 +37,13 @@ def test_two_runs_are_compared(tool: Tool, tmp_path: Path) -> None:
     [row] = [tool.json("bench", *flags)]
     (row,) = row if isinstance(row, list) else (row,)
     assert row["mode"] == "txn" and row["ratio"] is None
-    before = tmp_path / "before.json"
-    before.write_text(json.dumps([{**row, "per_second": row["per_second"] * 2}]))
-    (again,) = json.loads(tool.ok("bench", *flags, "--compare", str(before), "--json"))
-    assert again["ratio"] == pytest.approx(again["per_second"] / row["per_second"] / 2, abs=0.001)
+    first_run = tmp_path / "before.json"
+    first_run.write_text(json.dumps([{**row, "per_second": row["per_second"] * 2}]))
+    (second_run,) = json.loads(tool.ok("bench", *flags, "--compare", str(first_run), "--json"))
+    assert second_run["ratio"] == pytest.approx(
+        second_run["per_second"] / row["per_second"] / 2, abs=0.001
+    )
     assert tool.error("bench", *flags, "--compare", str(tmp_path / "none"))["code"] == "TXL-308"
-    before.write_text("[]")
-    assert tool.error("bench", *flags, "--compare", str(before))["exit"] == 2
-    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    first_run.write_text("[]")
+    assert tool.error("bench", *flags, "--compare", str(first_run))["exit"] == 2
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -1,4 +1,4 @@
-"""The bench of watermarks at a small size: its figures are of what it says, and its peer agrees."""
+"""The benchmark of watermarks at a small size: its answers agree with SQLite's."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def bench() -> ModuleType:
 
 
 @pytest.mark.deep
-def test_the_value_anywhere_is_what_sql_says(bench: ModuleType, tmp_path: Path) -> None:
-    """Least over the latest row of each producer, at places all over the log; rows read bounded."""
-    known = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
-    assert len(known) == MARKERS
-    bench.make_peer(tmp_path / "peer.sqlite", known)
+def test_watermark_at_any_position_agrees_with_sql(bench: ModuleType, tmp_path: Path) -> None:
+    """The least of the producers' latest watermarks at random positions; row reads are bounded."""
+    markers = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
+    assert len(markers) == MARKERS
+    bench.make_peer(tmp_path / "peer.sqlite", markers)
     places = bench.places_of(tmp_path / "store", 200, seed=7)
-    found = bench.seeking(tmp_path / "store", places)
-    asked = bench.asking_peer(tmp_path / "peer.sqlite", places)
-    assert [one[0] for one in found] == [one[0] for one in asked]
-    assert len({one[0] for one in found}) > 5
-    assert 0 < max(one[1] for one in found) <= MARKERS
+    answers = bench.seeking(tmp_path / "store", places)
+    peer_answers = bench.asking_peer(tmp_path / "peer.sqlite", places)
+    assert [answer[0] for answer in answers] == [answer[0] for answer in peer_answers]
+    assert len({answer[0] for answer in answers}) > 5
+    assert 0 < max(answer[1] for answer in answers) <= MARKERS
     count, share, ledgers = bench.shares(tmp_path / "store")
     assert count < 5 and 0 <= share < 0.1 and ledgers == 2
     ours, theirs = bench.cold(tmp_path / "store", tmp_path / "peer.sqlite", places[0])
@@ -46,8 +46,8 @@ def test_every_way_gives_a_figure(bench: ModuleType, tmp_path: Path) -> None:
     assert bench.only_watermarks(tmp_path / "e", 3, 12)[1] < 0.1
 
 
-def test_sections_take_the_place_of_the_one_before(tmp_path: Path) -> None:
-    """The text around a section stays, in whatever order scenarios write."""
+def test_new_sections_replace_old_ones(tmp_path: Path) -> None:
+    """New figures replace their old sections, in any order, and keep the text around them."""
     path, put = tmp_path / "RESULTS.md", importlib.import_module("bench.results").put
     path.write_text("# Results\n\nfirst\n")
     for step, heading in enumerate(("## A", "## B", "## A", "## B", "## B", "## A")):

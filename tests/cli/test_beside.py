@@ -1,4 +1,4 @@
-"""%g %r %[ %] %x{key}: where a message lies, and what else is not in it."""
+"""%g %r %[ %] %x{key}: the position of a message, and facts that its row does not have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fill(tool: Tool) -> None:
 
 @pytest.mark.parametrize("upkeep", [[], ["checkpoint"], ["checkpoint", "--roll-all"]])
 def test_a_message_is_in_the_row_of_the_file(tool: Tool, upkeep: list[str]) -> None:
-    """In a part, a sealed file, and of a transaction in those of the sidecar; frames have none."""
+    """%g and %r find a message in a part, a sealed file or a sidecar; in a frame they are empty."""
     fill(tool)
     if upkeep:
         tool.ok("admin", *upkeep)
@@ -42,13 +42,13 @@ def test_a_message_is_in_the_row_of_the_file(tool: Tool, upkeep: list[str]) -> N
         if not upkeep:
             assert (file, row) == ("", "")
             continue
-        found = tool.json(
+        answer = tool.json(
             "inspect",
             str(tool.path / file),
             "--sql",
             f"SELECT text(value) AS v FROM this LIMIT 1 OFFSET {row}",
         )
-        rows = found if isinstance(found, list) else [found]
+        rows = answer if isinstance(answer, list) else [answer]
         assert rows == [{"v": value}]
         assert Path(tool.path / file).is_file()
 

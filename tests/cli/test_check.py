@@ -1,4 +1,4 @@
-"""`txlog check`: what is a warning, what is critical, and what monitors read of it."""
+"""`txlog check`: its warnings and critical states, and its output for monitors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ = tool
 
 def states(bench: Bench, **bounds: tuple[int | None, int | None]) -> dict[str, str]:
     answer = bench.client.admin.check(**bounds)  # type: ignore[arg-type]  # bounds only
-    found = {row["name"]: row["status"] for row in answer["check_list"]}
+    status_of = {row["name"]: row["status"] for row in answer["check_list"]}
     assert answer["status"] == next(
-        (one for one in ("critical", "warning") if one in found.values()), "ok"
+        (status for status in ("critical", "warning") if status in status_of.values()), "ok"
     )
-    return found
+    return status_of
 
 
-def test_a_value_above_a_bound_is_told(tmp_path: Path) -> None:
+def test_value_above_a_bound_raises_the_status(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
@@ -54,7 +54,7 @@ def test_a_value_above_a_bound_is_told(tmp_path: Path) -> None:
         bench.client.admin.check(["u"])
 
 
-def test_what_is_away_and_what_hangs(tmp_path: Path) -> None:
+def test_offline_partition_and_hanging_transaction_are_warnings(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     for topic in ("t", "u"):
         bench.client.create_topic(topic)
@@ -63,16 +63,16 @@ def test_what_is_away_and_what_hangs(tmp_path: Path) -> None:
     bench.client.admin.set_offline("t", 0)
     bench.client.commit(txn)
     bench.clock.advance(3_600_000)
-    found = states(bench)
-    assert (found["partitions"], found["hanging"]) == ("warning", "warning")
+    status = states(bench)
+    assert (status["partitions"], status["hanging"]) == ("warning", "warning")
     other = bench.client.admin.check(["u"])
     assert {row["status"] for row in other["check_list"]} == {"ok"}
-    mine = {row["name"]: row for row in bench.client.admin.check(["t"])["check_list"]}
-    assert mine["hanging"]["detail"] == f"{txn} (unavailable)"
+    by_name = {row["name"]: row for row in bench.client.admin.check(["t"])["check_list"]}
+    assert by_name["hanging"]["detail"] == f"{txn} (unavailable)"
 
 
 def test_damage_and_a_full_disk_are_critical(tmp_path: Path) -> None:
-    """Real damaged bytes in a sealed file, met by a reader."""
+    """A reader meets damaged bytes in a real sealed file."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     send(bench.client, b"1" * 1000)
@@ -94,7 +94,9 @@ def test_damage_and_a_full_disk_are_critical(tmp_path: Path) -> None:
     [([], 0), (["--backlog-warn", "0"], 1), (["--backlog-crit", "0"], 2), (["--no"], 3),
      (["--topic", "none"], 3), (["--backlog-warn", "x"], 3), (["-f", "nope"], 3)],
 )  # fmt: skip
-def test_exit_codes_are_those_of_monitors(tool: Tool, args: list[str], code: int) -> None:
+def test_exit_codes_follow_the_convention_of_monitors(
+    tool: Tool, args: list[str], code: int
+) -> None:
     """A wrong call is unknown, not critical."""
     tool.ok("sub", "create", "a=b", "-t", "orders")
     tool.ok("produce", "orders", "-m", "x")

@@ -1,4 +1,4 @@
-"""Completion: what may follow, names of the store, and real shells that ask for it."""
+"""Completion: the words that may follow, names of the store, and real shells that ask for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_first_word_is_any_command_or_noun(here: Path) -> None:
     assert words("policy", "delayed", "") == ["get", "remove", "set"]
     assert words("topics", "des") == ["describe"]  # an alias leads to the same
     assert words("nothing", "") == []
-    assert all(told for _, told in candidates([""]))
+    assert all(meaning for _, meaning in candidates([""]))
 
 
 def test_global_flags_before_the_command_are_passed_over(here: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_global_flags_before_the_command_are_passed_over(here: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "candidates"),
     [
         ("consume ", ["acme/books/ledger", "audit", "orders"]),
         ("consume o", ["orders"]),
@@ -117,9 +117,9 @@ def test_global_flags_before_the_command_are_passed_over(here: Path, tmp_path: P
         ("txn expire ", []),
     ],
 )
-def test_what_may_follow(line: str, found: list[str], here: Path) -> None:
+def test_candidates_at_each_position(line: str, candidates: list[str], here: Path) -> None:
     # transactions of one millisecond come in either order
-    assert sorted(words(*line.split(" "))) == sorted(found)
+    assert sorted(words(*line.split(" "))) == sorted(candidates)
 
 
 def test_a_flag_that_was_given_is_not_offered_again(here: Path) -> None:
@@ -129,11 +129,9 @@ def test_a_flag_that_was_given_is_not_offered_again(here: Path) -> None:
     assert "-n" in words("consume", "orders", "-")  # it has no long form
 
 
-def test_every_flag_and_argument_of_every_command_can_be_asked_for(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: a metavar that makes completion fail, which only silence would tell."""
-    monkeypatch.setattr(completion, "_names", lambda kind, before: [])
+def test_every_flag_and_argument_is_completed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a metavar that makes completion fail, which a user sees only as missing candidates."""
+    monkeypatch.setattr(completion, "_names", lambda kind, words_before: [])
     from txlog.cli.line.dispatch import load
     from txlog.cli.line.parameters import parameters_of
 
@@ -145,7 +143,7 @@ def test_every_flag_and_argument_of_every_command_can_be_asked_for(
         assert "--help" in words(*path.split(), "--")
 
 
-def test_profiles_are_those_of_the_user(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_come_from_the_user_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
     assert main(["config", "set", "--user", "shop.store", str(here)]) == 0
     assert words("--profile", "") == words("topic", "list", "--profile", "s") == ["shop"]
@@ -163,7 +161,7 @@ def test_a_line_is_divided_as_a_shell_does(monkeypatch: pytest.MonkeyPatch) -> N
     assert split_line("txlog $(rm x) ") == ["txlog", "$(rm", "x)", ""]
 
 
-def test_completion_is_silent_about_what_goes_wrong(
+def test_completion_is_silent_about_failures(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # no store here
@@ -187,15 +185,15 @@ def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.Mon
 
     open_relations = reader.open_relations
     monkeypatch.setattr(reader, "open_relations", spied)
-    before = state()
+    state_before = state()
     for line in ("consume ", "sub describe ", "txn show ", "txn connect "):
         assert words(*line.split(" "))
-    assert state() == before
+    assert state() == state_before
     assert opened == [True] * 4
 
 
 def test_verbs_are_completed_without_loading_commands() -> None:
-    """It is asked at every key: no Typer and no Arrow for what the table knows."""
+    """A shell asks at every key press, so verbs come from the table, without Typer or Arrow."""
     code = (
         "import sys; from txlog.cli.main import main; main(['__complete', 'txn', 'c']);"
         "print(sorted({'typer', 'pyarrow', 'duckdb'} & set(sys.modules)))"
@@ -228,10 +226,10 @@ def test_install_may_be_repeated(
     }
     for changed in (True, False):
         assert main(["completion", "install", shell, "--json"]) == 0
-        answered = json.loads(capfd.readouterr().out)
-        assert answered == {"path": str(tmp_path / places[shell]), "changed": changed}
+        answer = json.loads(capfd.readouterr().out)
+        assert answer == {"path": str(tmp_path / places[shell]), "changed": changed}
         assert (tmp_path / places[shell]).read_text() == script(shell)
-    assert main(["completion", "show"]) == 0  # that of SHELL
+    assert main(["completion", "show"]) == 0  # the script for $SHELL
     assert capfd.readouterr().out == script(shell)
 
 
@@ -243,7 +241,7 @@ def test_another_shell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_path(tmp_path: Path, here: Path) -> dict[str, str]:
-    """An environment with `txlog` on the path, one that starts at once."""
+    """An environment with a `txlog` on the path that starts fast."""
     ready.tool(tmp_path / "txlog")
     return {
         "PATH": f"{tmp_path}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -255,7 +253,7 @@ def on_path(tmp_path: Path, here: Path) -> dict[str, str]:
     }
 
 
-def test_bash_replaces_what_it_should(on_path: dict[str, str], tmp_path: Path) -> None:
+def test_bash_completes_the_right_word(on_path: dict[str, str], tmp_path: Path) -> None:
     """readline divides words at colons and equal signs; quotes, pipes and files are the shell's."""
     (tmp_path / "script").write_text(script("bash"))
     cases = {
@@ -284,17 +282,17 @@ def test_bash_replaces_what_it_should(on_path: dict[str, str], tmp_path: Path) -
         text=True,
         check=True,
     )
-    found = [sorted(line.split("\t")[:-1]) for line in done.stdout.splitlines()]
-    assert dict(zip(cases, found, strict=True)) == {
+    candidates = [sorted(line.split("\t")[:-1]) for line in done.stdout.splitlines()]
+    assert dict(zip(cases, candidates, strict=True)) == {
         line: sorted(words) or [""] for line, words in cases.items()
     }
     assert done.stderr == ""
 
 
 def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
-    """A real terminal: Tab completes behind a pipe, and what is completed runs."""
+    """A real terminal: Tab completes behind a pipe, and the completed line runs."""
     (tmp_path / "script").write_text(script("bash"))
-    shown = typed(
+    screen = typed(
         ["bash", "--norc", "--noprofile", "-i"],
         on_path,
         [
@@ -303,14 +301,14 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
             ("\n", "orders"),
         ],
     )
-    assert "true | txlog topic list -f names" in shown
-    assert "audit\r\norders" in shown
+    assert "true | txlog topic list -f names" in screen
+    assert "audit\r\norders" in screen
 
 
 @pytest.mark.needs("zsh")
 def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "_txlog").write_text(script("zsh"))
-    shown = typed(
+    screen = typed(
         ["zsh", "-f", "-i"],
         on_path,
         [
@@ -321,12 +319,12 @@ def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
             ("\n", '"partitions"'),
         ],
     )
-    assert "audit\r\norders" in shown
-    assert '"topic": "orders"' in shown or '"topic":"orders"' in shown
+    assert "audit\r\norders" in screen
+    assert '"topic": "orders"' in screen or '"topic":"orders"' in screen
 
 
 @pytest.mark.needs("fish")
-def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
+def test_fish_gets_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "txlog.fish").write_text(script("fish"))
     code = f"source {tmp_path}/txlog.fish; complete -C'txlog txn show '; complete -C'txlog top'"
     done = subprocess.run(
@@ -335,7 +333,7 @@ def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Pat
     assert sorted(done.stdout.splitlines()) == ["0:0\taborted", "1:0\topen", "topic\ttopics"]
 
 
-def test_the_answer_of_a_start_of_its_own(here: Path) -> None:
+def test_completion_in_a_process_of_its_own(here: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "txlog", "__complete", "--line", "txlog consume o"],
         env={"PYTHONPATH": str(SOURCE)},

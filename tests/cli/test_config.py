@@ -1,4 +1,4 @@
-"""Settings: of the store and of the user, where each comes from, and how they are changed."""
+"""Settings of the store and of the user: their origins and their changes."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def rows(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return {row["name"]: row for row in json.loads(capfd.readouterr().out)}
 
 
-def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
+def test_lock_timeout_flag_beats_environment_beats_config(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/cli 3: flag, variable, store, config.toml, built in; what is shown is what is waited."""
+    """spec/cli 3: flag, variable, store, config.toml, built in; `config show` agrees."""
 
-    def told(*words: str) -> tuple[int, str, str]:
+    def timeout_of(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        with (config.parents[2] / "shop/lock").open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with (config.parents[2] / "shop/lock").open("r+") as lock_file:
+            fcntl.flock(lock_file, fcntl.LOCK_EX)
             assert main(["-S", "shop", *words, "topic", "create", "t", "--json"]) == 5
         waited = json.loads(capfd.readouterr().err)["error"]["timeout_ms"]
         row = rows(capfd, "-S", "shop", *words, "config", "show")["lock_timeout_ms"]
@@ -55,14 +55,14 @@ def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
     with txlog.open("shop") as client:
         assert client.lock_timeout_ms == 30_000
     assert main(["config", "set", "--user", "lock_timeout", "2ms"]) == 0
-    assert told() == (2, "2", "config.toml")
+    assert timeout_of() == (2, "2", "config.toml")
     with txlog.open("shop") as client:
         client.admin.set_setting("lock_timeout_ms", 3)
         assert client.lock_timeout_ms == 3  # at once
-    assert told() == (3, "3", "store")
+    assert timeout_of() == (3, "3", "store")
     monkeypatch.setenv("TXLOG_LOCK_TIMEOUT", "4ms")
-    assert told() == (4, "4", "TXLOG_LOCK_TIMEOUT")
-    assert told("--lock-timeout", "5ms") == (5, "5", "--lock-timeout")
+    assert timeout_of() == (4, "4", "TXLOG_LOCK_TIMEOUT")
+    assert timeout_of("--lock-timeout", "5ms") == (5, "5", "--lock-timeout")
     assert main(["config", "set", "--user", "lock_timeout", "soon"]) == 2
 
 
@@ -73,31 +73,31 @@ def test_show_has_every_setting_and_its_origin(
     assert main(["config", "set", "--user", "color", "never"]) == 0
     assert main(["config", "set", "--user", "shop.store", str(Path("shop").absolute())]) == 0
     monkeypatch.setenv("TXLOG_DURABILITY", "os")
-    found = rows(capfd, "--profile", "shop", "--utc", "config", "show")
-    assert set(found) == {*USER_SETTINGS, *Settings().to_mapping()}
-    assert {name: found[name]["origin"] for name in ("store", "color", "utc", "format")} == {
+    settings = rows(capfd, "--profile", "shop", "--utc", "config", "show")
+    assert set(settings) == {*USER_SETTINGS, *Settings().to_mapping()}
+    assert {name: settings[name]["origin"] for name in ("store", "color", "utc", "format")} == {
         "store": "profile shop",
         "color": "config.toml",
         "utc": "--utc",
         "format": "built in",
     }
-    assert found["durability"] == {
+    assert settings["durability"] == {
         "name": "durability",
         "value": "os",
         "origin": "TXLOG_DURABILITY",
     }
-    assert (found["coordinators"]["value"], found["coordinators"]["origin"]) == ("2", "store")
-    assert found["checkpoint_bytes"]["origin"] == "built in"
+    assert (settings["coordinators"]["value"], settings["coordinators"]["origin"]) == ("2", "store")
+    assert settings["checkpoint_bytes"]["origin"] == "built in"
     monkeypatch.setenv("NO_COLOR", "1")
     assert rows(capfd, "-S", "shop", "config", "show")["color"]["origin"] == "NO_COLOR"
-    found = rows(capfd, "-S", "shop", "config", "show", "--color", "always")
-    assert found["color"]["origin"] == "--color"
+    settings = rows(capfd, "-S", "shop", "config", "show", "--color", "always")
+    assert settings["color"]["origin"] == "--color"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.delenv("TXLOG_DURABILITY")
     assert set(rows(capfd, "config", "show")) == set(USER_SETTINGS)  # no store here
 
 
-def test_a_setting_of_the_store_holds_for_all_who_use_it(
+def test_setting_of_the_store_applies_to_open_clients(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("shop")
@@ -113,7 +113,7 @@ def test_a_setting_of_the_store_holds_for_all_who_use_it(
             "changed": True,
             "dry_run": False,
         }
-        other.topics()  # an open store takes it with its next look
+        other.topics()  # an open client reads it with its next call
         assert other.begin()["timeout_ms"] == 300_000
         assert main(["config", "set", "txn_timeout_default_ms", "300000"]) == 0
         assert "already" in capfd.readouterr().err
@@ -124,12 +124,12 @@ def test_a_setting_of_the_store_holds_for_all_who_use_it(
     assert capfd.readouterr().out == "false\n"
 
 
-def test_what_may_not_be_set_is_refused_and_changes_nothing(
+def test_bad_setting_is_refused_and_changes_nothing(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("shop")
-    before = rows(capfd, "config", "show")
-    for words, code, told in (
+    settings_before = rows(capfd, "config", "show")
+    for words, code, message in (
         (["chekpoint_bytes", "1"], 3, "did you mean: checkpoint_bytes"),
         (["checkpoint_bytes", "1"], 2, "the smallest is"),
         (["checkpoint_bytes", "much"], 2, "not a size"),
@@ -145,12 +145,12 @@ def test_what_may_not_be_set_is_refused_and_changes_nothing(
         (["--user", "a b.utc", "true"], 2, "profile name"),
     ):
         assert main(["config", "set", *words]) == code, words
-        assert told in capfd.readouterr().err, words
-    assert rows(capfd, "config", "show") == before
+        assert message in capfd.readouterr().err, words
+    assert rows(capfd, "config", "show") == settings_before
     assert not config.exists()
 
 
-def test_every_bounded_setting_can_be_set_to_what_it_is(config: Path) -> None:
+def test_every_bounded_setting_accepts_its_own_value(config: Path) -> None:
     """Kills: a setting that `config show` writes in a form that `config set` does not take."""
     with txlog.open("shop") as client:
         for row in client.admin.settings():
@@ -168,8 +168,8 @@ def test_every_bounded_setting_can_be_set_to_what_it_is(config: Path) -> None:
         assert len(client.admin.coordinators()) == 4
 
 
-def test_the_file_of_the_user_keeps_what_else_is_in_it(config: Path) -> None:
-    """Remarks, order and other sections stay; a value is replaced where it stands."""
+def test_user_file_keeps_its_other_lines(config: Path) -> None:
+    """A change keeps comments, order and other sections, and replaces a value in its line."""
     config.parent.mkdir(parents=True)
     config.write_text(
         '# mine\nutc = false  # here\n\n[shop]\nstore = "~/shop"\n\n[b]\nutc = true\n'
@@ -187,7 +187,7 @@ def test_the_file_of_the_user_keeps_what_else_is_in_it(config: Path) -> None:
     assert tomllib.loads(text)["c"]["store"] == 'a"b'
 
 
-def test_what_the_user_set_holds_where_nothing_else_is_said(
+def test_user_settings_are_the_last_default(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.parent.mkdir(parents=True)
@@ -221,10 +221,10 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
 ) -> None:
     """spec/cli 2: TXLOG_LOG; and spec/cli 4: TXLOG_NO_INPUT never asks."""
     monkeypatch.chdir("shop")
-    for level, said in (("info", True), ("warning", False), ("error", False), ("debug", True)):
+    for level, is_logged in (("info", True), ("warning", False), ("error", False), ("debug", True)):
         monkeypatch.setenv("TXLOG_LOG", level)
         assert main(["topic", "create", level]) == 0
-        assert (capfd.readouterr().err != "") is said
+        assert (capfd.readouterr().err != "") is is_logged
     monkeypatch.setenv("TXLOG_LOG", "loud")
     assert main(["topic", "list"]) == 2
     monkeypatch.delenv("TXLOG_LOG")
@@ -234,7 +234,7 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
 
 
 def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """spec/cli 8.8: {name, value:s, origin:s}; what is not set is an empty one."""
+    """spec/cli 8.8: {name, value:s, origin:s}; an unset value is an empty string."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
     capfd.readouterr()
@@ -244,21 +244,25 @@ def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert [row for row in rows if not isinstance(row["origin"], str)] == []
 
 
-def test_what_undo_prints_is_a_command_that_does_it(
+def test_undo_is_a_command_that_restores_the_setting(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for a setting that was -1: no flag is a digit, so -1 is a value."""
+    """Also for the old value -1: as no flag is a digit, the parser takes -1 for a value."""
     monkeypatch.setenv("TXLOG_STORE", str(config.parents[2] / "shop"))
-    before = rows(capfd, "config", "show")
-    for name, row in before.items():
+    settings_before = rows(capfd, "config", "show")
+    for name, row in settings_before.items():
         was = row["value"]
         if name not in BOUNDS or name == "coordinators" or not isinstance(was, int):
             continue
         low, high = BOUNDS[name]
-        new = str(next(one for one in (was + 1, was - 1, low, high) if low <= one <= high))
+        new = str(
+            next(
+                candidate for candidate in (was + 1, was - 1, low, high) if low <= candidate <= high
+            )
+        )
         assert main(["config", "set", name, new]) == 0, name
         undo = re.search(r"undo: txlog (.*)", capfd.readouterr().err)
         assert undo is not None and main(shlex.split(undo[1])) == 0, name
     assert {name: row["value"] for name, row in rows(capfd, "config", "show").items()} == {
-        name: row["value"] for name, row in before.items()
+        name: row["value"] for name, row in settings_before.items()
     }

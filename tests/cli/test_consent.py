@@ -1,4 +1,4 @@
-"""Asking: who answers what on a terminal, and what is refused without one (spec/cli 4)."""
+"""Consent: the answers that a terminal takes, and refusals without a terminal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txlog.errors import Refused
 def ask(
     monkeypatch: pytest.MonkeyPatch, answer: str, word: str | None = None, **flags: bool
 ) -> None:
-    given = {"yes": False, "no_input": False, **flags}
+    all_flags = {"yes": False, "no_input": False, **flags}
     monkeypatch.setattr(consent, "is_terminal", lambda number: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-    call: Any = SimpleNamespace(flags=SimpleNamespace(**given))
+    call: Any = SimpleNamespace(flags=SimpleNamespace(**all_flags))
     consent.confirm(call, "delete everything", word=word)
 
 
@@ -30,7 +30,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("answer", "word"), AGREED)
-def test_who_agrees_goes_on(
+def test_consent_lets_the_command_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     answer: str,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """What runs a command on a store with the topic `orders`; exit code, stdout, stderr."""
+    """A function that runs a command on a store with a topic: exit code, stdout, stderr."""
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -55,14 +55,14 @@ def error_of(ran: tuple[int, str, str]) -> dict[str, Any]:
         "admin transaction-buffer-stats orders -p 1",
     ],
 )  # fmt: skip
-def test_a_partition_that_is_not_there_is_not_found(run: Run, words: str) -> None:
-    """spec/cli 5: 302 is of topics and partitions, whichever command names it."""
+def test_missing_partition_is_not_found(run: Run, words: str) -> None:
+    """spec/cli 5: each command answers 302 for a missing topic or partition."""
     error = error_of(run(*words.split(), "--json"))
     assert (error["code"], error["topic"], error["partition"]) == ("TXL-302", "orders", 1)
 
 
-def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
-    """spec/cli 5: 304; one that was issued and wrote nothing here has no messages."""
+def test_range_of_an_unknown_transaction_is_not_found(run: Run) -> None:
+    """spec/cli 5: 304; a transaction that wrote nothing to this topic has no messages there."""
     assert run("txn", "begin") == (0, "0:0\n", "")
     assert run("consume", "orders", "-o", "txn:0:0") == (0, "", "")
     for txn in ("0:1", "7:0"):
@@ -100,7 +100,7 @@ def test_messages_are_coloured_as_data_is(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     Path("in").write_text("x")
-    for words, plain, shown in (
+    for words, plain, is_coloured in (
         (["consume", "nope"], "error: ", "\x1b[1;31merror:\x1b[0m "),
         (["produce", "orders", "in"], "warning: ", "\x1b[1;33mwarning:\x1b[0m "),
         (
@@ -109,14 +109,14 @@ def test_messages_are_coloured_as_data_is(
             "\x1b[36mnote:\x1b[0m ",
         ),
     ):
-        assert run(*words, *flag)[2].startswith(shown if colored else plain)
+        assert run(*words, *flag)[2].startswith(is_coloured if colored else plain)
     assert "\x1b" not in run("consume", "nope", "--json", *flag)[2]
     assert run("produce", "orders", "in", "--log-file", "log", *flag)[0] == 0
     assert Path("log").read_text().startswith("warning: ")
 
 
-def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None:
-    """spec/cli 2: --columns is of every table and JSON; an unknown one is exit 2."""
+def test_columns_are_picked_from_queries_and_inspect(run: Run) -> None:
+    """spec/cli 2: --columns works on every table and JSON; an unknown column is exit 2."""
     sql = "SELECT 1 AS a, 2 AS b, 3 AS c"
     assert run("query", sql, "--columns", "c,a", "--json")[1] == '[{"c":3,"a":1}]\n'
     assert run("query", sql, "--columns", "b", "-f", "tsv")[1] == "b\n2\n"
@@ -129,7 +129,7 @@ def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None
 
 
 def test_names_of_a_listing_are_its_numbers_too(run: Run) -> None:
-    """spec/cli 4, 12.5: what can be given to another command, as the ledger to `segment show`."""
+    """spec/cli 4, 12.5: names that another command takes, as `segment show` takes a ledger."""
     run("produce", "orders", "-m", "x")
     assert run("segment", "list", "orders", "-f", "names")[1] == "1\n"
     assert run("segment", "show", "1", "--columns", "ledger", "--json")[1] == '{"ledger":1}\n'

@@ -44,7 +44,7 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def test_file_holds_what_the_readme_says() -> None:
+def test_file_has_the_published_totals() -> None:
     """Guards the data: the published totals of the whole file, prices summed as decimals."""
     with source.open_source(source.locate(), None) as session:
         assert source.size(session) == (541_909, 25_900)
@@ -55,8 +55,8 @@ def test_file_holds_what_the_readme_says() -> None:
         ) == {"refunds": 3836, "quantity": 5_176_450, "value": Decimal("9747747.934")}
 
 
-def test_lines_of_an_invoice_stand_together_also_when_the_file_scatters_them() -> None:
-    """Kills: invoices cut out of the file by runs; one invoice of the file is interrupted."""
+def test_lines_of_an_invoice_are_grouped_though_scattered_in_the_file() -> None:
+    """Kills: an invoice read as a run of lines, as one invoice of the file is interrupted."""
     with source.open_source(source.locate(), None) as session:
         rows, starts = source.messages(session, NONE_COMMITTED)
     assert (len(rows), len(starts) - 1, starts[0], starts[-1]) == (541_909, 25_900, 0, 541_909)
@@ -85,12 +85,12 @@ def test_message_of_a_line_is_compact_json_with_its_place_in_the_invoice(session
 
 def test_committed_invoices_are_not_made_again(session: Session) -> None:
     """Kills: a restarted worker that loads an invoice twice."""
-    every, starts = source.messages(session, NONE_COMMITTED)
+    all_rows, starts = source.messages(session, NONE_COMMITTED)
     committed = pa.table({"InvoiceNo": ["536365", "536367"]})
-    rest, rest_starts = source.messages(session, committed)
-    assert rest_starts[:2] == [0, 2]
-    assert len(rest) == len(every) - 7 - 12
-    assert len(rest_starts) == len(starts) - 2
+    remaining, remaining_starts = source.messages(session, committed)
+    assert remaining_starts[:2] == [0, 2]
+    assert len(remaining) == len(all_rows) - 7 - 12
+    assert len(remaining_starts) == len(starts) - 2
 
 
 def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> None:
@@ -101,15 +101,15 @@ def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> No
 
 
 def test_an_invoice_cut_by_a_batch_is_held_back(session: Session) -> None:
-    """Kills: totals of a part of an invoice, which is what a cut at a batch's maximum gives."""
+    """Kills: a total over a part of an invoice, which a batch at its maximum has cut."""
     rows = pa.table(source.messages(session, NONE_COMMITTED)[0])
-    with Session() as mine:
-        whole, totals = pipeline._transform(mine, rows.slice(0, 8))
+    with Session() as own_session:
+        whole, totals = pipeline._transform(own_session, rows.slice(0, 8))
         assert whole.to_pylist() == [True] * 7 + [False]
         assert [orjson.loads(value) for value in totals.column("value").to_pylist()] == [
             {"InvoiceNo": "536365", "Lines": 7, "Quantity": 40, "Value": "139.120"}
         ]
-        whole, totals = pipeline._transform(mine, rows.slice(7, 1))
+        whole, totals = pipeline._transform(own_session, rows.slice(7, 1))
         assert (whole.to_pylist(), totals.num_rows) == ([False], 0)
 
 
@@ -126,15 +126,15 @@ def test_deaths_are_decided_by_the_seed_and_leave_work() -> None:
 
 
 def test_gate_holds_a_worker_that_may_not_commit() -> None:
-    """Guards: beyond its leave a worker says so, waits, and ends when its supervisor is gone."""
-    said = io.StringIO()
-    gate = PipeGate(2, said, io.StringIO())
+    """Guards: a worker without permission reports it, waits, and ends with its supervisor."""
+    output = io.StringIO()
+    gate = PipeGate(2, output, io.StringIO())
     gate.begun(0)
     gate.before_commit(2)
     gate.committed(2)
     with pytest.raises(SystemExit):
         gate.before_commit(3)
-    assert said.getvalue() == "begun 0\ndone 2\nheld 3\n"
+    assert output.getvalue() == "begun 0\ndone 2\nheld 3\n"
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -158,7 +158,7 @@ def test_line_that_a_kill_cut_short_says_nothing(line: str) -> None:
 
 
 def test_every_planned_death_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a worker that is done before its killer looks; it is held instead."""
+    """Kills: a worker that ends before its planned death; the gate holds it instead."""
     fake(monkeypatch, FAKE_WORKER.format(start=0, total=30))
     seen: list[tuple[str, int, int, int]] = []
     stage = supervisor.Stage("load", 30, ())
@@ -181,7 +181,7 @@ def test_worker_that_fails_is_an_error_with_its_last_words(
 
 
 def test_worker_that_ends_unkilled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a kill that is counted though nothing was killed."""
+    """Kills: a death that is counted although the worker ended by itself."""
     fake(monkeypatch, "print('done 0')")
     plan = [supervisor.Death(at=5, allow=9, delay_ms=0)]
     with pytest.raises(CommandFailed, match="before it could be killed"):
@@ -193,8 +193,8 @@ def made_rows(session: Session) -> tuple[pa.Table, pa.Table]:
     batch, starts = source.messages(session, NONE_COMMITTED)
     ids = [txn for txn, (start, stop) in enumerate(pairwise(starts)) for _ in range(start, stop)]
     orders = pa.table(batch).select(["key", "value"])
-    with Session() as mine:
-        totals = pipeline._transform(mine, orders)[1]
+    with Session() as own_session:
+        totals = pipeline._transform(own_session, orders)[1]
     count = totals.num_rows
     outputs = pa.table(
         {
@@ -204,8 +204,8 @@ def made_rows(session: Session) -> tuple[pa.Table, pa.Table]:
             "value": totals.column("value"),
         }
     )
-    named = {"txn_most": [0] * len(ids), "txn_least": ids, "value": orders.column("value")}
-    return pa.table(named), outputs
+    columns = {"txn_most": [0] * len(ids), "txn_least": ids, "value": orders.column("value")}
+    return pa.table(columns), outputs
 
 
 def wrong(checks: list[check.Check]) -> set[str]:
@@ -213,13 +213,13 @@ def wrong(checks: list[check.Check]) -> set[str]:
     return {row["name"] for row in checks if not row["ok"]}
 
 
-def test_proof_passes_what_is_right(session: Session) -> None:
-    """Guards the check itself: no false alarm; sums are those of the first 40 invoices."""
+def test_proof_accepts_a_right_store(session: Session) -> None:
+    """Guards the check itself: no false alarm, and the sums of the first 40 invoices."""
     orders, outputs = made_rows(session)
-    checks, found = check.check_rows(session, orders, outputs)
+    checks, totals = check.check_rows(session, orders, outputs)
     assert wrong(checks) == set()
-    assert found["transactions"] == LIMIT + 1
-    assert found["invoices and refunds"] == LIMIT
+    assert totals["transactions"] == LIMIT + 1
+    assert totals["invoices and refunds"] == LIMIT
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_proof_passes_what_is_right(session: Session) -> None:
         ("wrong topic", "refunds"),
     ],
 )
-def test_proof_finds_what_is_wrong(session: Session, fault: str, noticed: str) -> None:
-    """Guards the check: every kind of fault it is there for is found by name."""
+def test_proof_names_each_fault(session: Session, fault: str, noticed: str) -> None:
+    """Guards the check: it reports every kind of fault by its name."""
     orders, outputs = made_rows(session)
     first = outputs.slice(0, 1)
     if fault == "line missing":
@@ -265,23 +265,23 @@ def test_proof_finds_what_is_wrong(session: Session, fault: str, noticed: str) -
 
 
 def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> None:
-    """Guards: nothing at all is a wrong answer too, and not an error of the check."""
+    """Guards: an empty store is a failed proof, and no crash of the check."""
     orders, outputs = made_rows(session)
-    checks, found = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
+    checks, totals = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
     assert {"lines", "value", "lines missing", "invoice totals missing"} <= wrong(checks)
-    assert found["value"] is None
+    assert totals["value"] is None
 
 
 @pytest.mark.parametrize(("limit", "kills"), [(0, 1), (1, -1)])
 def test_senseless_arguments_are_refused(tmp_path: Path, limit: int, kills: int) -> None:
-    """Guards: refused before anything is made."""
+    """Guards: the demo refuses them before it makes a store."""
     with pytest.raises(InvalidArgument):
         demo.run(str(tmp_path / "store"), limit=limit, kills=kills)
     assert not (tmp_path / "store").exists()
 
 
 class Log:
-    """A gate that never holds, and remembers what it was told."""
+    """A gate that never holds a worker, and records the worker's reports."""
 
     def __init__(self) -> None:
         self.reports: list[int] = []
@@ -298,8 +298,8 @@ class Log:
         self.reports.append(done)
 
 
-def test_a_worker_takes_over_what_a_killed_one_left_open(tmp_path: Path) -> None:
-    """Kills: lines lost because the open transaction of a dead worker holds them back."""
+def test_worker_takes_over_the_transaction_of_a_killed_one(tmp_path: Path) -> None:
+    """Kills: lines that are lost because a dead worker's open transaction has acknowledged them."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)
     with txlog.open(path) as client:
@@ -320,7 +320,7 @@ def test_a_worker_takes_over_what_a_killed_one_left_open(tmp_path: Path) -> None
 
 
 def test_proof_counts_lines_that_an_open_transaction_holds(tmp_path: Path) -> None:
-    """Kills: a proof that asks for lines to receive, which does not see those held back."""
+    """Kills: a proof that counts receivable lines only, and misses those of an open transaction."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)
     with txlog.open(path) as client:

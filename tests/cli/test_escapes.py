@@ -1,4 +1,4 @@
-"""What a terminal gets of messages: nothing that it would obey, in any format."""
+"""Messages on a terminal: no format prints a control sequence that the terminal would obey."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMS = ("csv", "tsv", "json", "ndjson", "raw", "lines", "auto", "envelope", "%v
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
-    """What a command shows on a terminal, stdout and stderr."""
+    """Run a command on a terminal; returns its stdout and stderr."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_messages_move_nothing_on_a_terminal(
     store: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a message that sets the title, clears the screen or turns what follows around."""
+    """Kills: a message that sets the title, clears the screen or reverses the following text."""
     text = shown(monkeypatch, "-S", store, "peek", "orders", "-f", form)
     assert "title" in text or form in ("envelope", "raw")
     assert not set(OBEYED) & set(text.replace("\r\n", "\n"))
@@ -107,7 +107,7 @@ def test_a_format_of_the_user_has_its_own_colours(
         ("\u061c\u200e\u202e\u2069", "\\u061c\\u200e\\u202e\\u2069"),
     ],
 )
-def test_what_a_terminal_would_obey_is_written_out(text: str, expected: str) -> None:
+def test_control_sequences_are_escaped(text: str, expected: str) -> None:
     assert safe(text) == expected
     assert safe_bytes(text.encode()) == expected.encode()
 

@@ -1,4 +1,4 @@
-"""Golden transcripts: what the commands print is what tests/golden/ says, byte for byte."""
+"""Golden transcripts: the commands print the files in tests/golden, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted(golden.GOLDEN.glob("*.txt"))
 
 @pytest.mark.parametrize("name", [path.stem for path in TRANSCRIPTS])
 def test_a_transcript_is_still_true(name: str) -> None:
-    """STYLE 11: golden first. Rewrite with `python -m scripts.golden` and read the diff."""
+    """The commands print each transcript again. `python -m scripts.golden` rewrites it."""
     text = (golden.GOLDEN / f"{name}.txt").read_text()
     blocks = golden.parse(text)
     assert golden.render(blocks) == text
@@ -22,7 +22,7 @@ def test_a_transcript_is_still_true(name: str) -> None:
 
 
 def test_every_command_is_in_a_transcript() -> None:
-    """Kills: a command of which nobody has ever looked at what it prints."""
+    """Kills: a command whose output no transcript shows, so that no review has ever seen it."""
     played = "\n".join(
         block.command for path in TRANSCRIPTS for block in golden.parse(path.read_text())
     )

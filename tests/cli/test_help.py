@@ -1,4 +1,4 @@
-"""What `txlog help` says is true: every code, every verb, every relation, and how it is shown."""
+"""The texts of `txlog help` are true: every code, every verb, every relation; and their layout."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ def test_every_code_of_the_program_is_explained_and_no_other() -> None:
     assert set(CODES) == {code for cls in error_classes() for code in cls.codes}
     assert list(CODES) == sorted(CODES)
     assert {code // 100 for code in CODES} | {0, 130, 141} == set(EXITS)
-    for code, told in CODES.items():
+    for code, explanation in CODES.items():
         assert names_of(code)
-        assert told.cause.endswith(".") and told.fix.endswith(".") and told.example
-        assert not told.means.endswith(".")
+        assert (
+            explanation.cause.endswith(".")
+            and explanation.fix.endswith(".")
+            and explanation.example
+        )
+        assert not explanation.means.endswith(".")
 
 
 def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +50,7 @@ def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_a_topic_fits_a_terminal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Only lines that are meant to be typed, or are data, are longer than 79 columns."""
+    """Only command lines and data are longer than 79 columns."""
     assert main(["help", name]) == 0
     out = capfd.readouterr().out
     assert out.count("\n") > 20
@@ -63,9 +67,9 @@ def test_help_without_a_word_lists_the_topics(capfd: pytest.CaptureFixture[str])
 
 def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "txn", "begin"]) == 0
-    told = capfd.readouterr().out
+    text = capfd.readouterr().out
     assert main(["txn", "begin", "--help"]) == 0
-    assert told == capfd.readouterr().out
+    assert text == capfd.readouterr().out
     assert main(["help", "txn"]) == 0
     assert "txlog txn commit" in capfd.readouterr().out
 
@@ -79,7 +83,7 @@ def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None
         (["txn", "begn"], "did you mean: txlog txn begin"),
     ],
 )
-def test_help_on_what_there_is_not(
+def test_help_on_an_unknown_word(
     words: list[str], hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """spec/cli 5: 308, with the nearest name."""
@@ -89,8 +93,8 @@ def test_help_on_what_there_is_not(
     assert hint in err
 
 
-def test_the_forms_of_offsets_are_those_that_are_read() -> None:
-    """Every form of the page parses; a spelling that changes here changes there."""
+def test_forms_of_offsets_all_parse() -> None:
+    """Every form of the page parses, so a changed spelling must change the page."""
     page = topics.read("offsets")
     terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
     written = {"N": "5", "L:E:I": "17:4:2", "L:E": "17:4", "TIME": "-1h", "SUB": "billing"}
@@ -104,7 +108,7 @@ def test_the_forms_of_offsets_are_those_that_are_read() -> None:
         parse_range(text, NOW)
 
 
-def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
+def test_verbs_of_formatting_all_parse() -> None:
     page = topics.read("formatting")
     (out,) = [blocks for heading, blocks in page.sections if heading == "OUT"]
     verbs = [verb for block in out for term, _ in block.terms for verb in term.split(", ")]
@@ -113,7 +117,7 @@ def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
         Format(verb, watermarks=True, stored=True)
 
 
-def test_the_lists_of_sql_are_those_that_there_are() -> None:
+def test_lists_of_sql_are_complete() -> None:
     page = topics.read("sql")
     (lists,) = [blocks for heading, blocks in page.sections if heading == "LISTS"]
     assert {
@@ -126,7 +130,7 @@ def test_switches_are_settings_of_the_user() -> None:
 
 
 def test_markup_is_shown_as_text() -> None:
-    """A long term has a line of its own; what is literal and more than a word is quoted."""
+    """A long term has a line of its own; a literal of several words is quoted."""
     first = "# FIRST\nSee `txlog help` and `x`.\na :: one\nb `c` :: two"
     source = f"x(7): a page\n\n{first}\n    as\n\n    is"
     page = markup.parse(source, {})
@@ -137,7 +141,7 @@ def test_markup_is_shown_as_text() -> None:
 
 
 def test_a_page_on_a_terminal_says_the_same() -> None:
-    """Word for word what a pipe gets, in the width of the terminal; colours only when asked."""
+    """The same words as in a pipe, in the width of the terminal; colours only on request."""
 
     def look(width: int, color: bool) -> Look:
         return Look(human=True, color=color, utc=True, width=width)
@@ -176,31 +180,31 @@ more"""
 
 
 def test_a_page_is_drawn_so() -> None:
-    """Terms stand beside their meanings, long ones above; no meaning is lost for want of room."""
+    """A term is left of its meaning, a long term above it; no meaning is cut for lack of room."""
     page = markup.parse(PAGE, {})
 
     def drawn(width: int, color: bool = False) -> str:
         return topics.shown(page, Look(human=True, color=color, utc=True, width=width))
 
-    rest = "\n    as it is\n\n    more\n\nSECOND\n  more\n"
+    remainder = "\n    as it is\n\n    more\n\nSECOND\n  more\n"
     assert drawn(100) == (
         "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b                         one two\n"
-        f"  longer-than-the-most-that-a-term-takes-here\n{' ' * 30}is below\n{rest}"
+        f"  longer-than-the-most-that-a-term-takes-here\n{' ' * 30}is below\n{remainder}"
     )
     assert drawn(30) == (
         "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b              one two\n"
         "  longer-than-the-most-that-a-\n  term-takes-here\n"
-        f"{' ' * 19}is below\n{rest}"
+        f"{' ' * 19}is below\n{remainder}"
     )
-    for found in ("\x1b[1mx\x1b[0m: a page", "\x1b[1mFIRST", "See \x1b[36ma b\x1b[0m and",
+    for fragment in ("\x1b[1mx\x1b[0m: a page", "\x1b[1mFIRST", "See \x1b[36ma b\x1b[0m and",
                   "  \x1b[36ma b ", "one \x1b[36mtwo\x1b[0m\n", "  \x1b[36mlonger-"):  # fmt: skip
-        assert found in drawn(79, color=True)
+        assert fragment in drawn(79, color=True)
     wide = markup.parse(f"x(7): a page\n\n# FIRST\n{'x ' * 90}", {})
     look = Look(human=True, color=False, utc=True, width=200)
     assert max(map(len, topics.shown(wide, look).splitlines())) == 79
 
 
-def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:
+def test_markup_as_mdoc_escapes_macros() -> None:
     page = markup.parse("x(7): a-b\n\n# SECTION\n.txlog \\n `b c`\nd - e :: .f", {})
     assert markup.as_mdoc(page, "November 22, 2026").splitlines()[6:] == [
         ".Sh SECTION",

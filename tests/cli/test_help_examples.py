@@ -1,8 +1,8 @@
 """Every example of every help text runs: of commands, of errors, of help topics, of txlog(1).
 
-They run in a copy of one store, made so that the names and ids that the texts like exist: topic
+They run in a copy of one store, which has the names and ids that the texts use: topic
 orders with 17:4, 17:9:2 and 17:90, subscriptions billing and audit, transaction 0:42, key nightly.
-What is plain runs in this process, what a shell has to read runs in one bash.
+A plain command runs in this process, and a line that needs a shell runs in one bash.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txlog.cli.main import main
 
 NOW: Final = "2026-11-20T09:12:04.123Z"
 COMMANDS = [(path, each) for path in catalogue.COMMANDS for each in load(path).examples]
-TOLD = [(f"TXL-{code}", told.example) for code, told in CODES.items()] + [
+OF_HELP = [(f"TXL-{code}", explained.example) for code, explained in CODES.items()] + [
     (topic, line)
     for topic in topics.TOPICS
     for heading, blocks in topics.read(topic).sections
@@ -39,9 +39,11 @@ TOLD = [(f"TXL-{code}", told.example) for code, told in CODES.items()] + [
     for block in blocks
     for line in block.lines
 ]
-ALL = [(path, example) for example, path in {each: path for path, each in COMMANDS + TOLD}.items()]
+ALL = [
+    (path, example) for example, path in {each: path for path, each in COMMANDS + OF_HELP}.items()
+]
 
-# What has to be so before an example, by the command it begins with or by its text.
+# Commands that an example needs first, by the beginning of the example or its whole text.
 BEFORE: Final = {
     "txlog topic create orders": "txlog topic delete orders audit --force --yes",
     "txlog topic create audit": "txlog topic delete audit --force --yes",
@@ -63,7 +65,7 @@ BEFORE: Final = {
     "txlog sub expire billing --dry-run": "txlog topic update orders --ttl 7d",
     "txlog topic delete orders": "txlog sub delete billing audit parser shout -t orders --yes",
 }
-# What is left out or put in, so that an example ends, needs no Spark and no network.
+# Replacements, by which an example ends, and needs neither Spark nor a network.
 INSTEAD: Final = {
     "consume orders -F": "consume orders -F -n 1",
     " -F --parallelism 4": " --parallelism 2",
@@ -147,7 +149,7 @@ def fill(folder: Path) -> None:
         )
     )
     fillers = [f"produce filler/{number} -m x" for number in range(16)]  # ledgers 1 to 16
-    begun = ["txn begin -c 0 --timeout 1h"] * 42  # 0:0 was that of three.txt
+    begun = ["txn begin -c 0 --timeout 1h"] * 42  # three.txt was stored in 0:0
     ended = [f"txn abort {' '.join(f'0:{number}' for number in range(1, 42))}", "admin checkpoint"]
     lines = [*SETUP.splitlines(), *fillers, *THEN.splitlines(), *begun, *ended]
     (folder / "setup.txlog").write_text("\n".join(lines))
@@ -185,8 +187,8 @@ def world(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield tmp_path
 
 
-def told(example: str, place: Path) -> str:
-    """The example as it is run: at places of the test, and so that it ends."""
+def as_run(example: str, place: Path) -> str:
+    """The example as the test runs it: with paths of the test, and changed so that it ends."""
     for word, other in INSTEAD.items():
         if word in example:
             example = example.replace(word, other)
@@ -198,13 +200,13 @@ def told(example: str, place: Path) -> str:
 
 
 def before(example: str) -> str:
-    """What has to be done first: the longest beginning that is known."""
-    found = [start for start in BEFORE if example.startswith(start)]
-    return BEFORE[max(found, key=len)] if found else ""
+    """The command that an example needs first: BEFORE's entry with the longest matching prefix."""
+    prefixes = [start for start in BEFORE if example.startswith(start)]
+    return BEFORE[max(prefixes, key=len)] if prefixes else ""
 
 
 def heavy(example: str) -> bool:
-    """Whether it takes most of a second: engines, charts, whole checkpoints."""
+    """Whether an example takes most of a second: engines, charts, whole checkpoints."""
     words = ("txlog job ", "txlog report", "--parallelism", "--roll-all", "man install", "--out ")
     return any(word in example for word in words)
 
@@ -222,7 +224,7 @@ def fresh(template: Path, place: Path) -> Path:
 
 
 def _copied(source: str, target: str) -> None:
-    """A copy; what is published never changes and can be the same file."""
+    """Copy a file, or link it if it is published: such a file never changes."""
     if source.endswith((".parquet", ".arrow", ".manifest", ".state")):
         os.link(source, target)
     else:
@@ -230,7 +232,7 @@ def _copied(source: str, target: str) -> None:
 
 
 def changes(example: str) -> bool:
-    """Whether it may leave the store, or the directory, as the next one must not find it."""
+    """Whether an example may change the store or directory, so that the next needs a new copy."""
     if before(example):
         return True
     path, _ = catalogue.resolve(words_of(example)) if words_of(example)[0][0] != "-" else ("", 0)
@@ -252,10 +254,10 @@ def test_plain_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """STYLE: examples in every --help are executed. One that asks is answered with yes."""
+    """Every example of every --help runs. A command that asks for consent gets a yes."""
     failed = []
     place: Path | None = None
-    chosen = [one for one in ALL if plain(one[1]) and heavy(one[1]) == (weight == "heavy")]
+    chosen = [pair for pair in ALL if plain(pair[1]) and heavy(pair[1]) == (weight == "heavy")]
     assert chosen
     for number, (path, example) in enumerate(chosen):
         touches = changes(example)
@@ -269,7 +271,7 @@ def test_plain_examples_run(
                     patched.setenv(*line.removeprefix("export ").split("=", 1))
                 else:
                     assert main(words_of(line.strip())) == 0, capfd.readouterr().err
-            words = words_of(told(example, place))
+            words = words_of(as_run(example, place))
             capfd.readouterr()
             code = main(words)
             if code == 9:
@@ -287,7 +289,7 @@ def test_plain_examples_run(
 def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
     """Pipes, redirections and substitutions: one bash runs them all, each in its own copy."""
     ready.tool(world / "txlog")
-    examples = [one for one in ALL if not plain(one[1])]
+    examples = [pair for pair in ALL if not plain(pair[1])]
     script = []
     for number, (_, example) in enumerate(examples):
         place = world / str(number)
@@ -295,7 +297,7 @@ def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
         first = before(example) or "true"
         script.append(
             f"( cd {place}/work; {{ {first}; }} >/dev/null 2>&1; set -e -o pipefail\n"
-            f"{told(example, place)}\n) </dev/null >{place}/said 2>&1; echo $?"
+            f"{as_run(example, place)}\n) </dev/null >{place}/said 2>&1; echo $?"
         )
     done = subprocess.run(
         ["bash", "--norc", "-c", "\n".join(script)], capture_output=True, text=True, check=True
@@ -310,7 +312,7 @@ def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
 
 
 def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
-    """txlog(1) begins with nothing: its examples are one session, as those of the root help."""
+    """The examples of txlog(1) are a session that starts from scratch; so is the root help."""
     ready.tool(world / "txlog")
     page = topics.read("txlog")
     lines = [
@@ -320,9 +322,9 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
         for block in blocks
         for line in block.lines
     ]
-    shown = catalogue.ROOT_HELP.splitlines()
-    begin = next(n for n, line in enumerate(shown) if "txlog init shop" in line)
-    roots = [line.partition("      ")[0].strip() for line in shown[begin : begin + 3]]
+    root_help = catalogue.ROOT_HELP.splitlines()
+    begin = next(n for n, line in enumerate(root_help) if "txlog init shop" in line)
+    roots = [line.partition("      ")[0].strip() for line in root_help[begin : begin + 3]]
     for number, session in enumerate((lines, roots)):
         place = world / f"session{number}"
         place.mkdir()

@@ -1,7 +1,7 @@
-"""Every word of every command, with values that nobody should give: refused or done, never a bug.
+"""Every word of every command, with values that make no sense: refused or done, never a bug.
 
-The tree of commands is walked: each argument, each flag, each global flag, each value of VALUES.
-The quick suite takes a slice of it, which holds each value and each command.
+The test walks the tree of commands: each argument, flag and global flag with each value of VALUES.
+The quick suite runs a part with each value and each command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALUES = (
     "9223372036854775807:9223372036854775807", "txn:0:0", "..", "+9223372036854775807", "(",
     "(a+)+$", "_txnlog", "__x", "persistent://a/b/c", "'; SELECT 1", "8EiB", "a,b", ",", "messages",
 )  # fmt: skip
-# What makes another command of it: it waits, follows, or runs programs and Spark.
+# Left out: commands and flags that wait, follow, or run programs or Spark.
 NOT_HERE = {"demo", "bench", "shell", "txn run", "job engine", "job master", "job conf",
             "status watch", "consume max_wait", "consume follow", "wait timeout",
             "txn wait timeout", "run max_wait", "run follow", "transform max_wait",
@@ -64,7 +64,7 @@ EXITS = {*range(11), 130, 141, 143}
 
 
 class Case(NamedTuple):
-    """A line of words, without those that name the store."""
+    """The words of a command line, without the words that name the store."""
 
     path: str
     name: str
@@ -72,14 +72,14 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Every command, with one word of it being each of VALUES."""
+    """Every command, with each of its words replaced by each of VALUES in turn."""
     for path in catalogue.COMMANDS:
         if path in NOT_HERE:
             continue
         function = load(path).function
         hints = hints_of(function)
         defaults = defaults_of(function)
-        said = {**GIVEN, **NAMED.get(path, {})}
+        values = {**GIVEN, **NAMED.get(path, {})}
         arguments = [
             name for name, hint in hints.items() if isinstance(hint.__metadata__[0], Argument)
         ]
@@ -89,16 +89,16 @@ def cases() -> Iterator[Case]:
             for name, hint in hints.items()
             if name not in arguments
         }
-        own = set(flags.values())
+        own_flags = set(flags.values())
         for name, value in _varied(path, hints, arguments):
             words: list[str] = []
             for flag in needed:
                 if flag in flags and flag != name:
-                    words += [flags[flag], said[flag]]
+                    words += [flags[flag], values[flag]]
             if name in flags:
                 words += [flags[name], value]
             elif name in GLOBAL_FLAGS:
-                if GLOBAL_FLAGS[name][0][0] in own:
+                if GLOBAL_FLAGS[name][0][0] in own_flags:
                     continue
                 words += [GLOBAL_FLAGS[name][0][0], value]
             words += [
@@ -107,9 +107,9 @@ def cases() -> Iterator[Case]:
                 if not {name} & {"message", "n", "files", "pulsar"}
             ]
             positional = [
-                value if one == name else said.get(one, "x")
-                for one in arguments
-                if one == name or one in needed
+                value if argument == name else values.get(argument, "x")
+                for argument in arguments
+                if argument == name or argument in needed
             ]
             yield Case(path, name, [*path.split(), *words, "--", *positional])
 
@@ -135,7 +135,7 @@ def _hung(number: int, frame: object) -> None:
 
 
 class Place:
-    """A store, a working directory beside it, and what may be there."""
+    """A store and a working directory, and the files that may exist in them."""
 
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.folder, self.capfd = folder, capfd
@@ -161,8 +161,8 @@ class Place:
         os.chdir(self.folder / "cwd")
 
     def run(self, case: Case) -> str | None:
-        """Run a case; what is wrong with its outcome, or None."""
-        before = signal.signal(signal.SIGALRM, _hung)
+        """Run a case; returns the fault of its outcome, or None."""
+        handler = signal.signal(signal.SIGALRM, _hung)
         signal.setitimer(signal.ITIMER_REAL, 60)
         try:
             code: int | None = main(["-S", str(self.folder / "store"), "--json", *case.words])
@@ -170,7 +170,7 @@ class Place:
             code = None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, handler)
         out, err = self.capfd.readouterr()
         return self._wrong(case, code, out, err)
 
@@ -204,7 +204,7 @@ class Place:
         return None
 
 
-# Words that name files which the command makes: with ../escaped they may be outside.
+# Words that name new files of the command: with ../escaped these may be outside.
 GLOBAL_PATHS = {
     "store", "log_file", "path", "out", "complete", "textfile", "outfile", "to", "dest",
     "public", "pidfile",
@@ -234,16 +234,16 @@ def place(
     "part", ["slice", *(pytest.param(at, marks=pytest.mark.deep) for at in range(16))]
 )
 def test_no_word_is_a_bug(place: Place, part: int | str) -> None:
-    """spec/cli 5: an exit code of the table, one error, nothing raw, no file that was not named."""
-    every = list(cases())
-    taken = every[part::16] if isinstance(part, int) else every[5::97]
+    """spec/cli 5: an exit code of the table, one error, no raw bytes, no file except named ones."""
+    all_cases = list(cases())
+    selected = all_cases[part::16] if isinstance(part, int) else all_cases[5::97]
     wrong = []
     place.again()
-    for number, case in enumerate(taken):
+    for number, case in enumerate(selected):
         if number % 8 == 7:
             place.again()
-        found = place.run(case)
-        if found is not None:
-            wrong.append(f"{_text(case)}\n    {found}")
+        fault = place.run(case)
+        if fault is not None:
+            wrong.append(f"{_text(case)}\n    {fault}")
             place.again()
-    assert not wrong, f"{len(wrong)} of {len(taken)}:\n" + "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} of {len(selected)}:\n" + "\n".join(wrong)

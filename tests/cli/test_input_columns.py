@@ -1,4 +1,4 @@
-"""Clean blocks of input give by columns what they give record by record."""
+"""Clean blocks of input give the same rows by columns as record by record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = (
     ["value", "deliver_at", "deliver_after", "prop.x"], ["a", "b"], ["a", "a"], ["value", "zzz"],
     ["x", "key", "prop.q"],
 )  # fmt: skip
-# What makes an envelope bad, or one that is not written as ours are.
+# Replacements that make an envelope bad, or unlike those that txlog writes.
 CHANGES = (
     (b'"utf8"', b'"json"'), (b"null", b"1.0"), (b"null", b"5"), (b'"key"', b'"other"'),
     (b'{"key"', b'{"key":"z","key"'), (b"}\n", b"}}\n"), (b"}\n", b"}\n\n"), (b"null", b"true"),
@@ -47,7 +47,7 @@ CHANGES = (
 
 
 def random_input(rng: random.Random) -> tuple[str, bytes]:
-    """A format, and bytes of it; some of them are bad."""
+    """A format, and random input in it, which may be malformed."""
     form = rng.choice(["envelope", "tsv", "csv", *FORMATS])
     if form in ("tsv", "csv"):
         return form, _delimited(rng, "\t" if form == "tsv" else ",")
@@ -81,7 +81,7 @@ def _delimited(rng: random.Random, between: str) -> bytes:
 
 
 def _quoted(rng: random.Random, lines: list[list[str]]) -> bytes:
-    """As a writer of csv writes it, and perhaps changed in a place."""
+    """A cell as a writer of csv writes it, perhaps with a random change."""
     text = io.StringIO()
     ends = rng.choice(["\n", "\r\n"])
     writer = csv.writer(text, lineterminator=ends)
@@ -99,56 +99,56 @@ def _quoted(rng: random.Random, lines: list[list[str]]) -> bytes:
     return data
 
 
-def read(form: str, given: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
-    """The records, the error that ended it, the warnings, what was left out, and the line."""
-    said: list[str] = []
-    source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=said.append)
+def read(form: str, blocks: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
+    """Read blocks; returns records, final error, warnings, skipped records and the last line."""
+    warnings: list[str] = []
+    source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=warnings.append)
     rows: list[dict[str, Any]] = []
     failure = None
     try:
-        for table in source._of(iter(given)):
+        for table in source._of(iter(blocks)):
             rows += [] if table is None else _listed(table)
     except BadRecord as error:
         failure = str(error)
-    return rows, failure, said, source.skipped, source.line
+    return rows, failure, warnings, source.skipped, source.line
 
 
 def _listed(table: pa.Table) -> Iterator[dict[str, Any]]:
     kinds = [
         pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in table.schema
     ]
-    shown = pa.table(dict(zip(table.column_names, table.columns, strict=True)))
-    shown = shown.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
-    for row in shown.to_pylist():
+    listed = pa.table(dict(zip(table.column_names, table.columns, strict=True)))
+    listed = listed.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
+    for row in listed.to_pylist():
         yield {name: value for name, value in row.items() if value is not None}
 
 
 def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """One input, cut somewhere, read both ways; whether a block was read by columns."""
+    """Read a random input in random pieces both ways; returns whether columns read a block."""
     rng = random.Random(seed)
     form, data = random_input(rng)
     cuts = sorted({rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3]))})
-    given: list[bytes | None] = []
+    blocks: list[bytes | None] = []
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        given += [data[start:stop]] if stop > start else []
-        given += [None] if rng.random() < 0.2 else []
+        blocks += [data[start:stop]] if stop > start else []
+        blocks += [None] if rng.random() < 0.2 else []
     skip_bad = rng.random() < 0.4
-    found = read(form, given, skip_bad=skip_bad)
+    by_columns = read(form, blocks, skip_bad=skip_bad)
     with monkeypatch.context() as patch:
         patch.setattr(envelopes, "clean", lambda lines, records: None)
         patch.setattr(columns, "cut", lambda data, fields, line: None)
         patch.setattr(columns.Delimited, "messages", lambda self, data: None)
-        rows, *rest = read(form, given, skip_bad=skip_bad)
-    if rest[0] is not None:  # what is before an error in a batch that is not whole may not come
-        assert found[0][: len(rows)] == rows, f"seed {seed}, {form}"
-        rest[-1] = found[-1]
+        rows, *by_lines = read(form, blocks, skip_bad=skip_bad)
+    if by_lines[0] is not None:  # records before an error, in the same batch, may be missing
+        assert by_columns[0][: len(rows)] == rows, f"seed {seed}, {form}"
+        by_lines[-1] = by_columns[-1]
     else:
-        assert found[0] == rows, f"seed {seed}, {form}"
-    assert [*found[1:]] == rest, f"seed {seed}, {form}"
+        assert by_columns[0] == rows, f"seed {seed}, {form}"
+    assert [*by_columns[1:]] == by_lines, f"seed {seed}, {form}"
     return bool(rows)
 
 
-def test_clean_blocks_give_what_their_records_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_blocks_give_the_records_of_single_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/cli 7; with bytes of all kinds, bad records, pauses and cuts anywhere."""
     assert sum(check(seed, monkeypatch) for seed in range(900)) > 450
 
@@ -167,14 +167,14 @@ def test_clean_blocks_give_what_their_records_give(monkeypatch: pytest.MonkeyPat
 def test_a_format_means_the_same_by_columns(
     form: str, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = read(form, [data], skip_bad=False)
+    by_columns = read(form, [data], skip_bad=False)
     monkeypatch.setattr(columns, "cut", lambda data, fields, line: None)
-    assert found == read(form, [data], skip_bad=False)
+    assert by_columns == read(form, [data], skip_bad=False)
 
 
 @pytest.mark.slow
 def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of some thousand others."""
+    """The same for some thousand other inputs."""
     for seed in range(1000, 5000):
         check(seed, monkeypatch)
 
@@ -188,50 +188,48 @@ def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         ("csv", b'"a",b\r\n"1\n""2""",\r\n\r\n\n3,"\r\n"\r\n', [3, 7]),
     ],
 )
-def test_what_is_clean_is_read_by_columns(form: str, data: bytes, lines: list[int]) -> None:
-    """Kills a way by columns that nothing takes."""
+def test_clean_input_is_read_by_columns(form: str, data: bytes, lines: list[int]) -> None:
+    """Kills: a path by columns that no input takes."""
     read = columns.Delimited(form, 1, NOW_MS).messages(data + b"rest")
     assert read is not None
     assert read[0]["line"].to_pylist() == lines
     assert read[1] == len(data)
 
 
-def test_what_consume_writes_is_read_by_columns() -> None:
-    """The same of envelopes, and of a key before its value."""
+def test_output_of_consume_is_read_by_columns() -> None:
+    """The same for envelopes, and for a key before its value."""
     table = random_table(random.Random(2), 9)
     lines = Records("envelope", None, look=LOOK).encode(table).splitlines()
-    made = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
-    assert made is not None
-    assert made["value"].to_pylist() == table["value"].to_pylist()
+    read = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
+    assert read is not None
+    assert read["value"].to_pylist() == table["value"].to_pylist()
     fields = [columns.Field("key", b":"), columns.Field("value", b"\n")]
-    found = columns.cut(b"a:b:c\nd:\ne", fields, 7)
-    assert found is not None
-    assert found[0].to_pylist() == [
+    cut = columns.cut(b"a:b:c\nd:\ne", fields, 7)
+    assert cut is not None
+    assert cut[0].to_pylist() == [
         {"line": 7, "value": b"b:c", "key": b"a"},
         {"line": 8, "value": b"", "key": b"d"},
     ]
-    assert found[1] == 9
+    assert cut[1] == 9
 
 
 @pytest.mark.parametrize(
-    ("said", "is_clean"),
+    ("properties", "is_clean"),
     [("{}", True), ("null", True), ('{"a":"b","a":"c"}', True), ('{ "a" : "\\u0000"} ', True),
      ("[]", False), ('{"a":1}', False), ('{"a":null}', False), ('{"a":"\\ud800"}', False),
      ('{"a":{}}', False), ('{"a":"b",}', False), ('{"a":"\t"}', False), ("", False)],
 )  # fmt: skip
-def test_properties_written_alike_are_those_of_one_after_the_other(
-    said: str, is_clean: bool
-) -> None:
-    """They are read once for all lines of a block; what one line may not say, none may."""
+def test_equal_properties_are_parsed_as_by_single_lines(properties: str, is_clean: bool) -> None:
+    """A block reads equal properties once for all its lines, and refuses what one line refuses."""
     line = '{"value":"v","value_encoding":"utf8","properties":%s}'
-    lines = [(line % text).encode() for text in (said, '{"z":"1"}', said)]
+    lines = [(line % text).encode() for text in (properties, '{"z":"1"}', properties)]
     numbers = pa.array([1, 2, 3], pa.int64())
     clean = envelopes.clean(numbers, pa.array(lines, pa.binary()))
-    held = records.Columns()
+    rows = records.Columns()
     try:
-        for number, one in enumerate(lines, 1):
-            envelopes.envelope_row(held, number, one)
+        for number, data in enumerate(lines, 1):
+            envelopes.envelope_row(rows, number, data)
     except BadRecord:
         assert clean is None and not is_clean
     else:
-        assert is_clean and clean is not None and clean.to_pylist() == held.table().to_pylist()
+        assert is_clean and clean is not None and clean.to_pylist() == rows.table().to_pylist()

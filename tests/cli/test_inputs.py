@@ -1,4 +1,4 @@
-"""Bytes in: every input format, the line of a bad record, and what is left out."""
+"""Bytes in: every input format, the line number of a bad record, and skipped records."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_lines_are_cut_at_each_newline(tmp_path: Path, data: bytes, expected: li
 
 def test_a_last_line_without_newline_warns_or_is_bad(tmp_path: Path) -> None:
     """spec/cli 7: with --require-newline it is a bad record."""
-    said: list[str] = []
-    rows, error = read(tmp_path, "lines", b"a\nb", warn=said.append)
-    assert (values(rows), error, len(said)) == ([b"a", b"b"], None, 1)
+    warnings: list[str] = []
+    rows, error = read(tmp_path, "lines", b"a\nb", warn=warnings.append)
+    assert (values(rows), error, len(warnings)) == ([b"a", b"b"], None, 1)
     rows, error = read(tmp_path, "lines", b"a\nb", require_newline=True)
     assert values(rows) == [b"a"]
     assert isinstance(error, BadRecord)
@@ -94,7 +94,7 @@ def test_raw_is_one_message_a_file(tmp_path: Path) -> None:
 def test_bad_json_names_its_line(
     tmp_path: Path, data: bytes, good: int, line: int, word: str
 ) -> None:
-    """spec/cli 9: `line 2: unfinished JSON object`; what stands before it is read."""
+    """spec/cli 9: `line 2: unfinished JSON object`; the records before it are read."""
     rows, error = read(tmp_path, "ndjson", data)
     assert len(rows) == good
     assert isinstance(error, BadRecord)
@@ -113,7 +113,7 @@ def test_skipped_records_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_key_delimiter_cuts_once(tmp_path: Path) -> None:
-    """The key is what stands before the first delimiter; without one the record is bad."""
+    """The key ends at the first delimiter; a record without a delimiter is bad."""
     rows, error = read(tmp_path, "lines", b"a=1=2\n=x\nb\nc=3\n", key_delimiter=b"=")
     assert [(row["key"], row["value"]) for row in rows] == [(b"a", b"1=2"), (b"", b"x")]
     assert error.fields["line"] == 3
@@ -154,7 +154,7 @@ TSV_TEXTS = ("", "a\tb\nc\rd", "\\", "\\t", "\\\\n", "\t\\", "C:\\new\\table", "
 
 
 def test_tsv_goes_round(tmp_path: Path) -> None:
-    """What -f tsv writes is what --in tsv reads; kills: a backslash before a t comes back a tab."""
+    """--in tsv reads the output of -f tsv. Kills: a backslash before a t that becomes a tab."""
     text = delimited("tsv", ["key", "value"], [["k", text] for text in TSV_TEXTS])
     rows, error = read(tmp_path, "tsv", text.encode())
     assert (error, values(rows)) == (None, [text.encode() for text in TSV_TEXTS])

@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command beside a store that has a thing of every kind."""
+    """Return a function that runs a command next to a store with one thing of each kind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TXLOG_STORE", "store")
     txlog.init("store")
@@ -48,10 +48,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
-def counted(run: Run, what: str, *more: str) -> int:
+def counted(run: Run, word: str, *more: str) -> int:
     """Return how many rows `this` has."""
     code, out, err = run(
-        "inspect", what, "--sql", "SELECT count(*) AS n FROM this", "--json", *more
+        "inspect", word, "--sql", "SELECT count(*) AS n FROM this", "--json", *more
     )
     assert code == 0, err
     [row] = json.loads(out)
@@ -59,7 +59,7 @@ def counted(run: Run, what: str, *more: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "rows"),
+    ("word", "kind", "rows"),
     [
         ("", "store", 8), ("orders", "topic", 8), ("orders/1", "partition", 1),
         ("billing", "subscription", 5), ("daily", "transaction_key", 1),
@@ -67,16 +67,16 @@ def counted(run: Run, what: str, *more: str) -> int:
         ("1:4", "message", 3), ("ledger:1", "ledger", 5),
     ],
 )  # fmt: skip
-def test_every_kind_of_thing_has_rows(run: Run, what: str, kind: str, rows: int) -> None:
+def test_every_kind_of_thing_has_rows(run: Run, word: str, kind: str, rows: int) -> None:
     """spec/cli 8.1: kind, and the view `this`; kills a `this` of the wrong topic or place."""
-    words = [what] if what else []
+    words = [word] if word else []
     code, out, err = run("inspect", *words, "--json")
     assert (code, json.loads(out or "{}").get("kind")) == (0, kind), err
-    assert counted(run, what) == rows
+    assert counted(run, word) == rows
 
 
 def test_a_transaction_has_its_messages_and_its_ends(run: Run) -> None:
-    """Kills: rows of another transaction, and hidden ones that are left out."""
+    """Kills: rows of another transaction, and missing rows that are still hidden."""
     with txlog.open("store") as client:
         txn = client.transaction()
         client.producer("orders/1").send(b"open", txn=txn)
@@ -136,7 +136,7 @@ def test_files_need_no_store(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_place_in_a_topic(run: Run) -> None:
-    """--at: the message there, or all behind it."""
+    """--at: JSON has the message at a position, and `this` all messages from there on."""
     assert counted(run, "orders/0", "--at", "1:3") == 4
     assert counted(run, "orders", "--at", "-1") == 2
     assert counted(run, "orders/0", "--at", "1:4:2") == 2
@@ -146,7 +146,7 @@ def test_a_place_in_a_topic(run: Run) -> None:
 
 
 def test_frames_and_bytes(run: Run) -> None:
-    """Kills: a frame that is listed and cannot be looked at, bytes of another place."""
+    """Kills: a listed frame that inspect cannot show, and bytes from a wrong offset."""
     _, out, _ = run("inspect", "--frames", "--json")
     frames = json.loads(out)
     assert [row["lsn"] for row in frames] == list(
@@ -175,7 +175,7 @@ def test_two_things_of_one_name_are_refused_with_both_spellings(run: Run) -> Non
 
 
 def test_schema_stats_sample_and_plan(run: Run) -> None:
-    """Each answers for a thing of the store as well."""
+    """These flags also work for topics, subscriptions and other things of the store."""
     _, out, _ = run("inspect", "orders", "--schema", "--json")
     assert {"name": "key", "type": "BLOB"} in json.loads(out)
     _, out, _ = run("inspect", "orders", "--stats", "--json")
@@ -187,7 +187,7 @@ def test_schema_stats_sample_and_plan(run: Run) -> None:
 
 
 def test_the_file_of_a_message_has_it(run: Run) -> None:
-    """file and row, wherever it lies; kills the marker's place for that of the message."""
+    """`file` and `row` find the message in any kind of file. Kills: the position of its marker."""
     with txlog.open("store") as client:
         producer = client.producer("orders/0")
         for number in range(2):
@@ -219,8 +219,8 @@ def test_the_file_of_a_message_has_it(run: Run) -> None:
     assert forms == {(form, inside) for form in (".arrow", ".parquet") for inside in (True, False)}
 
 
-def test_a_backlog_is_what_the_subscription_has_left(run: Run) -> None:
-    """`this` of a subscription = its backlog, wherever acknowledgements lie."""
+def test_this_of_a_subscription_is_its_backlog(run: Run) -> None:
+    """`this` of a subscription is its backlog, however its acknowledgements are stored."""
     with txlog.open("store") as client:
         subscription = client.subscription("orders", "billing")
         for text in ("1:1", "1:4", "1:3"):
@@ -237,11 +237,11 @@ def _backlog(client: Client) -> int:
 def test_a_message_is_the_record_that_consume_gives(run: Run) -> None:
     """spec/cli 8.1: the record plus file, row, acknowledged_list; JSON is embedded as it stands."""
     assert run("produce", "orders", "-m", '{"id": 1.10, "n": 1.0e3}', "-k", "k", "-p", "1")[0] == 0
-    [told] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
-    where = json.loads(told)["message_id"]
+    [record] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
+    where = json.loads(record)["message_id"]
     code, out, err = run("inspect", f"msg:{where}", "--json")
     assert code == 0, err
-    assert out.startswith(told.replace('"size_bytes":24}', '"size_bytes":24,'))
+    assert out.startswith(record.replace('"size_bytes":24}', '"size_bytes":24,'))
     assert json.loads(out)["acknowledged_list"] == []
     narrow = run("inspect", f"msg:{where}", "--json", "--columns", "value,kind")[1]
     assert narrow == '{"value":{"id": 1.10, "n": 1.0e3},"kind":"message"}\n'

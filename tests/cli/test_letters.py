@@ -44,15 +44,15 @@ def test_a_bad_record_is_kept_as_it_stood(
     assert letters(tool) == bad
 
 
-def test_what_is_aborted_leaves_no_letter(tool: Tool) -> None:
-    """They are part of the transaction of the others."""
+def test_aborted_transaction_leaves_no_dead_letter(tool: Tool) -> None:
+    """Dead letters are in the transaction of the good records, and abort with it."""
     tool.ok("topic", "create", "bad")
     path = tool.path.parent / "in"
     path.write_bytes(b"1\nx\n")
     flags = ["--in", "ndjson", "--txn", *FLAG]
     assert tool.error("produce", "orders", str(path), *flags, "--expect", "5")["exit"] == 8
     assert tool.ok("consume", "bad") == ""
-    path.write_bytes(b"x\n" * 5500)  # nothing but bad ones, more than a batch
+    path.write_bytes(b"x\n" * 5500)  # only bad records, and more than a batch
     assert tool.json("produce", "orders", str(path), *flags)["dead_lettered"] == 5500
     assert len(letters(tool)) == 5500
 
@@ -66,7 +66,7 @@ def test_a_key_that_is_missing_and_a_record_that_is_too_large(tool: Tool) -> Non
 
 
 def test_large_records_go_into_frames_of_some_megabytes(tool: Tool) -> None:
-    """A batch of records is one of bytes, too: of many large ones no frame can be made."""
+    """Bytes bound a batch of dead letters, too, as no frame could hold many large records."""
     path = tool.path.parent / "in"
     path.write_bytes(b"".join(b"%d" % number + b"x" * 1_000_000 + b"\n" for number in range(40)))
     assert tool.json("produce", "orders", str(path), "--batch", "5000")["messages"] == 40
@@ -74,7 +74,7 @@ def test_large_records_go_into_frames_of_some_megabytes(tool: Tool) -> None:
     assert row["n"] == 40 and row["frames"] >= 3
 
 
-def test_sequence_ids_go_up_to_the_last_there_is(tool: Tool) -> None:
+def test_sequence_ids_reach_the_largest_integer(tool: Tool) -> None:
     path = tool.path.parent / "in"
     path.write_bytes(b"x\ny\n")
     most = (1 << 63) - 1

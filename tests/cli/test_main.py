@@ -48,7 +48,7 @@ def test_root_help_is_short_and_ends_with_zero() -> None:
     assert len(done.stdout.splitlines()) <= 24
     text = done.stdout.decode()
     assert max(len(line) for line in text.splitlines()) <= 80
-    # what it names as a command is one
+    # each word that it names as a command is a command
     for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines():
         words = line[13:39].replace("|", " ").split()
         firsts = {path.split()[0] for path in PATHS}
@@ -66,7 +66,7 @@ def test_the_table_and_the_modules_agree() -> None:
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
-    """spec/cli 2: `txlog 0.2.0`; with --json what it stands on."""
+    """spec/cli 2: `txlog 0.2.0`; --json adds the versions of Python and the libraries."""
     assert main(["--version"]) == 0
     assert capfd.readouterr().out == "txlog 0.2.0\n"
     assert main(["--version", "--json"]) == 0
@@ -107,7 +107,7 @@ def imported_by(args: list[str], light: bool = False) -> str:
 
 
 def test_between_programs_nothing_imports_rich(tmp_path: Path) -> None:
-    """Whatever a command says, with colours or without: rich is for terminals."""
+    """No output needs rich off a terminal, with colours or without."""
     lines = [
         "init", "topic create orders", "produce orders -m a", "produce orders /dev/null -v",
         "status", "status -f table", "topic list", "topic list -f table --color always",
@@ -135,8 +135,8 @@ print("rich is", "rich" in sys.modules, file=sys.stderr)
 
 
 @pytest.mark.parametrize("thread", [False, True])
-def test_a_process_ends_with_what_was_registered(thread: bool) -> None:
-    """The interpreter is not taken apart, but exit functions, output and threads are not lost."""
+def test_exit_functions_and_threads_run_at_the_end(thread: bool) -> None:
+    """The process skips the interpreter's tear-down, but not exit functions, output and threads."""
     code = f"""
 import atexit, sys, threading
 from txlog.cli.main import script
@@ -161,7 +161,7 @@ script()
 
 
 def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
-    """spec/cli 4: SIGINT is 130, also before anybody listens for signals; never a traceback."""
+    """spec/cli 4: SIGINT is 130, even before txlog handles signals; never a traceback."""
     code = """
 import txlog.cli.main as way
 def main():
@@ -179,10 +179,10 @@ way.script()
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_an_interrupt_while_a_class_is_made_is_no_bug(
+def test_interrupt_within_set_name_is_no_bug(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, a signal of ours too."""
+    """Python 3.11 turns an exception of `__set_name__`, even a signal, into a RuntimeError."""
 
     class Name:
         def __set_name__(self, owner: type, name: str) -> None:
@@ -198,10 +198,8 @@ def test_an_interrupt_while_a_class_is_made_is_no_bug(
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])
-def test_what_a_function_printed_is_not_lost_in_silence(
-    flag: str, code: int, tmp_path: Path
-) -> None:
-    """Output of user code that cannot be written turns success into 10, and no other end."""
+def test_lost_output_of_a_function_is_a_failure(flag: str, code: int, tmp_path: Path) -> None:
+    """Unwritable output of user code turns success into 10, and keeps other exit codes."""
     program = f"""
 import sys
 from txlog.cli.main import script
@@ -238,7 +236,10 @@ def test_version_does_not_import_typer() -> None:
 def test_long_streams_have_one_heap(
     words: list[str], heaps: int, pool: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Set up before Arrow is imported; what the user has chosen stays, others start sooner."""
+    """Long streams get one heap, set up before Arrow is imported, unless the user has chosen one.
+
+    Short commands skip it, and start sooner.
+    """
     calls: list[None] = []
     monkeypatch.setattr(libc, "share_heap", lambda: calls.append(None))
     monkeypatch.setattr(gc, "set_threshold", lambda objects: None)
@@ -251,7 +252,7 @@ def test_long_streams_have_one_heap(
     assert len(calls) == heaps
 
 
-def test_no_help_imports_what_is_heavy() -> None:
+def test_no_help_imports_heavy_libraries() -> None:
     """spec/cli 10: no --help imports pyarrow or duckdb; all commands in one process."""
     code = f"""
 import sys
@@ -429,10 +430,10 @@ def test_field_help_needs_no_store(
         command = dispatch.load(path)
         if path == "inspect":
             assert main(["inspect", "-f", "help"]) == 0
-            told = capfd.readouterr().out
-            assert told.startswith("kind\tstring\t")
-            assert "\nacknowledged_list\tarray\t" in told
-            continue  # its fields are those of what it finds
+            text = capfd.readouterr().out
+            assert text.startswith("kind\tstring\t")
+            assert "\nacknowledged_list\tarray\t" in text
+            continue  # its fields depend on the thing that it inspects
         needed = {
             "sub create": ["x", "-t", "x"],
             "sub ack": ["x", "1:1"],
@@ -493,7 +494,7 @@ def test_field_help_needs_no_store(
         assert main([*path.split(), *words, "-f", "help"]) == 0, path
         lines = capfd.readouterr().out.splitlines()
         if path in ("query", "views"):
-            assert lines  # the columns of their relations, which test_cli_query compares
+            assert lines  # columns of relations, which test_query compares
             continue
         verbs = [line for line in lines if line.startswith("%")]
         assert bool(verbs) == command.records
@@ -522,7 +523,7 @@ def test_global_flags_stand_between_noun_and_verb_too(
     assert main(["topic", "-q", "-h"]) == 0
 
 
-def test_what_is_not_there_or_cannot_be_made_has_its_own_exit_code(tmp_path: Path) -> None:
+def test_missing_files_and_impossible_places_have_exit_codes(tmp_path: Path) -> None:
     """spec/cli 5: no such file is 3; a place that takes no directory is 1, never corruption."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
@@ -535,7 +536,7 @@ def test_what_is_not_there_or_cannot_be_made_has_its_own_exit_code(tmp_path: Pat
 def test_a_path_that_is_not_utf8_is_json_all_the_same(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """spec/cli 11.2: each odd byte is escaped as Python names it, so what is read back opens."""
+    """spec/cli 11.2: each odd byte is escaped as in Python, so that the path read back opens."""
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     store = str(tmp_path / os.fsdecode(b"\xff") / "s")
     assert main(["init", store, "--json"]) == 0
@@ -544,7 +545,9 @@ def test_a_path_that_is_not_utf8_is_json_all_the_same(
     assert json.loads(capfdbinary.readouterr().err.decode())["error"]["path"] == f"{store}-no"
 
 
-def test_nothing_stuck_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_abort_without_stuck_transactions_reports_nothing_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
     capfd.readouterr()
@@ -587,10 +590,10 @@ def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
 def test_a_name_of_thousands_of_levels_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """os.makedirs calls itself for each level; a store may lie as deep as the system allows."""
+    """Kills: the recursion of os.makedirs; a store may be as deep as the system allows."""
     monkeypatch.chdir(tmp_path)
     assert main(["init", "d/" * 3000]) == 1
     assert "name too long" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert main(["init", "d/" * 1200, "-q"]) == 0
-    subprocess.run(["rm", "-rf", "d"], check=True)  # too deep for what clears up behind tests
+    subprocess.run(["rm", "-rf", "d"], check=True)  # too deep for pytest's own clean-up

@@ -1,4 +1,4 @@
-"""The man pages are those that the program makes, are well formed, and leave nothing out."""
+"""The man pages are up to date, well formed, and complete."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ JOBS = [path for path in PATHS if path.startswith("job ")]
 NAMES = man_pages.page_names()
 
 
-def test_the_pages_in_man_are_those_that_the_program_makes() -> None:
+def test_man_pages_are_up_to_date() -> None:
     """spec/cli 10: drift fails; `python -m scripts.man` writes them anew."""
     assert [path.name for path in man.differences()] == []
 
 
-def test_there_is_a_page_for_each_command_noun_and_topic() -> None:
+def test_each_command_noun_and_topic_has_a_page() -> None:
     dashed = {f"txlog-{path.replace(' ', '-')}.1" for path in [*PATHS, *catalogue.NOUNS]}
     assert dashed < set(NAMES)
     assert set(NAMES) - dashed == {
@@ -43,8 +43,8 @@ def test_there_is_a_page_for_each_command_noun_and_topic() -> None:
     }
 
 
-def test_what_is_written_by_hand_belongs_to_a_page() -> None:
-    """Kills: a text in topics/ that no page shows, for a command that has another name by now."""
+def test_every_handwritten_text_belongs_to_a_page() -> None:
+    """Kills: a text in topics/ that no page shows, because its command was renamed."""
     folder = ROOT / "src" / "txlog" / "cli" / "topics"
     for path in folder.glob("*.txt"):
         assert man_pages.find(path.stem) is not None, path.stem
@@ -54,23 +54,25 @@ def test_what_is_written_by_hand_belongs_to_a_page() -> None:
 def test_a_page_has_every_flag_of_its_command(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What -h shows, which Typer made, is what the page tells; each with its meaning."""
+    """A page lists the flags that Typer shows for -h, each with its meaning."""
     command = load(path)
     assert command.invoke(["-h"], errors.Report(json=False, store=None)) == 0
-    shown = capsys.readouterr().out
-    listed = shown.partition("\nOptions:\n")[2]
+    help_text = capsys.readouterr().out
+    listed = help_text.partition("\nOptions:\n")[2]
     heads = re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE)
-    known = {name for head in heads for name in re.findall(r"(?<![\w|:-])--?[a-zA-Z][\w-]*", head)}
-    own = [each for each in parameters_of(command) if not (each.of_all or each.hidden)]
-    told = {name for each in own for name in each.names}
-    common = {"--store", "-S", "--format", "-f", "--json", "--help", "-h"}
-    assert known - common <= told
-    assert told - {"--format"} <= set(re.findall(r"--?[\w-]+", listed)) | {
-        each.name for each in own if not each.is_flag
+    flags_of_help = {
+        name for head in heads for name in re.findall(r"(?<![\w|:-])--?[a-zA-Z][\w-]*", head)
     }
-    assert [each.name for each in own if not each.help] == []
+    parameters = [each for each in parameters_of(command) if not (each.of_all or each.hidden)]
+    flags_of_page = {name for each in parameters for name in each.names}
+    common = {"--store", "-S", "--format", "-f", "--json", "--help", "-h"}
+    assert flags_of_help - common <= flags_of_page
+    assert flags_of_page - {"--format"} <= set(re.findall(r"--?[\w-]+", listed)) | {
+        each.name for each in parameters if not each.is_flag
+    }
+    assert [each.name for each in parameters if not each.help] == []
     page = markup.as_text(man_pages.page(f"txlog-{path.replace(' ', '-')}.1"))
-    for each in own:
+    for each in parameters:
         assert each.name in page
     for example in command.examples:
         assert f"    {example}\n" in page
@@ -87,7 +89,7 @@ def test_every_job_has_a_program_for_spark_submit() -> None:
 
 @pytest.mark.needs("groff")
 def test_no_page_gives_a_warning() -> None:
-    """All pages in one process; `man --warnings` looks at fewer things, one by one."""
+    """All pages in one process: faster and stricter than `man --warnings` for each page."""
     pages = sorted(str(path) for path in (ROOT / "man").glob("*/*"))
     done = subprocess.run(
         ["groff", "-z", "-ww", "-mandoc", "-Tutf8", *pages],
@@ -109,7 +111,7 @@ def test_man_itself_gives_no_warning() -> None:
 
 
 def test_references_lead_to_pages() -> None:
-    """Kills: SEE ALSO of a page that has another section, or of a command that is gone."""
+    """Kills: SEE ALSO with the wrong section of a page, or the name of a removed command."""
     for path in (ROOT / "man").glob("*/*"):
         for name, section in re.findall(r"^\.Xr ([\w-]+) (\d)", path.read_text(), re.MULTILINE):
             assert f"{name}.{section}" in NAMES, f"{path.name} refers to {name}({section})"
@@ -127,14 +129,14 @@ def test_references_lead_to_pages() -> None:
         ("nothing", None),
     ],
 )
-def test_a_page_is_found_by_what_people_write(word: str, name: str | None) -> None:
+def test_page_is_found_by_its_usual_spellings(word: str, name: str | None) -> None:
     assert man_pages.find(word) == name
 
 
 def test_man_install_may_be_repeated(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/cli 8.8: it says what it wrote, and the second time writes nothing."""
+    """spec/cli 8.8: the command lists the pages that it wrote; a second run writes nothing."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert main(["man", "install", "-f", "ndjson"]) == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
@@ -143,8 +145,8 @@ def test_man_install_may_be_repeated(
     broken = Path(rows[3]["path"])
     broken.write_text("another version")
     assert main(["man", "install", "-f", "ndjson"]) == 0
-    again = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [row["path"] for row in again if row["changed"]] == [str(broken)]
+    rows_again = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [row["path"] for row in rows_again if row["changed"]] == [str(broken)]
     assert main(["man", "path", "produce"]) == 0
     assert capfd.readouterr().out == f"{tmp_path}/man/man1/txlog-produce.1\n"
     assert main(["man", "show", "produce"]) == 0

@@ -1,4 +1,4 @@
-"""Tests of `txlog run --parallelism`: processes that are killed, fail, stop and are left alone."""
+"""Tests of `txlog run --parallelism`: instances that die, fail, stop or lose their parent."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Tool:
         )
 
     def check(self, *, in_order: bool) -> None:
-        """Every number is there once; by key in order, if that was promised."""
+        """The output has every number once, and in order by key if that was promised."""
         by_key: dict[bytes | None, list[int]] = defaultdict(list)
         with txlog.open(str(self.path)) as client:
             for message in client.reader("out"):
@@ -154,7 +154,7 @@ def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
 
 @pytest.mark.deep
 def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
-    """Guards: a state an instance, taken up by the one started again; all look once more."""
+    """Guards: a restarted instance continues its predecessor's state; all take a last look."""
     with txlog.open(str(tool.path)) as client:
         client.producer("in", "A").new_watermark().event_time((1 << 63) - 1).send()
     for number in (50, 399):
@@ -171,8 +171,8 @@ def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> Non
         assert len(rows) == 3
 
 
-def test_windows_that_only_more_instances_would_take_up_are_told(tool: Tool) -> None:
-    """Kills: open windows of an instance that is not started any more, left in silence."""
+def test_open_windows_of_missing_instances_are_reported(tool: Tool) -> None:
+    """Kills: open windows of an instance that no longer runs, without any report."""
     with txlog.open(str(tool.path)) as client:
         client.create_topic("late")
         client.create_subscription("in", "s", type="shared")
@@ -186,7 +186,7 @@ def test_windows_that_only_more_instances_would_take_up_are_told(tool: Tool) -> 
 
 
 def started(child: subprocess.Popen[str], count: int) -> None:
-    """Wait until so many instances have said that they are at work."""
+    """Wait until so many instances have logged their start."""
     assert child.stderr is not None
     seen = 0
     for line in child.stderr:
@@ -197,7 +197,7 @@ def started(child: subprocess.Popen[str], count: int) -> None:
 
 
 def received(tool: Tool) -> None:
-    """Wait until every output is there."""
+    """Wait for every output message."""
     with txlog.open(str(tool.path)) as client:
         client.create_subscription("out", "watch", if_not_exists=True)
         with client.consumer("out", "watch") as consumer:
@@ -209,12 +209,12 @@ def received(tool: Tool) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
-    """Guards: no process stays, no consumer, no transaction."""
+    """Guards: a signal leaves no process, no consumer and no transaction."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
     started(child, 2)
     received(tool)
     child.send_signal(number)
-    out, err = child.communicate(timeout=60)  # ends when the last of them has closed stderr
+    out, err = child.communicate(timeout=60)  # returns when the last process has closed stderr
     assert (child.returncode, out) == (code, "")
     assert [line["event"] for line in events(err)].count("stopped") == 2
     with txlog.open(str(tool.path)) as client:
@@ -223,7 +223,7 @@ def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
     tool.check(in_order=True)
 
 
-def test_instances_do_not_outlive_who_watches_them(tool: Tool) -> None:
+def test_instances_end_with_their_parent(tool: Tool) -> None:
     """Kills: processes that go on for ever after their parent was killed."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
     started(child, 2)
@@ -239,7 +239,7 @@ def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
     code, out, err = tool.run("fail", "--parallelism", "2")
     error = events(err)[-1]["error"]
     assert (out, error["exit"]) == ("", code)
-    assert code in (1, 7)  # whether another one had committed before
+    assert code in (1, 7)  # 7 if another instance had committed before
     assert "ValueError: no 300" in error["message"]
     assert error["path"].endswith("f.py")
     code, out, err = tool.run("fail", "--parallelism", "2", "--on-error", "skip")
@@ -265,8 +265,8 @@ def test_a_subscription_for_one_is_refused(tool: Tool) -> None:
     assert main([*tool.words("kill", "--parallelism", "2"), "-s", "no"]) == 3
 
 
-def test_what_the_instances_leave_is_looked_at_once_more(tool: Tool) -> None:
-    """Guards the last look: windows of several instances end as those of one."""
+def test_parent_processes_the_remaining_messages(tool: Tool) -> None:
+    """Guards the last look: several instances close the same windows as one instance would."""
     code, out, _ = tool.run("sevens", "--parallelism", "2", "--type", "shared")
     assert code == 0
     done = json.loads(out)
@@ -285,12 +285,12 @@ def test_a_command_in_parallel(tool: Tool) -> None:
 
 
 def test_an_error_is_rebuilt_as_it_was() -> None:
-    """Guards: class, code, hint and facts of what an instance raised; a stranger is a failure."""
+    """Guards: an instance's error keeps class, code, hint and facts; a foreign one is a failure."""
     for error in (
         ExpiredTransaction("fenced", hint="stop", epoch=3),
         OutcomeUnknown("lost", txn="0:1"),
     ):
-        again = workers.rebuilt(error.as_dict())
-        assert (type(again), again.as_dict()) == (type(error), error.as_dict())
+        rebuilt = workers.rebuilt(error.as_dict())
+        assert (type(rebuilt), rebuilt.as_dict()) == (type(error), error.as_dict())
     odd = workers.rebuilt({"class": "dict", "message": "m", "code": "TXL-999"})
     assert (type(odd), odd.message) == (CommandFailed, "m")

@@ -1,4 +1,4 @@
-"""The %-formats of records: each verb, its options, escapes, and what is refused."""
+"""The %-formats of records: each verb, its options, escapes, and refused formats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEMA = pa.schema([*RECEIVED, ("number", pa.int64()), ("watermark", pa.int64())
 
 
 def applied(form: Format, row: dict[str, Any]) -> bytes:
-    """One row in a format."""
+    """Format one row."""
     properties = list(row["properties"].items())
     table = pa.Table.from_pylist([{**row, "properties": properties}], schema=SCHEMA)
     return bytes(data_of(form.lines(Messages(table))))
@@ -94,8 +94,8 @@ def test_an_unknown_verb_is_a_usage_error(text: str) -> None:
         Format(text)
 
 
-def test_a_watermark_is_there_where_rows_have_one() -> None:
-    """spec/cli 7: of consume --watermarks only; nothing while there is none."""
+def test_watermark_verb_prints_the_watermark_of_its_row() -> None:
+    """spec/cli 7: only with consume --watermarks; empty before the first watermark."""
     row = {**ROW, "watermark": 1_795_165_924_117}
     form = Format("%w|%w{rfc3339}|%w{strftime[%F]}", watermarks=True)
     assert applied(form, row) == b"1795165924117|2026-11-20T09:12:04.117Z|2026-11-20"

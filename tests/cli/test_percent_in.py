@@ -1,4 +1,4 @@
-"""The %-formats of input: what `consume -f` printed is read back, however the bytes come."""
+"""The %-formats of input read back the output of `consume -f`, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ SIZED = (
 
 def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
     def source() -> Iterator[bytes | None]:
-        before = 0
+        start = 0
         for cut in [*sorted({*cuts}), len(data)]:
-            if cut > before:
-                yield data[before:cut]
+            if cut > start:
+                yield data[start:cut]
                 yield None
-                before = cut
+                start = cut
 
-    found = percent_rows(source(), InputFormat(text), 1, 1 << 20)
-    return [one for one in found if one is not None]
+    records = percent_rows(source(), InputFormat(text), 1, 1 << 20)
+    return [record for record in records if record is not None]
 
 
 @settings(max_examples=40)
 @given(
     st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4), st.sampled_from(SIZED)
 )
-def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
+def test_printed_records_are_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
     """spec/cli 7, 11.11: byte for byte, wherever the stream is cut."""
     out = b"".join(applied(Format(text), row) for row in rows)
-    found = read(text, out, [cut for cut in cuts if cut < len(out)])
-    assert [one["line"] for one in found] == list(range(1, len(rows) + 1))
-    for one, row in zip(found, rows, strict=True):
-        assert (one["value"], one["key"], one["partition"]) == (
+    records = read(text, out, [cut for cut in cuts if cut < len(out)])
+    assert [record["line"] for record in records] == list(range(1, len(rows) + 1))
+    for record, row in zip(records, rows, strict=True):
+        assert (record["value"], record["key"], record["partition"]) == (
             row["value"],
             row["key"],
             row["partition"],
         )
-        assert dict(one["properties"] or ()) == row["properties"]
-        assert one.get("event_time") == row["event_time"]
+        assert dict(record["properties"] or ()) == row["properties"]
+        assert record.get("event_time") == row["event_time"]
         if "%q" in text:
-            assert one.get("sequence_id") == row["sequence_id"]
+            assert record.get("sequence_id") == row["sequence_id"]
 
 
-def test_a_last_record_may_lack_its_end_and_nothing_else() -> None:
+def test_last_record_may_lack_only_its_delimiter() -> None:
     assert [row["value"] for row in read("%v--", b"a--b--", [3])] == [b"a", b"b"]
-    row, said = read("%k:%v\n", b"a:1", [])[::-1]
-    assert (row["key"], row["value"], said) == (b"a", b"1", "the last record has no end")
+    row, warnings = read("%k:%v\n", b"a:1", [])[::-1]
+    assert (row["key"], row["value"], warnings) == (b"a", b"1", "the last record has no end")
     for text, data in (
         ("%k:%v\\n", b"a:1\nb"),
         ("%V{big32}%v", b"\0\0\0\2a"),
@@ -117,7 +117,7 @@ def test_produce_takes_a_format(tool: Tool, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_a_rate_is_kept(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is ours: it goes on only while the command waits."""
+    """The test's clock advances only while the command waits."""
     now = [100.0]
     slept: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The plain parser against Typer: what it takes, it takes as Typer does; the rest it leaves."""
+"""The plain parser against Typer: it parses a line as Typer does, or leaves the line to Typer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ VALUES = ("a", "", "-", "-3", "7", "0", "-x", "--", "--json", "a=b", "=", "5_0",
 
 
 def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
-    """What Typer makes of a line; None when it refuses it, or shows help."""
-    found: list[dict[str, Any]] = []
+    """The values that Typer parses from a line; None if it refuses the line or shows help."""
+    parsed: list[dict[str, Any]] = []
 
     def take(values: dict[str, Any]) -> int:
-        found.append(dict(values))
+        parsed.append(dict(values))
         return 0
 
     try:
@@ -38,7 +38,7 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
         )
     except Usage:
         return None
-    return found[0] if found else None
+    return parsed[0] if parsed else None
 
 
 def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
@@ -49,22 +49,24 @@ def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
 
 def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
     """Word, whether a value follows, whether it is a number."""
-    found = [
+    flags = [
         (word, metavar is not None, False)
         for name, (words, metavar, _) in GLOBAL_FLAGS.items()
         for word in words
         if not (name == "format" and command.input_format)
     ]
     for hint in hints_of(command.function).values():
-        given = hint.__metadata__[0]
-        if isinstance(given, Option):
+        metadata = hint.__metadata__[0]
+        if isinstance(metadata, Option):
             has_value = "bool" not in str(hint.__origin__)
-            found += [(word, has_value, "int" in str(hint.__origin__)) for word in declared(given)]
-    return found
+            flags += [
+                (word, has_value, "int" in str(hint.__origin__)) for word in declared(metadata)
+            ]
+    return flags
 
 
 def right_line(command: Command, chance: random.Random) -> list[str]:
-    """A line as one writes it: every argument, some flags with their values, in any order."""
+    """A valid line: every argument, some flags with their values, in any order."""
     hints, defaults = hints_of(command.function), defaults_of(command.function)
     parts: list[list[str]] = []
     for name, hint in hints.items():
@@ -75,9 +77,9 @@ def right_line(command: Command, chance: random.Random) -> list[str]:
             for _ in range(chance.randint(int(needed), 3) if many else 1 if needed else 0):
                 parts.append([word])
     for name, hint in hints.items():
-        given = hint.__metadata__[0]
-        if isinstance(given, Option) and name not in defaults:
-            parts.append([declared(given)[0], "7"])
+        metadata = hint.__metadata__[0]
+        if isinstance(metadata, Option) and name not in defaults:
+            parts.append([declared(metadata)[0], "7"])
     for word, has_value, is_number in chance.sample(flags_of(command), 3):
         number = chance.choice(("7", "0", "-3", "5000", "99999999"))
         text = number if is_number else chance.choice(("a", "-3", "k=v", "--x"))
@@ -94,7 +96,7 @@ def right_line(command: Command, chance: random.Random) -> list[str]:
 
 
 def any_line(command: Command, chance: random.Random) -> list[str]:
-    """Words in no order that makes sense."""
+    """Random words in random order."""
     words = [word for word, _, _ in flags_of(command)] + list(VALUES) + ["-qq", "-vq", "-yS", "-n5"]
     words += ["--json=", "--yes=1", "-hq", "--no-such", "-n=5"]
     return [chance.choice(words) for _ in range(chance.randint(0, 6))]
@@ -112,10 +114,10 @@ def test_a_right_line_needs_no_typer_and_means_the_same() -> None:
             )
 
 
-def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
-    """Lines of chance over all commands: it agrees or leaves them; and Typer's refusals are so."""
+def test_plain_parser_agrees_with_typer_or_leaves_the_line() -> None:
+    """For random lines of all commands, the plain parser agrees with Typer, or leaves the line."""
     chance = random.Random(SEED)
-    taken = 0
+    parsed_count = 0
     for number in range(300):
         command = dispatch.load(chance.choice(PATHS))
         args = any_line(command, chance) if number % 2 else right_line(command, chance)
@@ -125,12 +127,12 @@ def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
             continue  # the plain parser takes -1 for a value, as in `config set`; Typer for a flag
         here = by_plain(command, args)
         if here is not None:
-            taken += 1
+            parsed_count += 1
             assert here == by_typer(command, args), f"seed {SEED}: txlog {command.path} {args}"
-    assert taken > 60, f"seed {SEED}: only {taken} lines were plain"
+    assert parsed_count > 60, f"seed {SEED}: only {parsed_count} lines were plain"
 
 
-def test_fields_are_told_without_arguments() -> None:
+def test_field_help_needs_no_arguments() -> None:
     """spec/cli 4, 12.5: `-f help` works on every command with data or a result, needing nothing."""
     for path in PATHS:
         command = dispatch.load(path)

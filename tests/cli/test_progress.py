@@ -1,4 +1,4 @@
-"""Bars: only on a terminal, after a while, and nothing of them is left (spec/cli 4)."""
+"""Bars: only on a terminal, after a while, and removed at the end (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def store(tmp_path: Path) -> str:
 
 
 def calling(**flags: object) -> Call:
-    """As much of a call as a bar looks at."""
+    """A call with the attributes that a bar reads."""
     usual: dict[str, object] = {"no_progress": False, "quiet": 0, "color": None}
-    made = SimpleNamespace(
+    call = SimpleNamespace(
         flags=SimpleNamespace(**{**usual, **flags}),
         output=SimpleNamespace(as_json=False),
         line=None,
     )
-    return cast(Call, made)
+    return cast(Call, call)
 
 
 class Screen:
-    """A program whose stderr is a terminal, and what that has shown."""
+    """A program whose stderr is a terminal, and the output that the terminal received."""
 
     def __init__(self, *words: str, stdin: int | IO[bytes] = subprocess.PIPE) -> None:
         self.primary, secondary = pty.openpty()
@@ -70,14 +70,14 @@ class Screen:
             self.shown += data
 
     def rest(self) -> tuple[int, bytes]:
-        """The exit code and what came behind the last time that the line was taken away."""
+        """Wait for the end; returns the exit code and the output after the bar's last removal."""
         if self.child.stdin is not None:
             self.child.stdin.close()
         try:
             while data := os.read(self.primary, 65536):
                 self.shown += data
         except OSError:
-            pass  # Linux says so when the other side is closed
+            pass  # Linux raises EIO once the other side is closed
         os.close(self.primary)
         code = self.child.wait()
         assert self.child.stdout is not None
@@ -87,20 +87,20 @@ class Screen:
 
 
 def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
-    """How much of the file is stored, not how much was read; then only the summary is left."""
+    """The bar shows the stored share of the file, not the read one; only the summary stays."""
     file = tmp_path / "lines"
     file.write_text("".join(f"line {number:03}\n" for number in range(30)))
     terminal = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
     terminal.until("left")
     lines = terminal.shown.decode().split("\r\x1b[K")
-    told = next(line for line in lines if "left" in line)  # before, nothing may be stored yet
-    text = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    bar_line = next(line for line in lines if "left" in line)  # before, nothing may be stored yet
+    text = re.sub(r"\x1b\[[0-9;]*m", "", bar_line)
     assert text.startswith("t ━")
     assert text.endswith("left")
     assert " of 270 B, " in text
     assert len(text) < 70
-    code, left = terminal.rest()
-    assert (code, left[:25]) == (0, b"30 messages in t, 1:0 to ")
+    code, remaining = terminal.rest()
+    assert (code, remaining[:25]) == (0, b"30 messages in t, 1:0 to ")
     colors = len(re.findall(rb"\x1b\[[0-9;]*m", terminal.shown))
     moves = terminal.shown.count(b"\x1b[K")
     assert terminal.shown.count(b"\x1b") == colors + moves  # no other movement, no hidden cursor
@@ -108,14 +108,14 @@ def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
 
 
 def test_a_pipe_has_a_counter(store: str) -> None:
-    """It comes while nothing more comes in."""
+    """The counter appears even while no more input arrives."""
     terminal = Screen("-S", store, "produce", "t", "--flush-every", "10ms")
     assert terminal.child.stdin is not None
     terminal.child.stdin.write(b"a\nb\n")
     terminal.child.stdin.flush()
     terminal.until("t 2 messages, 4 B, ")
-    code, left = terminal.rest()
-    assert (code, left[:23]) == (0, b"2 messages in t, 1:0 to")
+    code, remaining = terminal.rest()
+    assert (code, remaining[:23]) == (0, b"2 messages in t, 1:0 to")
 
 
 def test_a_signal_takes_the_bar_away(store: str) -> None:
@@ -125,8 +125,8 @@ def test_a_signal_takes_the_bar_away(store: str) -> None:
     terminal.child.stdin.flush()
     terminal.until("t ")
     terminal.child.send_signal(signal.SIGINT)
-    told = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
-    assert terminal.rest() == (130, told)
+    report = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
+    assert terminal.rest() == (130, report)
 
 
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
@@ -146,8 +146,10 @@ def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"gone")
 
 
-def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Off a terminal, beside data on one, and when told so."""
+def test_no_bar_off_a_terminal_or_if_turned_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No bar without a terminal, next to data on a terminal, or if the user turned it off."""
 
     def shows(call: Call, **more: bool) -> bool:
         with bars.Words(call, "at it", **more) as bar:
@@ -155,7 +157,7 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         assert call.line is None
         return bar.shows
 
-    assert not shows(calling())  # of a test stderr is no terminal
+    assert not shows(calling())  # stderr of a test is no terminal
     monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
     assert shows(calling())
     monkeypatch.setenv("TERM", "dumb")  # it could not take a bar away
@@ -175,8 +177,8 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert shows(calling(), prints=True)
 
 
-def test_what_a_line_says() -> None:
-    """Of files a share; of pipes a count; never beyond the whole."""
+def test_line_shows_amount_and_speed() -> None:
+    """A share for files, a count for pipes; never more than the whole."""
     assert bars.amount("t", 0, None, 0, 0.0) == ("t", "", None)
     pipe = bars.amount("t", 2048, None, 1200, 2.0)
     assert pipe == ("t", "1,200 messages, 2.0 KiB, 1.0 KiB/s", None)
@@ -188,7 +190,7 @@ def test_what_a_line_says() -> None:
 
 
 def test_a_line_is_no_wider_than_the_terminal() -> None:
-    """A bar as long as its share where there is room; no colours unless asked for."""
+    """The bar is as long as its share, if it fits; it has colours only on request."""
     words = " 50% 512 B of 1.0 KiB, 512 B/s, 1s left"
     assert screen.progress("t", "2 messages", None, 80, False) == "t 2 messages"
     half = screen.progress("t", words, 0.5, 79, False)
@@ -206,7 +208,7 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
     assert "\x1b[36m━" in screen.progress("t", "x", 0.5, 66, True)
     assert "\x1b[2m━" in screen.progress("t", "x", 0.5, 66, True)
     assert screen.progress("t", "", None, 20, False) == "t"
-    # What a command is at is cut; for how long it has been at it is not.
+    # A long name of the current work is cut, but its elapsed time is not.
     assert screen.progress("x" * 80 + ",", "12s", None, 20, False) == "x" * 15 + "… 12s"
 
 
@@ -219,29 +221,29 @@ def test_sizes_are_known_of_files_only(tmp_path: Path) -> None:
     assert bars.size_of([str(tmp_path / "none")]) is None
 
 
-def test_verify_says_what_it_is_at(store: str) -> None:
-    said: list[tuple[str, int]] = []
-    found = txlog.verify(store, deep=True, tell=lambda *words: said.append(words))
-    assert [word for word in dict.fromkeys(doing for doing, _ in said)] == [
+def test_verify_reports_its_steps(store: str) -> None:
+    reports: list[tuple[str, int]] = []
+    result = txlog.verify(store, deep=True, tell=lambda *words: reports.append(words))
+    assert [word for word in dict.fromkeys(doing for doing, _ in reports)] == [
         "reading",
         "replaying the journal",
         "comparing components",
     ]
-    assert said[-1][1] == found["size_bytes"]
+    assert reports[-1][1] == result["size_bytes"]
 
 
 def test_a_demo_says_how_far_its_workers_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it is called with is what the demo gives: on a terminal, too."""
-    said: list[bars.Sight] = []
+    """The demo calls the bar with the arguments that it has on a terminal, too."""
+    sights: list[bars.Sight] = []
 
     def run(path: str, *, progress: Callable[[str, int, int, int], None], **_: object) -> object:
         progress("totals", 20, 80, 3)
-        said.append(progress._stage())  # type: ignore[attr-defined]
+        sights.append(progress._stage())  # type: ignore[attr-defined]
         return {name: 0 for name in demo.Result.__annotations__} | {"exact": True}
 
     monkeypatch.setattr(demo, "run", run)
     assert main(["demo", str(tmp_path / "d"), "--json"]) == 0
-    assert said == [bars.Sight("stage totals", "20 of 80 invoices, 3 killed", 0.25)]
+    assert sights == [bars.Sight("stage totals", "20 of 80 invoices, 3 killed", 0.25)]
     capsys.readouterr()

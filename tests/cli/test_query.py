@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command in a directory with a store: its exit code and what it printed."""
+    """Return a function that runs a command in a directory with a store: exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TXLOG_STORE", "store")
 
@@ -82,21 +82,21 @@ def test_out_writes_all_rows_once(run: Run, tmp_path: Path, suffix: str) -> None
     else:
         numbers = [int(line.split(",")[0]) for line in Path(name).read_text().splitlines()[1:]]
     assert numbers == list(range(50_000))
-    before = Path(name).read_bytes()
+    data_before = Path(name).read_bytes()
     assert run("query", "SELECT 1 AS i", "--out", name)[0] == 4
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     code, _, err = run("query", late, "--out", name, "--force")
     assert (code, "late" in err) == (1, True)
-    assert Path(name).read_bytes() == before
+    assert Path(name).read_bytes() == data_before
     assert run("query", "SELECT 1 AS i", "--out", name, "--force")[0] == 0
-    assert Path(name).read_bytes() != before
+    assert Path(name).read_bytes() != data_before
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, "store"]
 
 
 def test_sql_comes_from_an_argument_a_file_or_stdin(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """spec/cli 8.1; and each of them alone."""
+    """spec/cli 8.1: SQL has one source, and two sources are refused."""
     (tmp_path / "q.sql").write_text("SELECT count(*) AS n FROM orders")
     assert run("query", "--file", "q.sql", "--json", "-q")[1] == '[{"n":2}]\n'
     monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "q.sql").read_text()))
@@ -109,7 +109,7 @@ def test_sql_comes_from_an_argument_a_file_or_stdin(
     assert run("query", "SELECT 1", "--out", "rows.txt")[0] == 2
 
 
-def test_values_keep_what_they_are() -> None:
+def test_values_keep_their_types() -> None:
     """Kills: a sum that is a float, bytes that fail, an instant without its zone."""
     sql = (
         "SELECT sum(9007199254740993::BIGINT) AS big, 1.10::DECIMAL(9, 2) AS money,"
@@ -139,7 +139,7 @@ def test_values_keep_what_they_are() -> None:
 
 
 class _Counted:
-    """Rows that say how many batches were asked for."""
+    """Endless rows that count the batches taken from them."""
 
     def __init__(self) -> None:
         self.schema = pa.schema([("i", pa.int64())])
@@ -151,36 +151,36 @@ class _Counted:
             yield pa.record_batch({"i": [1, 2, 3]})
 
 
-@pytest.mark.parametrize(("limit", "asked"), [(0, 0), (1, 1), (3, 1), (4, 2)])
-def test_limit_computes_no_more_than_it_prints(limit: int, asked: int) -> None:
+@pytest.mark.parametrize(("limit", "batch_count"), [(0, 0), (1, 1), (3, 1), (4, 2)])
+def test_limit_computes_no_more_than_it_prints(limit: int, batch_count: int) -> None:
     """Kills: a limit that reads a topic to its end."""
     rows = _Counted()
     assert sum(batch.num_rows for batch in limited(rows, limit)[1]) == limit
-    assert rows.asked == asked
+    assert rows.asked == batch_count
 
 
 def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
-    """Kills: what Arrow makes of it, an OSError, which would pass for a broken disk."""
+    """Kills: Arrow's OSError for the error of a query, which would look like a broken disk."""
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     with Session() as session, pytest.raises(SqlError, match="late"):
         session.stream(late).read_all()
 
 
 def test_field_help_names_every_column_of_every_relation(run: Run) -> None:
-    """spec/cli 4: -f help of query and views is what DuckDB says of their columns."""
-    told: dict[str, list[list[str]]] = {}
+    """spec/cli 4: -f help of query and views lists the columns and types that DuckDB reports."""
+    columns_of: dict[str, list[list[str]]] = {}
     for line in run("query", "-f", "help")[1].splitlines():
         name, kind, meaning = line.split("\t")
         assert meaning
         relation, dot, column = name.rpartition(".")
-        told.setdefault(relation if dot else "messages", []).append([column, kind])
-    told["messages_all"] = told["messages"] + told["messages_all"]
-    told["compacted"] = told["messages"]
-    assert len(told) == 17
-    for relation, columns in told.items():
+        columns_of.setdefault(relation if dot else "messages", []).append([column, kind])
+    columns_of["messages_all"] = columns_of["messages"] + columns_of["messages_all"]
+    columns_of["compacted"] = columns_of["messages"]
+    assert len(columns_of) == 17
+    for relation, columns in columns_of.items():
         sql = f"SELECT column_name, column_type FROM (DESCRIBE {relation})"
-        found = [[*row.values()] for row in json.loads(run("query", sql, "--json")[1])]
-        assert found == columns, relation
+        described = [[*row.values()] for row in json.loads(run("query", sql, "--json")[1])]
+        assert described == columns, relation
     script = run("views", "--out", "v.duckdb")
     assert script[0] == 0
     lines = [line.split("\t")[:2] for line in run("views", "-f", "help")[1].splitlines()]

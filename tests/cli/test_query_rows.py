@@ -1,4 +1,4 @@
-"""Rows of a query made of columns are, byte for byte, those made value by value."""
+"""Rows of a query formatted by columns equal, byte for byte, rows formatted value by value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS: list[tuple[pa.DataType, Make]] = [
 
 
 class Sink:
-    """Keeps what would go to stdout."""
+    """Collects the output for stdout."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -77,14 +77,14 @@ def random_batch(rng: random.Random, rows: int) -> pa.RecordBatch:
     arrays = []
     for kind, make in rng.sample(KINDS, rng.randrange(1, 5)):
         null = rng.choice([0, 0.3, 1])
-        made = [None if rng.random() < null else make(rng) for _ in range(rows)]
-        arrays.append(pa.array(made, kind))
+        values = [None if rng.random() < null else make(rng) for _ in range(rows)]
+        arrays.append(pa.array(values, kind))
     names = [f'c{at}"é' for at in range(len(arrays))]
     return pa.RecordBatch.from_arrays(arrays, names).slice(rng.randrange(2))
 
 
 def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
-    """What the rows are on stdout."""
+    """The rows as they are printed on stdout."""
     output, sink = Output(form, [], [], LOOK), Sink()
     output.out = sink  # type: ignore[assignment]
     count = Printed(output, chosen).print((batches[0].schema, iter(batches)))
@@ -93,7 +93,7 @@ def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> byte
 
 
 def expected(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
-    """The same from one value after the other."""
+    """The same rows, formatted value by value."""
     names = batches[0].schema.names
     found = [dict(zip(names, row, strict=True)) for batch in batches for row in values(batch)]
     rows = [{name: row[name] for name in chosen or names} for row in found]
@@ -102,9 +102,9 @@ def expected(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> byt
         text = f"[{','.join(lines)}]\n" if form == "json" else "".join(f"{one}\n" for one in lines)
         return text.encode()
     line = one_by_one.csv_line if form == "csv" else one_by_one.tsv_line
-    wanted = (chosen or names)[:1] if form == "names" else chosen or names
-    cells = [[one_by_one.cell(row[name]) for name in wanted] for row in rows]
-    return "".join(map(line, [wanted, *cells][form == "names" :])).encode()
+    columns = (chosen or names)[:1] if form == "names" else chosen or names
+    cells = [[one_by_one.cell(row[name]) for name in columns] for row in rows]
+    return "".join(map(line, [columns, *cells][form == "names" :])).encode()
 
 
 def check(seed: int) -> None:
@@ -116,11 +116,11 @@ def check(seed: int) -> None:
     names = whole.schema.names
     chosen = rng.sample(names, rng.randrange(1, len(names) + 1)) if rng.random() < 0.3 else []
     for form in ("json", "ndjson", "tsv", "csv", "names"):
-        found = printed(form, batches, chosen)
-        assert found == expected(form, batches, chosen), f"seed {seed}, {form}, {whole.schema}"
+        output = printed(form, batches, chosen)
+        assert output == expected(form, batches, chosen), f"seed {seed}, {form}, {whole.schema}"
 
 
-def test_rows_are_those_of_one_value_after_the_other() -> None:
+def test_rows_match_formatting_value_by_value() -> None:
     """spec/cli 4: every type that DuckDB gives, and others."""
     for seed in SEEDS:
         check(seed)
@@ -138,7 +138,7 @@ def test_rows_that_are_cut_and_large_columns_give_the_same(
 
 @pytest.mark.slow
 def test_more_rows() -> None:
-    """The same of a thousand others."""
+    """The same for a thousand other tables."""
     for seed in range(1000, 2000):
         check(seed)
 
@@ -159,14 +159,14 @@ def test_a_file_of_rows_has_groups_of_many_batches(tmp_path: Path) -> None:
 
 
 def test_a_file_of_narrow_rows_has_no_small_groups(tmp_path: Path) -> None:
-    """Parquet's writer cuts what it gets at a million rows, and leaves a group of the rest."""
+    """Kills: a small last group, as Parquet's writer cuts each table at a million rows."""
     schema = pa.schema([("n", pa.int8())])
     batch = pa.record_batch([pa.array([1] * 10_240, pa.int8())], schema)
     path = tmp_path / "rows.parquet"
     assert write_out(str(path), (schema, iter([batch] * 110)), force=False) == 110 * 10_240
-    found = pq.read_metadata(path)
-    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [
-        103 * 10_240,  # the first that are a million together
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [
+        103 * 10_240,  # the first rows that are a million together
         7 * 10_240,
     ]
 
@@ -196,7 +196,7 @@ FAR: dict[str, tuple[pa.Array, list[object]]] = {
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_what_python_has_no_value_for_is_text(name: str) -> None:
+def test_values_without_a_python_type_are_text(name: str) -> None:
     """Dates and instants outside the years 1 to 9999, at any depth; intervals as in DuckDB."""
     column, expected = FAR[name]
     structs = pa.StructArray.from_arrays([column], ["x"])

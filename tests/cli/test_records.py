@@ -52,7 +52,7 @@ def lines(form: str, *rows: dict[str, Any], **options: Any) -> list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("value", "shown", "encoding"),
+    ("value", "embedded", "encoding"),
     [
         (b"3", "3", "utf8"),
         (b"null", "null", "utf8"),
@@ -66,11 +66,11 @@ def lines(form: str, *rows: dict[str, Any], **options: Any) -> list[dict[str, An
     ],
 )  # fmt: skip
 def test_a_value_is_embedded_text_or_base64(
-    value: bytes | None, shown: object, encoding: str | None
+    value: bytes | None, embedded: object, encoding: str | None
 ) -> None:
     """spec/cli 7: value and value_encoding; numbers are not rounded on the way."""
     [record] = lines("json", {"value": value})
-    assert (record["value"], record["value_encoding"]) == (shown, encoding)
+    assert (record["value"], record["value_encoding"]) == (embedded, encoding)
     assert list(record) == RECORD_FIELDS
 
 
@@ -100,7 +100,7 @@ def test_an_open_row_has_neither_id_nor_visible_time() -> None:
 
 
 def test_bytes_pass_through_lines_and_raw() -> None:
-    """spec/cli 7: lines is %v and a newline, raw has nothing between."""
+    """spec/cli 7: `lines` is %v and a newline, `raw` puts nothing between the values."""
     rows = ({"value": b"a\xff"}, {"value": None}, {"value": b"b"})
     assert Records("lines", None, look=LOOK).encode(table(*rows)) == b"a\xff\n\nb\n"
     assert Records("raw", None, look=LOOK).encode(table(*rows)) == b"a\xffb"
@@ -159,7 +159,7 @@ def test_only_json_has_a_record_of_a_watermark() -> None:
         assert records.event(None, "billing", "active") == b""
 
 
-def test_late_says_what_the_consumer_said() -> None:
+def test_late_is_the_flag_of_the_consumer() -> None:
     """null without watermarks."""
     assert lines("json", {})[0]["late"] is None
     for late in (True, False):
@@ -177,20 +177,22 @@ def test_late_says_what_the_consumer_said() -> None:
         "%d{rfc3339} %k{hex} %v{json}",
     ],
 )  # fmt: skip
-def test_a_format_says_which_columns_it_is_made_of(form: str) -> None:
-    """With only those the bytes are the same; those that a reader makes itself are there anyway."""
+def test_format_names_the_columns_that_it_needs(form: str) -> None:
+    """The named columns give the same bytes; a reader always adds the columns that it computes."""
     rows = table(
         {"key": b"k", "value": b"v", "properties": [("a", "b")], "event_time": 5, "deliver_at": 6},
         {"value": b"w", "index": 2, "txn_most": 1 << 48, "txn_least": 7, "txn_state": "committed"},
         {"key": b"", "producer": "p", "sequence_id": 3, "publish_time": 9, "visible_time": 10},
     )
     records = Records(form, None, look=LOOK)
-    asked = records.columns()
-    assert asked is not None
-    made = {"topic", "partition", "ledger", "entry", "index", "visible_time", "txn_state"}
+    needed = records.columns()
+    assert needed is not None
+    always_present = {"topic", "partition", "ledger", "entry", "index", "visible_time", "txn_state"}
     fewer = pa.table(
         [
-            rows[name] if name in made.union(asked) else pa.nulls(len(rows), rows[name].type)
+            rows[name]
+            if name in always_present.union(needed)
+            else pa.nulls(len(rows), rows[name].type)
             for name in rows.column_names
         ],
         schema=SCHEMA,

@@ -1,4 +1,4 @@
-"""The report of a store: its figures are those of the other answers, its page is safe and whole."""
+"""The report of a store: its figures agree with other answers, its page is safe and whole."""
 
 from __future__ import annotations
 
@@ -42,23 +42,27 @@ def found(store: tuple[str, ManualClock]) -> Figures:
 # --- figures ---------------------------------------------------------------------------------
 
 
-def test_messages_by_hour_are_those_that_became_visible_in_it(found: Figures) -> None:
+def test_messages_by_hour_count_by_visible_time(found: Figures) -> None:
     """Kills: time of publication, a span that is shifted, messages of an open transaction."""
-    known = found["throughput"]
-    assert (known["by_ms"], known["since"], known["left_out"]) == (HOUR_MS, None, [])
+    figures_by_hour = found["throughput"]
+    assert (figures_by_hour["by_ms"], figures_by_hour["since"], figures_by_hour["left_out"]) == (
+        HOUR_MS,
+        None,
+        [],
+    )
     counted: dict[str, dict[int, int]] = {}
-    for row in known["row_list"]:
+    for row in figures_by_hour["row_list"]:
         counted.setdefault(row["topic"], {})[row["from_time"]] = row["messages"]
     starts = [START_MS + hour * HOUR_MS for hour in range(HOURS)]
     expected = {start: 2 + hour % 5 for hour, start in enumerate(starts)}
     end = START_MS + HOURS * HOUR_MS
-    assert counted["orders"] == {**expected, end: 5}  # those that wait for their time are visible
+    assert counted["orders"] == {**expected, end: 5}  # delayed messages count as visible
     assert counted["invoices"] == dict.fromkeys(starts, 1)
     assert counted["refunds"] == {start: 1 for at, start in enumerate(starts) if at % 7 == 0}
     assert LONG not in counted
 
 
-def test_figures_are_those_of_the_other_answers(
+def test_figures_agree_with_the_other_answers(
     store: tuple[str, ManualClock], found: Figures
 ) -> None:
     path, clock = store
@@ -76,17 +80,20 @@ def test_figures_are_those_of_the_other_answers(
             {"topic": "orders", **row} for row in client.topic("orders").histogram()
         ]
         assert found["transactions"]["open_list"] == client.transactions()
-        shown = client.topic("orders").watermarks.show(lateness=False)
+        watermark_list = client.topic("orders").watermarks.show(lateness=False)
         (row,) = found["watermark_list"]
         assert {name: row[name] for name in ("status", "watermark", "lag_ms", "holder")} == {
-            name: shown[name] for name in ("status", "watermark", "lag_ms", "holder")
+            name: watermark_list[name] for name in ("status", "watermark", "lag_ms", "holder")
         }
         for name in ("orders", "invoices", "refunds"):
-            counts = {one["from_time"]: one for one in client.topic(name).stats(since_ms=START_MS)}
+            counts = {
+                bucket["from_time"]: bucket
+                for bucket in client.topic(name).stats(since_ms=START_MS)
+            }
             for span in found["throughput"]["row_list"]:
                 if span["topic"] == name:
                     assert counts.pop(span["from_time"]).items() >= span.items()
-            assert not [one for one in counts.values() if one["messages"]]
+            assert not [bucket for bucket in counts.values() if bucket["messages"]]
         history = client.topic("orders").watermarks.history(partition=0)
         assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
             (move["publish_time"], move["event_time"])
@@ -102,7 +109,7 @@ def test_figures_are_those_of_the_other_answers(
 
 
 def test_transactions_are_counted_by_state_and_duration(found: Figures) -> None:
-    """Kills: a histogram that is cumulative, or of one status for the other."""
+    """Kills: a cumulative histogram, or one with two states mixed up."""
     aborted = (HOURS + 6) // 7
     assert found["transactions"]["state_list"] == [
         {"state": "committed", "reason": None, "transactions": HOURS},
@@ -122,7 +129,7 @@ def test_transactions_are_counted_by_state_and_duration(found: Figures) -> None:
 
 
 def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
-    """Kills: a chart that counts what came after the tables beside it."""
+    """Kills: a chart that counts messages newer than the tables of the same page."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -132,14 +139,14 @@ def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
         client.producer("t").send(b"2")
         with client.transaction() as txn:
             client.producer("t").send(b"3", txn=txn)
-        before = throughput(client, lsn)[0]["row_list"]
-        after = throughput(client, client.overview()["lsn"])[0]["row_list"]
-    assert sum(row["messages"] for row in before) == 1
-    assert sum(row["messages"] for row in after) == 3
+        rows_before = throughput(client, lsn)[0]["row_list"]
+        rows_after = throughput(client, client.overview()["lsn"])[0]["row_list"]
+    assert sum(row["messages"] for row in rows_before) == 1
+    assert sum(row["messages"] for row in rows_after) == 3
 
 
 def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> None:
-    """Kills: the time at which it was sent."""
+    """Kills: a count by the time at which the message was sent."""
     path, clock = str(tmp_path / "store"), ManualClock(START_MS)
     txlog.init(path, clock=clock, durability="os")
     with txlog.open(path, clock=clock) as client:
@@ -147,12 +154,12 @@ def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> 
         with client.transaction(timeout_ms=3 * HOUR_MS) as txn:
             client.producer("t").send(b"x", txn=txn)
             clock.advance(2 * HOUR_MS)
-        known = figures(client, by_ms=HOUR_MS)["throughput"]["row_list"]
-    assert [row["from_time"] for row in known] == [START_MS + 2 * HOUR_MS]
+        rows = figures(client, by_ms=HOUR_MS)["throughput"]["row_list"]
+    assert [row["from_time"] for row in rows] == [START_MS + 2 * HOUR_MS]
 
 
 def test_a_time_that_falls_moves_no_watermark(tmp_path: Path) -> None:
-    """It is stored without effect, so the line of its producer does not fall."""
+    """A falling time is stored without effect, so the producer's line does not fall."""
     path, clock = str(tmp_path / "store"), ManualClock(START_MS)
     txlog.init(path, clock=clock, durability="os")
     with txlog.open(path, clock=clock) as client:
@@ -167,10 +174,10 @@ def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> 
     path, clock = store
     since = START_MS + 24 * HOUR_MS
     with txlog.open(path, clock=clock) as client:
-        known = figures(client, since, DAY_MS)["throughput"]
+        throughput_figures = figures(client, since, DAY_MS)["throughput"]
         with pytest.raises(InvalidArgument):
             figures(client, by_ms=999)
-    invoices = [row for row in known["row_list"] if row["topic"] == "invoices"]
+    invoices = [row for row in throughput_figures["row_list"] if row["topic"] == "invoices"]
     assert invoices == [
         {
             "topic": "invoices",
@@ -181,7 +188,7 @@ def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> 
     ]
 
 
-def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
+def test_unavailable_partition_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -189,17 +196,17 @@ def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
             client.create_topic(name)
             client.producer(name).send(b"x")
         client.admin.set_offline("away", 0)
-        told = figures(client)
-    assert told["throughput"]["left_out"] == ["away/0"]
-    assert [row["topic"] for row in told["throughput"]["row_list"]] == ["here"]
-    drawn = page(told)
+        report = figures(client)
+    assert report["throughput"]["left_out"] == ["away/0"]
+    assert [row["topic"] for row in report["throughput"]["row_list"]] == ["here"]
+    drawn = page(report)
     assert "Unavailable and left out: away/0." in drawn
     assert "1 problem<" in drawn
     assert "txlog admin online away/0" in drawn
 
 
-def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
-    """A report is wanted most when something is broken: real bytes, one of them wrong."""
+def test_damage_is_a_problem_and_hides_no_other_figures(tmp_path: Path) -> None:
+    """Users need a report most when a file is damaged: here a real file has one wrong byte."""
     path = str(tmp_path / "store")
     clock = full_store(path, hours=12)
     folder = tmp_path / "store/topics/public/default/orders/partition=0"
@@ -208,24 +215,24 @@ def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
     data[200] ^= 1
     file.write_bytes(data)
     with txlog.open(path, clock=clock, read_only=True) as client:
-        told = figures(client)
-    (wrong,) = told["problem_list"]
+        report = figures(client)
+    (wrong,) = report["problem_list"]
     assert wrong["code"] == "corruption"
     assert file.name in wrong["message"]
-    assert told["throughput"]["left_out"] == ["orders"]
-    assert told["watermark_list"] == []
-    counted = {row["topic"] for row in told["throughput"]["row_list"]}
+    assert report["throughput"]["left_out"] == ["orders"]
+    assert report["watermark_list"] == []
+    counted = {row["topic"] for row in report["throughput"]["row_list"]}
     assert counted == {"invoices", "refunds"}
-    assert told["throughput"]["by_ms"] == HOUR_MS
-    text = page(told)
+    assert report["throughput"]["by_ms"] == HOUR_MS
+    text = page(report)
     assert "1 problem<" in text
     assert "Unavailable and left out: orders." in text
 
 
-def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
+def test_unreadable_store_has_a_page_of_its_problems(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Real bytes of the state, and of the identity too: 6, as verify and status, and a page."""
+    """Damage of the state, or of txlog.toml: exit code 6, as for verify and status, and a page."""
     path, out = tmp_path / "store", tmp_path / "out.html"
     clock = full_store(str(path), hours=1)
     with txlog.open(str(path), clock=clock) as client:
@@ -236,10 +243,10 @@ def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
         file.write_bytes(data)
         for more in ([], ["--json"]):
             assert main(["report", "-S", str(path), str(out), "--force", *more]) == 6
-        told, said = capfd.readouterr()
-        answer = json.loads(told)
+        output, errors = capfd.readouterr()
+        answer = json.loads(output)
         assert (answer["topics"], answer["problems"] > 0) == (None, True)
-        assert "the store cannot be read, " in said
+        assert "the store cannot be read, " in errors
         text = out.read_text()
         assert "Problems" in text
         assert file.name in text
@@ -262,7 +269,7 @@ def test_a_span_is_an_hour_unless_that_shows_nothing(span_ms: int, step: int) ->
 
 
 class Parsed(html.parser.HTMLParser):
-    """Tags that are open, all that there were, and their attributes."""
+    """Parses a page; collects all tags and attributes, and the tags still open."""
 
     VOID = frozenset(("meta", "br", "rect", "path"))
 
@@ -311,7 +318,7 @@ def test_names_of_a_store_are_text(found: Figures) -> None:
     assert words.safe('"<a\n\x1b') == "&quot;&lt;a\\n\\x1b"
 
 
-def test_every_mark_lies_in_its_chart_and_says_what_it_is(found: Figures) -> None:
+def test_every_mark_lies_in_its_chart_and_has_a_title(found: Figures) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page(found), re.DOTALL)
     marks = 0
     for drawing in drawings:
@@ -326,15 +333,15 @@ def test_every_mark_lies_in_its_chart_and_says_what_it_is(found: Figures) -> Non
             assert -0.01 <= y <= y + float(rect.attrib["height"]) <= high + 0.01
             title = rect.find("title")
             assert title is not None and title.text
-    # a column an hour and topic and one for all, bars, delays, file sizes
+    # a column for each hour and topic, and one for all topics; bars, delays, file sizes
     assert marks > 3 * HOURS
 
 
 def test_a_column_is_as_high_as_its_number() -> None:
-    """Kills: series over each other, a scale that is not that of the marks."""
-    one = charts.Series("one", 1, [1, 5], ["a", "b"])
-    two = charts.Series("two", 2, [1, 0], ["c", "d"])
-    drawn = charts.columns([one, two], ["x", "y"], "test")
+    """Kills: overlapping series, a scale that does not fit the marks."""
+    first = charts.Series("one", 1, [1, 5], ["a", "b"])
+    second = charts.Series("two", 2, [1, 0], ["c", "d"])
+    drawn = charts.columns([first, second], ["x", "y"], "test")
     rects = re.findall(
         r'class="t(\d)" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn
     )
@@ -343,7 +350,7 @@ def test_a_column_is_as_high_as_its_number() -> None:
 
 
 def test_a_watermark_is_level_until_the_next_and_ends_when_idle() -> None:
-    """Kills: a slope between two assertions, a line that goes on behind an idle."""
+    """Kills: a slope between two watermarks, a line that continues after the producer is idle."""
     points = [(0.0, 0.0), (50.0, 10.0), (80.0, None), (90.0, 5.0), (100.0, 5.0)]
     drawn = charts.lines(
         [charts.Line("p", 1, points, "p")], (0, 10), (0, 100), ["10", "0"], ["a", "b"], "test"
@@ -362,7 +369,7 @@ def test_a_store_with_nothing_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
-    """The last watermark of all is the end of time; an axis up to there shows nothing."""
+    """A finished producer asserts the end of time; an axis up to there would show nothing."""
     moves = [
         {"time": START_MS + at, "producer": "p", "event_time": event, "idle": False}
         for at, event in ((0, START_MS), (1000, START_MS + 500), (2000, EVENT_TIME_MAX))
@@ -383,7 +390,7 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (words.size(0), "0 B"),
         (words.size(1023), "1023 B"),
@@ -402,8 +409,8 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
         (words.instant(None), ""),
     ],
 )
-def test_values_read_well(said: str, expected: str) -> None:
-    assert said == expected
+def test_values_read_well(text: str, expected: str) -> None:
+    assert text == expected
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -439,9 +446,9 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
 ) -> None:
     target = tmp_path / "shop.html"
 
-    def slow(*given: Any) -> Figures:
+    def slow(*arguments: Any) -> Figures:
         target.write_text("theirs")
-        return figures(*given)
+        return figures(*arguments)
 
     monkeypatch.setattr("txlog.page.figures.figures", slow)
     assert main(["report", "-S", store[0], str(target), "-q"]) == 4
@@ -454,7 +461,7 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
     [(["a.html", "--out", "b.html"], 2), (["-", "--json"], 2), (["--by", "10ms"], 2),
      (["--out", ""], 2)],
 )  # fmt: skip
-def test_the_command_refuses_what_it_cannot_do(
+def test_command_refuses_impossible_arguments(
     args: list[str],
     code: int,
     store: tuple[str, ManualClock],
@@ -469,5 +476,5 @@ def test_the_command_refuses_what_it_cannot_do(
 
 
 def test_the_key_of_the_kit_is_hostile() -> None:
-    """The tests above rest on it."""
+    """The tests above need a key that would break a page without escapes."""
     assert "<script>" in KEY and "\u202e" in KEY

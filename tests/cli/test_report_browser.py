@@ -1,4 +1,4 @@
-"""The report in a real browser: it fits, can be read, and asks for nothing.
+"""The report in a real browser: it fits, is readable, and makes no requests.
 
 Chromium (`chromium-headless-shell` of Debian, which .ci/run installs) opens a page with the report
 in frames, wide and narrow, and measures what it drew. Without it these tests are skipped.
@@ -24,7 +24,7 @@ from txlog.page.report import page
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTHS = (1200, 390, 320)
 CONTRAST_MIN = 4.5  # WCAG 2.2, 1.4.3
-# In the browser: what a frame shows, as JSON; the script is of the page around, not of the report.
+# In the browser: this script of the surrounding page measures each frame, and returns JSON.
 MEASURE = """
 const shown = (node) => node.getClientRects().length > 0;
 const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
@@ -87,7 +87,7 @@ pytestmark = pytest.mark.needs(*BROWSERS)
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of a store with everything, of one with one topic, of an empty one."""
+    """Reports of a store with everything, of a store with one topic, and of an empty one."""
     folder = tmp_path_factory.mktemp("browser")
     pages: list[str] = []
     for name in ("full", "one", "empty"):
@@ -105,12 +105,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def browser() -> str:
-    """The first that is here."""
+    """The first browser on this machine."""
     return next(filter(None, map(shutil.which, BROWSERS)))
 
 
 def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]]:
-    """What Chromium measured, a report and width each."""
+    """Chromium's measurements of each report at each width."""
     file = folder / "harness.html"
     encoded = json.dumps(reports).replace("</", "<\\/")
     text = HARNESS.format(measure=MEASURE, reports=encoded, widths=list(WIDTHS))
@@ -137,9 +137,9 @@ def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]
     )
     match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert match is not None, done.stdout[-2000:] + done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(html.unescape(match[1]))
-    assert len(found) == len(reports) * len(WIDTHS)
-    return found
+    measurements: list[dict[str, Any]] = json.loads(html.unescape(match[1]))
+    assert len(measurements) == len(reports) * len(WIDTHS)
+    return measurements
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -150,40 +150,49 @@ def test_a_report_fits_every_screen_and_can_be_read(
     without colour, a style that its own policy refuses, anything loaded.
     """
     dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
-    found = seen(reports, tmp_path, *dark)
-    for one in found:
-        place = f"report {one['at']} at {one['width']}"
-        assert one["width"] in WIDTHS
-        assert one["needs"] <= one["width"], f"{place} needs {one['needs']}"
-        assert (one["asked"], one["refused"], one["empty"], one["unpainted"]) == (0, 0, 0, 0), place
-        assert one["title"].endswith("txlog report")
-        is_dark = sum(map(int, re.findall(r"\d+", one["background"])[:3])) < 200
+    measurements = seen(reports, tmp_path, *dark)
+    for measured in measurements:
+        place = f"report {measured['at']} at {measured['width']}"
+        assert measured["width"] in WIDTHS
+        assert measured["needs"] <= measured["width"], f"{place} needs {measured['needs']}"
+        assert (
+            measured["asked"],
+            measured["refused"],
+            measured["empty"],
+            measured["unpainted"],
+        ) == (0, 0, 0, 0), place
+        assert measured["title"].endswith("txlog report")
+        is_dark = sum(map(int, re.findall(r"\d+", measured["background"])[:3])) < 200
         assert is_dark == (scheme == "dark"), place
-        for text in one["texts"]:
-            said = f"{place}: {text['text']!r}"
-            assert text["contrast"] >= CONTRAST_MIN, f"{said} has contrast {text['contrast']:.2f}"
-            assert text["size"] >= 11, f"{said} is {text['size']} px"
+        for text in measured["texts"]:
+            description = f"{place}: {text['text']!r}"
+            assert text["contrast"] >= CONTRAST_MIN, (
+                f"{description} has contrast {text['contrast']:.2f}"
+            )
+            assert text["size"] >= 11, f"{description} is {text['size']} px"
             if not text["scrolls"]:
-                assert text["left"] >= 0 and text["right"] <= one["width"], f"{said} is cut"
+                assert text["left"] >= 0 and text["right"] <= measured["width"], (
+                    f"{description} is cut"
+                )
         for kind in ("tick", "scale"):
-            _check_apart(place, [text for text in one["texts"] if text[kind]])
-    marks = {(one["at"], one["width"]): one["marks"] for one in found}
+            _check_apart(place, [text for text in measured["texts"] if text[kind]])
+    marks = {(measured["at"], measured["width"]): measured["marks"] for measured in measurements}
     assert all(marks[0, width] > 100 for width in WIDTHS)
     assert all(marks[1, width] >= 2 for width in WIDTHS)
 
 
 def _check_apart(place: str, texts: list[dict[str, Any]]) -> None:
-    """No two labels of axes lie over each other."""
-    for at, one in enumerate(texts):
+    """Check that labels of axes do not overlap."""
+    for at, label in enumerate(texts):
         for other in texts[at + 1 :]:
-            across = min(one["right"], other["right"]) - max(one["left"], other["left"])
-            down = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
-            assert across <= 1 or down <= 2, f"{place}: {one['text']!r} over {other['text']!r}"
+            across = min(label["right"], other["right"]) - max(label["left"], other["left"])
+            down = min(label["bottom"], other["bottom"]) - max(label["top"], other["top"])
+            assert across <= 1 or down <= 2, f"{place}: {label['text']!r} over {other['text']!r}"
 
 
 @pytest.mark.slow
 def test_a_report_prints_on_pages_with_everything_open(reports: list[str], tmp_path: Path) -> None:
-    """What is folded away on a screen is on paper: nobody can click there."""
+    """A printed page shows the sections that are folded on a screen, as paper has no clicks."""
     file, printed = tmp_path / "report.html", tmp_path / "report.pdf"
     file.write_text(reports[0], encoding="utf-8")
     subprocess.run(

@@ -1,4 +1,4 @@
-"""What commands print is what the types of the answers say: no field is misspelt or forgotten."""
+"""Commands print the fields that the types of the answers declare: none misspelt or forgotten."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ LEFT_OUT = {
     "txn commit": {"open_ms"},
     "txn abort": {"open_ms", "marker_list"},
 }
-COMPOSED = {  # what the command itself puts together, or messages
+COMPOSED = {  # answers that the command itself composes, or messages
     *("report", "run", "transform", "produce", "consume", "peek", "segment cat"),
     *("topic create", "sub create", "delay list", "delay next", "txn wait", "demo"),
     *("schema upload", "schema test", "schema delete"),
@@ -141,16 +141,16 @@ def _fields(path: str) -> list[str]:
 
 
 def test_every_command_with_fields_is_named() -> None:
-    """Kills a new command whose fields nobody compares."""
-    named = PRINTED.keys() | COMPOSED
+    """Kills: a new command whose fields no test compares."""
+    listed = PRINTED.keys() | COMPOSED
     assert not PRINTED.keys() & COMPOSED
-    assert named == {path for path in catalogue.COMMANDS if _has_fields(path)}
+    assert listed == {path for path in catalogue.COMMANDS if _has_fields(path)}
 
 
 def _has_fields(path: str) -> bool:
     entry = catalogue.COMMANDS[path]
-    found = getattr(importlib.import_module(f"txlog.cli.{entry.module}"), entry.name, None)
-    return bool(getattr(found, "fields", None))
+    command = getattr(importlib.import_module(f"txlog.cli.{entry.module}"), entry.name, None)
+    return bool(getattr(command, "fields", None))
 
 
 @pytest.mark.parametrize("path", PRINTED)

@@ -132,13 +132,13 @@ def tool(
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("sys.path", list(sys.path))
-    made = Tool(tmp_path, capfd)
-    made.ok("init", str(made.path))
+    prepared = Tool(tmp_path, capfd)
+    prepared.ok("init", str(prepared.path))
     for topic in ("in", "out"):
-        made.ok("topic", "create", topic)
-    made.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
-    made.ok("sub", "create", "s", "-t", "in")
-    return made
+        prepared.ok("topic", "create", topic)
+    prepared.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
+    prepared.ok("sub", "create", "s", "-t", "in")
+    return prepared
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -147,17 +147,17 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
-    """Read what a process says on stderr until an event."""
+    """Read the log of a process on stderr until an event."""
     assert child.stderr is not None
     for line in child.stderr:
-        said: dict[str, Any] = json.loads(line)
-        if event in (said.get("event"), said.get("message")):
-            return said
+        event_line: dict[str, Any] = json.loads(line)
+        if event in (event_line.get("event"), event_line.get("message")):
+            return event_line
     raise AssertionError(f"the process ended before {event}")
 
 
-def test_run_says_what_was_done(tool: Tool) -> None:
-    """spec/cli 8.3: the result object; nothing of the function's prints on stdout."""
+def test_run_prints_its_result(tool: Tool) -> None:
+    """spec/cli 8.3: the result object; the function's own prints do not reach stdout."""
     code, out, err = tool.run("up", "--json", "--txn-size", "2")
     assert code == 0
     done = json.loads(out)
@@ -221,7 +221,7 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
 
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/cli 4: only there, and taken away at the end."""
+    """spec/cli 4: a bar only on a terminal, removed at the end."""
     tool.log_format = "text"
     monkeypatch.setattr(progress, "is_terminal", lambda number: number == 2)
     monkeypatch.setattr(progress, "AFTER_S", 0)
@@ -248,16 +248,16 @@ def test_stderr_of_a_real_terminal(tool: Tool) -> None:
     words = ["run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "s"]
     child = tool.spawn(*words, stderr=secondary)
     os.close(secondary)
-    said = b""
+    output = b""
     try:
         while data := os.read(primary, 1000):
-            said += data
+            output += data
     except OSError:
-        pass  # Linux says so when the other side is closed
+        pass  # Linux raises EIO once the other side is closed
     os.close(primary)
     assert (child.wait(), child.communicate()[0]) == (0, "")
-    assert b"keep@in/s: finished: 5 in, 5 out (1 transaction, " in said
-    assert b"{" not in said
+    assert b"keep@in/s: finished: 5 in, 5 out (1 transaction, " in output
+    assert b"{" not in output
 
 
 def test_a_failure_is_one_before_a_commit_and_seven_behind_one(tool: Tool) -> None:
@@ -275,7 +275,7 @@ def test_a_failure_is_one_before_a_commit_and_seven_behind_one(tool: Tool) -> No
     assert (code, "cannot return int" in err) == (1, True)
 
 
-def test_dead_letters_and_what_create_makes(tool: Tool) -> None:
+def test_dead_letters_and_topics_made_by_create(tool: Tool) -> None:
     words = ["--on-error", "dead-letter:bad", "--retries", "2"]
     code, _, err = tool.run("fail", *words)
     assert (code, "TXL-302" in err or "does not exist" in err) == (3, True)
@@ -344,7 +344,7 @@ def test_transform_keeps_keys_by_envelope(tool: Tool) -> None:
 
 
 def test_transform_speaks_percent(tool: Tool) -> None:
-    """spec/cli 7, 8.3: what the command reads and writes; what the store says beside is there."""
+    """spec/cli 7, 8.3: the command reads and writes %-formats, and stderr keeps the store's log."""
     tool.ok("produce", "in", "-k", "k", "-m", "x y")
     words = ["--in-format", "%k %V{big32}%v%[;", "--out-format", "%k %V{big32}%v%d{event};"]
     program = (
@@ -404,7 +404,7 @@ def test_a_command_that_fails(tool: Tool) -> None:
 
 
 def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
-    """Guards the halving by a command: the others go through, once and in order."""
+    """Guards the halving of a batch: all other messages pass, once and in order."""
     script = "while read n; do [ $n = 3 ] && exit 1; echo v$n; done; true"
     code, out, _ = tool(
         "transform",
@@ -429,7 +429,7 @@ def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
 def test_a_signal_aborts_the_batch_and_frees_the_subscription(
     tool: Tool, number: int, code: int
 ) -> None:
-    """spec/cli 4: whoever comes next finds everything as before the batch."""
+    """spec/cli 4: the next consumer finds the topic as it was before the batch."""
     os.mkfifo(tool.path.parent / "pipe")
     (tool.path.parent / "block").touch()
     words = ["run", f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "s", "-F"]
@@ -500,8 +500,8 @@ def test_a_stopped_zombie_is_fenced(tool: Tool) -> None:
     assert (tool.values(), tool.left()) == (["1", "2", "3", "4", "5"], 0)
 
 
-def test_a_stopped_zombie_holds_nobody_up_on_a_shared_subscription(tool: Tool) -> None:
-    """Guards: its successor works on what is new; what it had in hand comes when it is gone."""
+def test_stopped_zombie_does_not_block_a_shared_subscription(tool: Tool) -> None:
+    """Guards: a second instance takes new messages; the zombie's messages come after its end."""
     folder = tool.path.parent
     os.mkfifo(folder / "pipe")
     (folder / "block").touch()
@@ -542,12 +542,12 @@ def test_runs_that_are_killed_repeat_and_lose_nothing(tool: Tool) -> None:
         ("transform", "in", "in", "-s", "s", "--", "cat"),
     ],
 )
-def test_who_feeds_himself_is_refused_unless_told(tool: Tool, words: tuple[str, ...]) -> None:
-    """902: the flag that consents is named, and nothing was made; with it, -n ends the loop."""
-    given = [word.replace("FILE", str(tool.file)) for word in words]
-    code, out, err = tool(given[0], "--json", *given[1:])
+def test_loop_needs_allow_loop(tool: Tool, words: tuple[str, ...]) -> None:
+    """902 names the flag of consent, and nothing is made; with the flag, -n ends the loop."""
+    line = [word.replace("FILE", str(tool.file)) for word in words]
+    code, out, err = tool(line[0], "--json", *line[1:])
     assert (code, out) == (9, "")
     assert json.loads(err.splitlines()[-1])["error"]["code"] == "TXL-902"
     assert "--allow-loop" in err
-    given[1:1] = ["--allow-loop", "-n", "0"]
-    assert tool(*given)[0] == 0
+    line[1:1] = ["--allow-loop", "-n", "0"]
+    assert tool(*line)[0] == 0

@@ -1,4 +1,4 @@
-"""What is said beside the data: nobody need listen, and no exit code depends on it."""
+"""Messages on stderr and in log files: no exit code depends on whether they can be written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("where", ["2>/dev/full", "2>&-"])
-def test_a_change_is_done_where_its_summary_cannot_be_said(store: str, where: str) -> None:
+def test_change_is_made_though_its_summary_cannot_be_printed(store: str, where: str) -> None:
     """spec/cli 11.7: any code but 0 means that nothing happened. A noun alone still ends with 2."""
     script = (
         f'"$0" -m txlog topic create orders {where}; echo $?; "$0" -m txlog topic {where}; echo $?'
@@ -40,10 +40,13 @@ def test_a_change_is_done_where_its_summary_cannot_be_said(store: str, where: st
         assert [row["topic"] for row in client.topics()] == ["orders"]
 
 
-def test_a_log_file_that_cannot_be_is_told_before_anything_is_done(
+def test_impossible_log_file_is_refused_before_any_work(
     store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The last line has no newline, which is warned of only when all is stored."""
+    """A bad --log-file is refused at once, not at the first warning, when all data is stored.
+
+    The warning here is about the last line, which has no newline.
+    """
     source = tmp_path / "lines"
     source.write_bytes(b"one")
     line = ["-S", store, "produce", "orders", str(source), "--create", "--log-file"]
@@ -57,7 +60,7 @@ def test_a_log_file_that_cannot_be_is_told_before_anything_is_done(
     assert "warning" not in capfd.readouterr().err
 
 
-def test_a_word_of_the_command_line_is_not_told_at_any_length(
+def test_long_words_are_cut_in_errors(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """spec/cli 5: one line that a person can read."""

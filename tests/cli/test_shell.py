@@ -1,4 +1,4 @@
-"""The shell: what a line is, what lasts between lines, how a script ends, and a person at it."""
+"""The shell: its lines, the state between lines, the end of a script, and use at a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 class Shell:
-    """Scripts in this process: what they print, say and end with."""
+    """Runs scripts in this process; returns exit code, stdout and stderr."""
 
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ def shell(
 ) -> Shell:
     """A store `shop` with a topic, named by the environment that the shell changes."""
     for name in ("TXLOG_STORE", "TXLOG_TXN", "TXLOG_FORMAT"):
-        monkeypatch.setenv(name, "")  # so that they are as before, whatever the shell sets
+        monkeypatch.setenv(name, "")  # restored after the test, as the shell may change them
     monkeypatch.chdir(tmp_path)
     txlog.init("shop", coordinators=2)
     with txlog.open("shop") as client:
@@ -91,8 +91,8 @@ def test_commands_between_begin_and_commit_join_the_transaction(shell: Shell) ->
     assert os.environ["TXLOG_TXN"] == ""  # as it was before
 
 
-def test_what_begin_left_open_is_aborted(shell: Shell) -> None:
-    """Also when a line between fails: a script does all of it or nothing."""
+def test_transaction_left_open_by_begin_is_aborted(shell: Shell) -> None:
+    """Also after a failing line: a script commits its whole transaction or nothing."""
     code, _, err = shell.run("begin", "produce orders -m a", "topic describe nothing", "commit")
     assert code == 3
     assert "transaction 0:0 was not committed: it is aborted" in err
@@ -101,7 +101,7 @@ def test_what_begin_left_open_is_aborted(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         (["commit"], "no transaction was begun"),
         (["begin", "begin"], "transaction 0:0 is open"),
@@ -112,13 +112,13 @@ def test_what_begin_left_open_is_aborted(shell: Shell) -> None:
         (["begin --timeout soon"], "not a duration"),
     ],
 )
-def test_words_of_the_shell_refuse_what_is_no_use(
-    lines: list[str], told: str, shell: Shell
+def test_shell_words_refuse_senseless_arguments(
+    lines: list[str], message: str, shell: Shell
 ) -> None:
     code, out, err = shell.run(*lines)
     assert code in (2, 3)
     assert out == ""
-    assert told in err
+    assert message in err
 
 
 def test_a_transaction_that_ended_elsewhere_is_let_go(shell: Shell) -> None:
@@ -141,16 +141,16 @@ def test_another_store_and_variables(shell: Shell) -> None:
     )
     assert (code, out) == (0, "audit\ntopic\naudit\nother\n")
     assert shell.run("txn list --all -f csv --columns state", flags=("-S", "shop"))[1] == (
-        "state\naborted\n"  # that of the store before: `use` ended it
+        "state\naborted\n"  # `use` aborted the transaction of the first store
     )
 
 
-def test_the_flags_of_the_shell_are_those_of_its_commands(shell: Shell) -> None:
+def test_flags_of_the_shell_apply_to_its_commands(shell: Shell) -> None:
     code, out, err = shell.run(
         "produce orders -m a", "topic list --columns topic", "topic create x", flags=("--json",)
     )
-    sent, listed, made = map(json.loads, out.splitlines())
-    assert (code, sent["messages"], listed, made["created"], err) == (
+    sent, listed, created = map(json.loads, out.splitlines())
+    assert (code, sent["messages"], listed, created["created"], err) == (
         0,
         1,
         [{"topic": "orders"}],
@@ -171,7 +171,7 @@ def test_a_line_of_sh_gives_its_exit_code(shell: Shell) -> None:
 
 
 def test_commands_do_not_eat_the_script(shell: Shell, tmp_path: Path) -> None:
-    """What comes by stdin is the script; `produce` there has no input."""
+    """stdin is the script, so `produce` has no input there."""
     ready.tool(tmp_path / "txlog")
     done = subprocess.run(
         [str(tmp_path / "txlog"), "shell"],
@@ -195,7 +195,7 @@ def test_candidates_in_the_shell(shell: Shell) -> None:
 
 def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
     """A real terminal and readline: Tab, a prompt with the transaction, Ctrl-C, Ctrl-D."""
-    shown = typed(
+    screen = typed(
         [sys.executable, "-m", "txlog", "shell"],
         {
             "PYTHONPATH": str(SOURCE),
@@ -218,9 +218,9 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
             ("\x04", ""),
         ],
     )
-    assert "began 0:0" in shown
-    # the table, then what is said of it
-    assert shown.index("\r\na\r\n") < shown.index("1 row")
-    assert "committed 0:0: 1 message" in shown
+    assert "began 0:0" in screen
+    # the table, then its summary
+    assert screen.index("\r\na\r\n") < screen.index("1 row")
+    assert "committed 0:0: 1 message" in screen
     with txlog.open(str(tmp_path / "shop")) as client:
         assert client.describe_topic("orders")["messages"] == 1

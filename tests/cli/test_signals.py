@@ -22,13 +22,13 @@ class _Thing:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_signal_in_a_callback_is_kept_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    """The callback of a weak reference, as the locks of the import system have one."""
+def test_signal_in_a_callback_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    """Python drops an exception in the callback of a weak reference, as import locks have one."""
     with watched():
         thing = _Thing()
-        told = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+        reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
         del thing
-        assert told() is None
+        assert reference() is None
         with pytest.raises(Interrupted) as caught:
             raise_if_asked()
     assert caught.value.exit == 143
@@ -77,7 +77,7 @@ def test_an_interrupt_from_the_first_call_on_is_silent(
 ) -> None:
     """spec/cli 4: 130, no traceback; also while modules load and before a command has begun.
 
-    The moments are numbers of calls in a process that has nothing loaded but the way in.
+    The moments are numbers of calls in a process that has loaded only the entry point.
     """
     txlog.init(str(tmp_path / "s"))
     done = subprocess.run(
@@ -89,16 +89,16 @@ def test_an_interrupt_from_the_first_call_on_is_silent(
     )
     assert done.stderr == ""
     loaded, *lines = done.stdout.splitlines()
-    assert loaded == "[]"  # what comes before the handler is short
+    assert loaded == "[]"  # little runs before the handler is set
     assert len(lines) > 8, lines
     assert [line for line in lines if line not in ("130 ", "0 ")] == []
     assert lines[:8] == ["130 "] * 8
 
 
-def test_an_error_that_a_library_makes_of_a_signal_is_the_signals(
+def test_library_error_caused_by_a_signal_counts_as_the_signal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: "a bug of txlog: RuntimeError: Query interrupted" for ctrl-c; our own errors stay."""
+    """Kills: Ctrl-C shown as "a bug of txlog: RuntimeError: Query interrupted"; our errors stay."""
 
     def interrupted(words: list[str], report: object) -> int:
         try:

@@ -35,8 +35,8 @@ _SETTLED = re.compile(r"\((\d\w*)\)")  # a default that the store knows: `… (6
 
 
 def _blocks() -> dict[str, tuple[str, str]]:
-    """For each command its signature and what stands behind `→`, empty for a text."""
-    found: dict[str, tuple[str, str]] = {}
+    """Each command's signature and the shape behind `→`, which is empty for a text."""
+    blocks: dict[str, tuple[str, str]] = {}
     lines: list[str] = []
     for block in re.findall(r"(?ms)^```\n(txlog .*?)^```", page("cli").partition("## 8. ")[2]):
         lines += block.splitlines()
@@ -47,19 +47,19 @@ def _blocks() -> dict[str, tuple[str, str]]:
         else:
             entries[-1].append(line)
     for entry in entries:
-        said, _, shape = "\n".join(entry).partition("\n  → ")
-        signature = re.sub(r"\n +", "  ", said).removeprefix("txlog ")
+        head, _, shape = "\n".join(entry).partition("\n  → ")
+        signature = re.sub(r"\n +", "  ", head).removeprefix("txlog ")
         path = max(
             (each for each in catalogue.COMMANDS if f"{signature} ".startswith(f"{each} ")), key=len
         )
-        assert path not in found, path
-        found[path] = (signature.removeprefix(path).strip(), shape)
-    return found
+        assert path not in blocks, path
+        blocks[path] = (signature.removeprefix(path).strip(), shape)
+    return blocks
 
 
 BLOCKS = _blocks()
 SHAPED = {path: text for path, (_, text) in BLOCKS.items() if text.startswith(("[{", "{", "~{"))}
-OPEN = {"inspect", "query"}  # what they answer depends on what is asked
+OPEN = {"inspect", "query"}  # their fields depend on the arguments
 
 
 def command(path: str) -> Command:
@@ -70,63 +70,67 @@ def shape(path: str) -> Shape:
     """The shape of a command with the fields that it takes from another."""
     out = shape_of(SHAPED[path])
     if out.extends:
-        before = shape(out.extends)
-        out.fields = before.fields + out.fields
-        out.shown = before.shown
+        parent_shape = shape(out.extends)
+        out.fields = parent_shape.fields + out.fields
+        out.shown = parent_shape.shown
     return out
 
 
-def test_every_command_stands_in_section_8() -> None:
-    """And no other; kills a command that nobody wrote down."""
+def test_every_command_is_in_section_8() -> None:
+    """Section 8 has exactly the commands of the program. Kills: an undocumented command."""
     assert sorted(BLOCKS) == sorted(catalogue.COMMANDS)
 
 
 @pytest.mark.parametrize("path", catalogue.COMMANDS)
-def test_the_signature_is_what_the_command_takes(path: str) -> None:
+def test_signature_matches_the_command(path: str) -> None:
     """Arguments in order; flags with values, defaults, and which are needed or repeated."""
-    said = BLOCKS[path][0].split("  ")
-    flags = sorted(token for token in said if token.startswith("-"))
-    arguments = [token for token in said if token and not token.startswith("-") and token != ASKS]
-    taken = [each for each in parameters_of(command(path)) if not each.of_all and not each.hidden]
-    assert " ".join(arguments) == " ".join(_argument(each) for each in taken if not each.is_flag)
-    assert flags == sorted(_flag(each) for each in taken if each.is_flag)
+    tokens = BLOCKS[path][0].split("  ")
+    flags = sorted(token for token in tokens if token.startswith("-"))
+    arguments = [token for token in tokens if token and not token.startswith("-") and token != ASKS]
+    declared = [
+        each for each in parameters_of(command(path)) if not each.of_all and not each.hidden
+    ]
+    assert " ".join(arguments) == " ".join(_argument(each) for each in declared if not each.is_flag)
+    assert flags == sorted(_flag(each) for each in declared if each.is_flag)
 
 
-def _argument(taken: Parameter) -> str:
-    name = taken.name.removeprefix("[").removesuffix("]...")  # of a name that stands in brackets
-    text = name + (f"={taken.default}" if taken.default else "") + "…" * taken.repeated
-    return text if taken.required else f"[{text}]"
+def _argument(parameter: Parameter) -> str:
+    name = parameter.name.removeprefix("[").removesuffix("]...")  # from a name in brackets
+    text = name + (f"={parameter.default}" if parameter.default else "") + "…" * parameter.repeated
+    return text if parameter.required else f"[{text}]"
 
 
-def _flag(taken: Parameter) -> str:
-    settled = _SETTLED.findall(taken.help) if taken.metavar else []
-    default = taken.default or (settled[-1] if settled else "")
+def _flag(parameter: Parameter) -> str:
+    settled = _SETTLED.findall(parameter.help) if parameter.metavar else []
+    default = parameter.default or (settled[-1] if settled else "")
     return (
-        "/".join(sorted(taken.names, key=len))
-        + (f" {taken.metavar}" if taken.metavar else "")
-        + "!" * taken.required
-        + "…" * taken.repeated
+        "/".join(sorted(parameter.names, key=len))
+        + (f" {parameter.metavar}" if parameter.metavar else "")
+        + "!" * parameter.required
+        + "…" * parameter.repeated
         + (f"={default}" if default else "")
     )
 
 
 @pytest.mark.parametrize("path", sorted(set(SHAPED) - OPEN))
-def test_the_fields_are_those_that_help_lists(path: str) -> None:
-    """In order and of the same types, and the bar where the default table ends."""
-    declared, said = command(path), shape(path)
-    assert [field.name for field in said.fields] == declared.fields
-    if said.shown is not None:
-        assert [field.name for field in said.fields[: said.shown]] == declared.table_fields
+def test_fields_match_the_help(path: str) -> None:
+    """The same fields in order and type, with the bar at the end of the default table."""
+    declared, documented = command(path), shape(path)
+    assert [field.name for field in documented.fields] == declared.fields
+    if documented.shown is not None:
+        assert [
+            field.name for field in documented.fields[: documented.shown]
+        ] == declared.table_fields
     else:
-        beside = set(declared.fields) - set(declared.table_fields)
-        assert beside <= {"dry_run"} or shape_of(SHAPED[path]).extends
+        not_in_table = set(declared.fields) - set(declared.table_fields)
+        assert not_in_table <= {"dry_run"} or shape_of(SHAPED[path]).extends
     lines = help_lines(declared.fields).splitlines()
-    told = dict(line.split("\t")[:2] for line in lines)
-    assert {field.name: field.type for field in said.fields} == told
+    types = dict(line.split("\t")[:2] for line in lines)
+    assert {field.name: field.type for field in documented.fields} == types
 
 
-def test_what_has_no_fields_here_declares_none() -> None:
-    """Messages are section 7's, texts have none."""
+def test_commands_without_a_shape_declare_no_fields() -> None:
+    """Section 7 has the fields of messages, and texts have no fields."""
     for path in set(BLOCKS) - set(SHAPED):
         declared = command(path)
         assert declared.records or not declared.fields, path
@@ -139,87 +143,87 @@ def record() -> list[Field]:
     return shape_of(block[1]).fields
 
 
-def test_aliases_are_those_of_the_catalogue() -> None:
+def test_aliases_match_the_catalogue() -> None:
     line = re.search(r"(?s)Nouns have aliases: (.*?)\.\s+`txn\s+status`", section("cli", "2"))
     assert line
-    said = {
+    documented = {
         alias: nouns[0]
         for nouns in (words(part) for part in line[1].split(";"))
         for alias in nouns[1:]
     }
-    assert said == catalogue.ALIASES
+    assert documented == catalogue.ALIASES
 
 
-def test_global_flags_are_those_that_every_command_takes() -> None:
-    said = {
+def test_global_flags_match_the_program() -> None:
+    documented = {
         tuple(word.partition(" ")[0] for word in words(cells[0])): words(cells[0])[-1]
         for cells in table(section("cli", "2"), "flag")
     }
-    said.pop(("-h", "--help"))
-    taken: dict[tuple[str, ...], str] = {}
+    documented.pop(("-h", "--help"))
+    declared: dict[tuple[str, ...], str] = {}
     for names, value, _ in GLOBAL_FLAGS.values():
         ordered = tuple(sorted(names, key=len))
-        taken[ordered] = ordered[-1] + (f" {value}" if value else "")
-    assert said == taken
+        declared[ordered] = ordered[-1] + (f" {value}" if value else "")
+    assert documented == declared
 
 
-def test_variables_are_those_that_the_program_reads() -> None:
-    """Each name that the code takes from the environment stands in the table."""
+def test_variables_match_the_program() -> None:
+    """The table has each environment variable that the code reads."""
     rows = table(section("cli", "3"), "variable")
     assert [words(cells[0])[0] for cells in rows] == list(VARIABLES)
-    named = set(re.findall(r"[A-Z][A-Z_]{3,}", "\n".join(" ".join(cells) for cells in rows)))
+    documented = set(re.findall(r"[A-Z][A-Z_]{3,}", "\n".join(" ".join(cells) for cells in rows)))
     read = set[str]()
     for file in (ROOT / "src").rglob("*.py"):
         read |= set(re.findall(r"""["'](TXLOG_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
-    assert read - {"TXLOG_JRE"} <= named  # that one is set for the java that Spark starts
+    assert read - {"TXLOG_JRE"} <= documented  # txlog only sets it, for Spark's java
 
 
-def test_formats_are_those_that_f_takes() -> None:
-    """A form that the spec refuses is refused, and the other way round."""
+def test_formats_match_the_flag() -> None:
+    """The program accepts exactly the forms that the spec allows."""
     rows = {words(cells[0])[0]: cells for cells in table(section("cli", "4"), "format")}
     takes = {name for name, cells in rows.items() if cells[1] != "no"}
     assert takes == {"auto", *LISTING_FORMS}
     assert {name for name, cells in rows.items() if cells[2] != "no"} == {"auto", *RECORD_FORMS}
 
 
-def test_exit_codes_are_those_of_the_program() -> None:
+def test_exit_codes_match_the_program() -> None:
     assert [int(cells[0]) for cells in table(section("cli", "5"), "exit")] == list(EXITS)
 
 
 def test_codes_have_their_classes_and_kinds() -> None:
-    """Kills a code, a class or a kind that only one of the two knows."""
+    """Kills: a code, a class or a kind that only the spec or only the program has."""
     rows = table(section("cli", "5"), "code")
     assert [int(cells[0]) for cells in rows] == list(CODES)
     for number, _, classes, kinds in rows:
         code = int(number)
         assert sorted(words(classes)) == sorted(names_of(code)), code
         carry = [cls for cls in error_table() if code in cls.codes]
-        told = {cls("x", code=code).kind for cls in carry}
-        assert set(words(kinds)) == told, code
+        kinds_of_code = {cls("x", code=code).kind for cls in carry}
+        assert set(words(kinds)) == kinds_of_code, code
 
 
-def test_verbs_of_formats_are_those_of_help() -> None:
+def test_format_verbs_match_the_help() -> None:
     """Out and in, each verb with its forms."""
     rows = table(section("cli", "7"), "verb")
     out = source("formatting").partition("# OUT\n")[2].partition("\n#")[0]
     listed = [verb.strip() for line in out.splitlines() if " :: " in line
               for verb in line.partition(" :: ")[0].split(", ")]  # fmt: skip
     assert sorted(verb for cells in rows for verb in words(cells[0])) == sorted(listed)
-    taken = source("formatting").partition("# IN\n")[2].partition("\n#")[0]
-    into = {verb[:2] for line in taken.splitlines() if " :: " in line
+    help_text = source("formatting").partition("# IN\n")[2].partition("\n#")[0]
+    into = {verb[:2] for line in help_text.splitlines() if " :: " in line
             for verb in line.partition(" :: ")[0].split(", ")}  # fmt: skip
-    said = {verb[:2] for cells in rows if cells[2] != "–" for verb in words(cells[0])}
-    assert into <= said
+    documented = {verb[:2] for cells in rows if cells[2] != "–" for verb in words(cells[0])}
+    assert into <= documented
 
 
-def test_extras_are_those_of_the_package() -> None:
+def test_extras_match_the_package() -> None:
     line = re.search(r"(?s)the extras are (.*?)\.", section("cli", "10"))
     assert line
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert words(line[1]) == list(project["optional-dependencies"])
 
 
-# What is run on one store, in this order; KEEP: the store is not ours to say what it holds.
+# Commands that run on one store, in this order; KEEP: the test does not know the store's contents.
 STORY = """
 init {store} --coordinators 2
 topic create orders --partitions 2
@@ -379,7 +383,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
-def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None:
+def test_printed_json_matches_the_spec(run: Run, tmp_path: Path) -> None:
     """Keys in order, types, nulls only where marked, also inside lists and objects."""
     (tmp_path / "rows.ndjson").write_text('{"value":"a"}\n')
     (tmp_path / "trip.avsc").write_text(TRIP)
@@ -388,7 +392,7 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
     (tmp_path / "rules.toml").write_text("[tokens]\nsecret_key = 'signing.key'\n")
     (tmp_path / "billing.token").write_text(TOKEN)
     (tmp_path / "function.py").write_text("def upper(message):\n    return message.value.upper()\n")
-    given = {
+    values = {
         "store": str(tmp_path / "shop"), "object": '{"a":1}', "first": "1:0", "first_ledger": "1",
         "rows": str(tmp_path / "rows.ndjson"), "out": str(tmp_path / "out.parquet"),
         "far": str(tmp_path / "far"), "copy": str(tmp_path / "copy"),
@@ -400,9 +404,9 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
     txn = ""
     wrong: list[str] = []
     for line in filter(None, STORY.splitlines()):
-        taken = [txn if word == "OPEN" else word.format(**given) for word in line.split()]
-        path, used = catalogue.resolve(taken)
-        code, out, err = run("--json", *taken)
+        command_line = [txn if word == "OPEN" else word.format(**values) for word in line.split()]
+        path, used = catalogue.resolve(command_line)
+        code, out, err = run("--json", *command_line)
         if (code, err) != (0, "") and not (code == 0 and "warning" in err):
             wrong.append(f"{line}: exit {code} {err}")
             continue
@@ -415,19 +419,19 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
 
 
 def _judge(path: str, answers: list[Any]) -> list[str]:
-    said = shape(path)
+    declared = shape(path)
     if path == "demo":
         return []  # --small answers with other fields
-    if said.kind == "list" or path == "segment cat":
+    if declared.kind == "list" or path == "segment cat":
         assert len(answers) == 1 and isinstance(answers[0], list), path
         answers = answers[0]
-    elif said.kind == "one":
+    elif declared.kind == "one":
         assert len(answers) == 1, path
-    return [misfits(said.fields, row) for row in answers]
+    return [misfits(declared.fields, row) for row in answers]
 
 
-def test_what_is_printed_of_trouble_is_what_the_spec_says(run: Run, tmp_path: Path) -> None:
-    """A consumer at work, transactions that wait, what is damaged, and files nobody names."""
+def test_printed_json_about_trouble_matches_the_spec(run: Run, tmp_path: Path) -> None:
+    """Answers about a live consumer, waiting transactions, damage and stray files."""
     run("init", "--coordinators", "1")
     run("topic", "create", "orders", "pay")
     run("sub", "create", "billing", "-t", "orders", "--type", "failover")
@@ -435,7 +439,7 @@ def test_what_is_printed_of_trouble_is_what_the_spec_says(run: Run, tmp_path: Pa
     wrong: list[str] = []
 
     def judge(*line: str, least: int, within: str = "") -> None:
-        """Compare an answer, of which a list has to have rows."""
+        """Compare an answer; it, or the list `within` it, has at least so many rows."""
         code, out, err = run(*line, "--json")
         answers = [json.loads(each) for each in out.splitlines()]
         wrong.extend(
@@ -473,44 +477,44 @@ def test_what_is_printed_of_trouble_is_what_the_spec_says(run: Run, tmp_path: Pa
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_story_tells_of_every_command() -> None:
-    """That has a shape; what stands in no line of it is compared with nothing."""
-    told = {catalogue.resolve(line.split())[0] for line in STORY.splitlines() if line}
-    assert set(SHAPED) - OPEN == told
+def test_story_runs_every_command() -> None:
+    """Kills: a command with a shape that no line of STORY runs, so that no test compares it."""
+    commands_run = {catalogue.resolve(line.split())[0] for line in STORY.splitlines() if line}
+    assert set(SHAPED) - OPEN == commands_run
 
 
 def test_inspect_answers_with_the_fields_of_its_table(run: Run) -> None:
-    """Each kind: what it takes from another command, and what is its own."""
+    """Each kind has the fields of another command, then its own fields."""
     run("init", "--coordinators", "1")
     run("topic", "create", "orders")
     run("sub", "create", "billing", "-t", "orders")
     run("produce", "orders", "-m", "x", "--txn", "--transaction-key", "nightly")
-    told = {words(row[0])[0]: row[1] for row in table(section("cli", "8.1"), "kind")}
-    for what, kind in {
+    row_of_kind = {words(row[0])[0]: row[1] for row in table(section("cli", "8.1"), "kind")}
+    for word, kind in {
         "": "store", "orders": "topic", "sub:billing": "subscription", "txn:0:0": "transaction",
         "key:nightly": "transaction_key", "msg:1:0:1": "message", "ledger:1": "ledger",
         "lsn:4": "frame",
     }.items():  # fmt: skip
-        found = json.loads(run("inspect", *filter(None, [what]), "--json")[1])
-        taken, _, own = told[kind].rpartition(";")
-        names = [] if "those of" in own else words(own)
-        for path in words(taken or own):
+        answer = json.loads(run("inspect", *filter(None, [word]), "--json")[1])
+        source_of_fields, _, own_fields = row_of_kind[kind].rpartition(";")
+        names = [] if "those of" in own_fields else words(own_fields)
+        for path in words(source_of_fields or own_fields):
             if path in catalogue.COMMANDS:
                 names = [field.name for field in shape(path).fields] + names
         if kind == "transaction":
             names.remove("key_list")
         if kind == "message":
             names = [*RECORD_FIELDS, *names]
-        assert sorted(found) == sorted({"kind", *names}), kind
+        assert sorted(answer) == sorted({"kind", *names}), kind
     for nothing in ("nothing", "lsn:99999", "ledger:99", "sub:nothing"):
         error = json.loads(run("inspect", nothing, "--json")[2])["error"]
         assert (error["code"], error["class"]) == ("TXL-308", "NotFound")
 
 
 @pytest.mark.parametrize("path", [path for path in BLOCKS if ASKS in BLOCKS[path][0]])
-def test_what_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
-    """901 and nothing done; the same line with -y is done."""
-    rest = {
+def test_command_that_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
+    """901 and no change; with -y the same line does its work."""
+    arguments = {
         "topic delete": "gone", "sub seek": "billing --to 1:1", "sub skip": "billing -n 1",
         "schema delete": "typed",
         "sub clear-backlog": "billing", "sub expire": "billing --older-than 0s",
@@ -524,7 +528,7 @@ def test_what_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
     run("sub", "create", "billing", "-t", "orders", "--type", "shared")
     run("produce", "orders", "-m", "x", "-m", "y")
     run("produce", "orders", "-m", "z", "--deliver-after", "1h")
-    line = (*path.split(), *rest.split())
+    line = (*path.split(), *arguments.split())
     code, out, err = run(*line, "--json", "--no-input")
     assert (code, out, json.loads(err)["error"]["code"]) == (9, "", "TXL-901")
     assert run(*line, "--json", "--yes")[0] == 0

@@ -75,10 +75,10 @@ def tool(
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TXLOG_NOW", NOW)
-    made = Tool(tmp_path / "shop", capfd)
-    made.ok("init", str(made.path))
-    made.ok("topic", "create", "orders", "--partitions", "1")
-    return made
+    prepared = Tool(tmp_path / "shop", capfd)
+    prepared.ok("init", str(prepared.path))
+    prepared.ok("topic", "create", "orders", "--partitions", "1")
+    return prepared
 
 
 def test_every_listing_has_the_columns_of_its_json(tool: Tool) -> None:
@@ -107,7 +107,7 @@ def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
 
 
 def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
-    """spec/cli 5: 7 when some succeeded, with what was done and what was not."""
+    """spec/cli 5: 7 when some succeeded, with a list of the done and the failed targets."""
     code, out, err = tool("topic", "create", "a", "orders", "b", "--json")
     assert code == 7
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
@@ -144,7 +144,7 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
         (["txn", "run", "--", "/no/such/command"], 106),
     ],
 )
-def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
+def test_each_error_has_its_code(tool: Tool, args: list[str], code: int) -> None:
     """spec/cli 5: the code without its last two digits is the exit code."""
     split = args.index("--") if "--" in args else len(args)
     error = (
@@ -168,7 +168,7 @@ def test_an_envelope_goes_round_byte_for_byte(tool: Tool, tmp_path: Path) -> Non
     assert tool.ok("consume", "copy", "-f", shape) == tool.ok("consume", "orders", "-f", shape)
 
 
-def test_joining_does_not_end_and_no_join_ignores(
+def test_joined_transaction_stays_open_and_no_join_ignores_it(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/cli 8.2: TXLOG_TXN is joined, never ended."""
@@ -201,7 +201,7 @@ def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> 
 
 
 def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 5: 7 after durable batches; whole batches are there, the unfinished one is not."""
+    """spec/cli 5: 7 after durable batches; the topic has all whole batches, not the partial one."""
     path = tmp_path / "bad.ndjson"
     path.write_text("1\n" * 5 + "x\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
@@ -229,12 +229,12 @@ def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
     path.write_text("a\nb\nc\n")
     args = ("produce", "orders", str(path), "--producer", "p", "--seq-from", "10", "--batch", "2")
     assert tool.json(*args)["messages"] == 3
-    again = tool.json(*args)
-    assert (again["messages"], again["duplicates"]) == (0, 3)
+    repeated = tool.json(*args)
+    assert (repeated["messages"], repeated["duplicates"]) == (0, 3)
     assert tool.ok("consume", "orders", "-f", "%q\n") == "10\n11\n12\n"
 
 
-def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
+def test_subscription_acknowledges_printed_messages(tool: Tool) -> None:
     """spec/cli 8.2: --ack none gives back, on-exit acknowledges at the end."""
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
@@ -246,8 +246,8 @@ def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("ack", ["none", "on-exit"])
-def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
-    """spec/cli 5: 204 with setting and both numbers; never an end that looks like all of it."""
+def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: str) -> None:
+    """spec/cli 5: 204 with setting and both numbers; never an end that looks complete."""
     tool.ok("config", "set", "unacked_max", "2")
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
@@ -258,10 +258,10 @@ def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
         error = json.loads(err)["error"]
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
-    assert tool.json("sub", "list")[0]["backlog"] == 3  # nothing of it was acknowledged
+    assert tool.json("sub", "list")[0]["backlog"] == 3  # no message was acknowledged
     assert tool.ok(*take, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
-    assert tool.ok(*take) == "b\nc\n"  # just as many as may be in hand: that is all of it
+    assert tool.ok(*take) == "b\nc\n"  # exactly the limit, so all messages came
 
 
 def test_filters(tool: Tool) -> None:
@@ -278,7 +278,7 @@ def test_filters(tool: Tool) -> None:
     assert len(refused["message"]) < 150
 
 
-def test_the_reader_of_a_pipe_that_goes_away_ends_it_with_141(tool: Tool, tmp_path: Path) -> None:
+def test_closed_pipe_ends_the_command_with_141(tool: Tool, tmp_path: Path) -> None:
     """spec/cli 4: exit 141, stderr empty."""
     path = tmp_path / "lines"
     path.write_text("x" * 100 + "\n" + "line\n" * 50_000)
@@ -329,21 +329,21 @@ def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int)
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
     word = "interrupted" if code == 130 else "terminated"
-    told = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
+    report = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
     assert (child.returncode, out) == (code, b"")
-    assert re.fullmatch(told + r"(1 record|0 records) discarded\n", err.decode())
+    assert re.fullmatch(report + r"(1 record|0 records) discarded\n", err.decode())
     [row] = tool.json("txn", "list", "--all")
     assert (row["state"], row["reason"]) == ("aborted", "user")
 
 
 def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int) -> None:
     """Send this process SIGINT inside the last of so many calls."""
-    was, left = getattr(owner, name), [calls]
+    was, remaining = getattr(owner, name), [calls]
 
     def call(*args: Any, **options: Any) -> Any:
         answer = was(*args, **options)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             signal.raise_signal(signal.SIGINT)
         return answer
 
@@ -351,7 +351,7 @@ def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls:
 
 
 @pytest.mark.parametrize(
-    ("flags", "calls", "told"),
+    ("flags", "calls", "expected"),
     [
         ([], 2, {"messages": 2, "discarded": 2, "transactions": 0, "txn": None,
                  "txn_state": None, "message": "interrupted: 2 messages stored in orders; "
@@ -367,9 +367,13 @@ def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls:
     ],
 )  # fmt: skip
 def test_an_interrupted_produce_says_how_far_it_was(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], calls: int, told: dict[str, Any]
+    tool: Tool,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    calls: int,
+    expected: dict[str, Any],
 ) -> None:
-    """Kills: 130 and not a word; also: what is sent when the signal comes is counted."""
+    """Kills: 130 without a report, or a report that omits messages sent during the signal."""
     tool.ok("txn", "begin")
     words = ["produce", "orders", "--batch", "1", "--json", *flags]
     words += [word for text in "abcd" for word in ("-m", text)]
@@ -377,17 +381,17 @@ def test_an_interrupted_produce_says_how_far_it_was(
     code, out, err = tool(*words)
     assert (code, out) == (130, "")
     fields = json.loads(err)["interrupted"]
-    assert {**fields, **told} == fields
+    assert {**fields, **expected} == fields
     assert (fields["exit"], fields["topic"]) == (130, "orders")
-    stored = 0 if "--txn-id" in flags else told["messages"]
+    stored = 0 if "--txn-id" in flags else expected["messages"]
     assert len(tool.ok("consume", "orders", "-f", "lines").split()) == stored
     assert tool.json("txn", "show", "0:0")["state"] == "open"
 
 
-def test_an_interrupt_in_the_commit_counts_what_it_committed(
+def test_interrupt_in_the_commit_counts_committed_messages(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is carried out, and told; so is an abort that was not to be had."""
+    """An interrupt lets the commit finish, and reports it; a failed abort is reported, too."""
     _signal_after(monkeypatch, txlog.Client, "commit", 1)
     code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
     assert (code, err) == (
@@ -407,7 +411,7 @@ def test_an_interrupt_in_the_commit_counts_what_it_committed(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         ([], {"messages": 2, "message": "interrupted: 2 messages written out"}),
         (
@@ -440,9 +444,9 @@ def test_an_interrupt_in_the_commit_counts_what_it_committed(
     ],
 )
 def test_an_interrupted_consume_says_how_far_it_was(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: dict[str, Any]
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: dict[str, Any]
 ) -> None:
-    """What left, what of it is acknowledged, and that a joined transaction is left open."""
+    """The report counts written and acknowledged messages, and names a joined transaction."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
     tool.ok("sub", "create", "s", "-t", "orders", "--position", "start")
     tool.ok("txn", "begin")
@@ -454,13 +458,17 @@ def test_an_interrupted_consume_says_how_far_it_was(
     code, out, err = tool("consume", "orders", "-F", "-f", "lines", "--log-format", "json", *flags)
     assert (code, out) == (130, "a\nb\n")
     fields = json.loads(err)["interrupted"]
-    assert {**fields, **told} == fields
-    [left] = tool.json("sub", "list", "-t", "orders")
-    assert left["backlog"] == (0 if fields.get("acknowledged") and "0:0" not in flags else 2)
+    assert {**fields, **expected} == fields
+    [subscription] = tool.json("sub", "list", "-t", "orders")
+    assert subscription["backlog"] == (
+        0 if fields.get("acknowledged") and "0:0" not in flags else 2
+    )
 
 
-def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of a block that was not written out is not counted; -qq says nothing."""
+def test_interrupted_consume_counts_written_messages_only(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report does not count messages of a block that were not written; -qq prints nothing."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
     _signal_after(monkeypatch, work.Job, "print", 1)
     code, out, err = tool("consume", "orders", "-f", "lines")
@@ -472,8 +480,8 @@ def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch)
 def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
     """spec/cli 5: 501 with pid, retryable; reading goes on."""
     tool.ok("produce", "orders", "-m", "a")
-    with open(tool.path / "lock", "rb+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(tool.path / "lock", "rb+") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         error = tool.error("produce", "orders", "-m", "b", "--lock-timeout", "1ms")
         assert (error["code"], error["retryable"]) == ("TXL-501", True)
         assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
@@ -481,7 +489,7 @@ def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
 
 
 def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
-    """spec/cli 8.5: the exit code of CMD; after 0 that of the commit."""
+    """spec/cli 8.5: the exit code of CMD, or the commit's if CMD returned 0."""
     inside = f"{sys.executable} -m txlog produce orders -m in -q"
     command = f"PYTHONPATH={ROOT / 'src'} {inside}"
     code, _, err = tool("txn", "run", "--", "sh", "-c", f"{command}; exit 3")
@@ -496,7 +504,7 @@ def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
 
 
 def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 8.2: last, first, at, around, and what a subscription has not acknowledged."""
+    """spec/cli 8.2: last, first, at, around, and the unacknowledged messages of a subscription."""
     path = tmp_path / "lines"
     path.write_text("".join(f"{n}\n" for n in range(20)))
     tool.ok("produce", "orders", str(path), "--txn")
@@ -551,7 +559,7 @@ def test_the_store_is_found_from_below(
 
 
 def test_checkpoint_and_status(tool: Tool) -> None:
-    """spec/cli 8.1 and 8.7: a checkpoint may be repeated; the status says what there is."""
+    """spec/cli 8.1 and 8.7: a checkpoint may be repeated; the status counts the messages."""
     tool.ok("produce", "orders", "-m", "a")
     assert tool.json("admin", "checkpoint")["rows"] == 1
     assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
@@ -562,8 +570,8 @@ def test_checkpoint_and_status(tool: Tool) -> None:
     assert answer["problem_list"] == []
 
 
-def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
-    """11: other partitions notice nothing of one that is away; the error comes behind them."""
+def test_readable_messages_are_printed_before_the_error(tool: Tool) -> None:
+    """11: an unavailable partition does not affect others; the error comes after their messages."""
     tool.ok("topic", "create", "pair", "--partitions", "2")
     for partition in ("0", "1"):
         tool.ok("produce", f"pair/{partition}", "-m", f"in {partition}")
@@ -574,12 +582,12 @@ def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
 
 
 def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> None:
-    """11: what was decided decides the exit code; a script that repeats would store it twice."""
+    """11: the decided call sets the exit code, as a script that repeats it would store it twice."""
     tool.ok("topic", "create", "t")
     tool.ok("config", "set", "checkpoint_frames", "1")
     lock = tool.path / "maintenance.lock"
     lock.unlink(missing_ok=True)
-    lock.mkdir()  # nobody can take it: every checkpoint fails
+    lock.mkdir()  # no process can lock it, so every checkpoint fails
     code, _, err = tool("produce", "t", "-m", "one")
     assert code == 0, err
     assert "a checkpoint failed and is due again" in err
@@ -591,8 +599,8 @@ def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> N
     assert (code, "checkpoint" in err) == (0, False)
 
 
-def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
-    """11.9: kills a checkpoint that `topic list` began, and failed over."""
+def test_reading_commands_start_no_checkpoint(tool: Tool) -> None:
+    """11.9: kills: a `topic list` that begins a checkpoint, and fails with it."""
     tool.ok("topic", "create", "t")
     tool.ok("produce", "t", "-m", "one")
     tool.ok("config", "set", "checkpoint_frames", "1")
@@ -602,17 +610,17 @@ def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
         assert sorted((tool.path / "manifest").iterdir()) == names
 
 
-def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Tool) -> None:
-    """spec/cli 11.11: years beyond 9999 and the end of a stream, of which a file holds 64 bits."""
-    given = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
+def test_every_stored_instant_is_printed_read_back_and_queried(tool: Tool) -> None:
+    """spec/cli 11.11: files hold 64 bits, hence years beyond 9999 and the end of a stream."""
+    instants = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
     with txlog.open(str(tool.path)) as client:
         producer = client.producer("orders")
-        for at in given:
+        for at in instants:
             producer.send(b"x", event_time=at)
     envelopes = tool.path.parent / "envelopes"
     envelopes.write_text(tool.ok("consume", "orders", "-f", "envelope"))
     tool.ok("produce", "copy", str(envelopes), "--in", "envelope", "--create")
-    lines = [f"{at}\n" for at in given]
+    lines = [f"{at}\n" for at in instants]
     assert tool.ok("consume", "copy", "-f", "%d{event}\n") == "".join(lines)
     pairs = tool.path.parent / "pairs"
     pairs.write_text("".join(lines))
@@ -621,8 +629,8 @@ def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Too
     rows = tool.json("query", "SELECT event_time FROM copy ORDER BY event_time")
     assert [row["event_time"] for row in rows] == [
         "-infinity",
-        str(given[1]),
-        str(given[2]),
+        str(instants[1]),
+        str(instants[2]),
         "infinity",
     ]
     late = "event_time > '2020-01-01'"
@@ -633,7 +641,7 @@ def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Too
 def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_path: Path) -> None:
     """DuckDB's reader fails on an instant beyond the year 294246 and -290307: such files go by
     tables, plain views leave them to --complete, Delta has its ends, other exports the number."""
-    given = [
+    instants = [
         0,
         -(1 << 63),
         -(10**17),
@@ -642,24 +650,24 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         10**17,
         (1 << 63) - 1,
     ]
-    for at in given:
+    for at in instants:
         tool.ok("produce", "orders", "-m", "x", "--event-time", str(at))
     with txlog.open(str(tool.path)) as client, client.transaction() as txn:
         client.producer("orders").send(b"x", event_time=10**17, txn=txn)
         client.producer("orders").send(b"x", event_time=1, txn=txn)
-    given += [10**17, 1]
+    instants += [10**17, 1]
     tool.ok("admin", "checkpoint", "--roll-all")
     least, most = "-infinity", "infinity"
-    sql = [str(at) for at in (0, 1, given[3], given[4])] + [least] * 2 + [most] * 3
+    sql = [str(at) for at in (0, 1, instants[3], instants[4])] + [least] * 2 + [most] * 3
     shown = {0: "1970-01-01T00:00:00.000Z", 1: "1970-01-01T00:00:00.001Z"}
     sql = [shown.get(int(at), at) if at.isdecimal() else at for at in sql]
     for relation in ("orders", "messages_all"):
         where = "WHERE kind = 'message'" if relation == "messages_all" else ""
         rows = tool.json("query", f"SELECT event_time, message_id FROM {relation} {where}")
         assert sorted(row["event_time"] for row in rows) == sorted(sql)
-        assert len({row["message_id"] for row in rows}) == len(given)
+        assert len({row["message_id"] for row in rows}) == len(instants)
     [row] = tool.json("query", "SELECT count(*) AS n FROM messages_all")
-    assert row == {"n": len(given) + 1}  # and the marker
+    assert row == {"n": len(instants) + 1}  # and the marker
 
     assert "-- not covered: 9 committed" in tool.ok("views")
     script = tool.ok("views", "--complete", str(tmp_path / "more"), "-q")
@@ -667,7 +675,7 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         stock.execute(script)
         found = stock.execute("SELECT event_time::VARCHAR FROM orders").fetchall()
     assert sorted(at for (at,) in found)[:2] == [least, least]
-    assert len(found) == len(given)
+    assert len(found) == len(instants)
 
     delta = tmp_path / "delta"
     tool.ok("export", "orders", str(delta), "--to", "delta")
@@ -676,29 +684,29 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         rows = stock.read_parquet(files).project("event_time::VARCHAR").fetchall()
     assert [at for (at,) in rows].count(most) == 3
 
-    texts = sorted(map(str, given))
+    texts = sorted(map(str, instants))
     tool.ok("export", "orders", str(tmp_path / "x.parquet"))
     ms = pq.read_table(tmp_path / "x.parquet").column("event_time").cast("int64").to_pylist()
-    assert sorted(ms) == sorted(given)
+    assert sorted(ms) == sorted(instants)
     envelopes = tool.ok("export", "orders", "-", "--to", "ndjson").splitlines()
     assert sorted(str(json.loads(line)["event_time"]) for line in envelopes) == texts
     rows = csv.DictReader(tool.ok("export", "orders", "-", "--to", "csv").splitlines())
-    assert {row["event_time"] for row in rows} == {shown.get(at, str(at)) for at in given}
+    assert {row["event_time"] for row in rows} == {shown.get(at, str(at)) for at in instants}
     tool.ok("export", "orders", str(tmp_path / "days"), "--partition-by", "event_date")
     days = {path.name for path in (tmp_path / "days").glob("event_date=*")}
     assert days == {"event_date=1970-01-01", "event_date=__HIVE_DEFAULT_PARTITION__"}
 
 
-def test_a_pattern_that_python_warns_of_is_a_pattern(tool: Tool) -> None:
+def test_pattern_with_a_python_warning_works(tool: Tool) -> None:
     """Kills: FutureWarning: Possible nested set, raw on stderr."""
     assert tool("topic", "list", "--regex", "[[o]rders$", "-f", "names") == (0, "orders\n", "")
 
 
-def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
-    """Names are compared without case; a message never shows the form that is compared."""
+def test_names_in_messages_keep_their_spelling(tool: Tool) -> None:
+    """txlog compares names without case, but messages never show the folded form."""
     tool.ok("topic", "create", "Orders-X")
     tool.ok("sub", "create", "Sub-Y", "-t", "Orders-X")
-    for words, told, hint in (
+    for words, message, hint in (
         (["consume", "ORDERS-x"], "topic ORDERS-x does not exist", "Orders-X"),
         (["consume", "persistent://public/default/ORDERS-x"], "topic ORDERS-x does", "Orders-X"),
         (["consume", "Public/Default/Orders-X"], "topic Public/Default/Orders-X does", "Orders-X"),
@@ -708,7 +716,7 @@ def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
         (["config", "get", "Durability-X"], "no setting Durability-X", ""),
     ):
         error = tool.error(*words)
-        assert told in error["message"]
+        assert message in error["message"]
         assert hint in (error.get("hint") or "")
 
 
@@ -733,7 +741,7 @@ def test_a_variable_that_is_wrong_is_named(
     word: str,
     words: list[str],
 ) -> None:
-    """Nobody sees it in the command line, so the error says where the word comes from."""
+    """A variable is not visible in the command line, so the error names it."""
     txlog.init(str(tmp_path / "s"))
     monkeypatch.setenv(name, word)
     assert main(["-S", str(tmp_path / "s"), *words]) == 2

@@ -1,4 +1,4 @@
-"""How values look on a terminal (spec/cli 4)."""
+"""The layout of values on a terminal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "shown"),
+    ("name", "value", "expected"),
     [
         ("begin_time", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
         ("watermark", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
@@ -37,8 +37,8 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
         ("end_time", "0001-01-01T00:00:00+23:00", "0001-01-01T00:00:00+23:00"),
     ],
 )
-def test_a_value_for_people(name: str, value: object, shown: str) -> None:
-    assert tables.readable(name, value, PERSON) == shown
+def test_a_value_for_people(name: str, value: object, expected: str) -> None:
+    assert tables.readable(name, value, PERSON) == expected
 
 
 def test_off_a_terminal_a_value_is_as_in_json() -> None:
@@ -102,8 +102,8 @@ def test_a_narrow_terminal_keeps_names_and_numbers() -> None:
     assert least[1].split() == ["orders", "1,200", "…"]
 
 
-def test_colours_are_those_that_were_asked_for() -> None:
-    """On a terminal and off it; what is shown is the same."""
+def test_colours_are_used_only_on_request() -> None:
+    """Colours do not change the text, on a terminal and off it."""
     for width in (80, 0):
         plain = tables.table(NAMES, ROWS, screen(width))
         colored = tables.table(NAMES, ROWS, screen(width, color=True))
@@ -126,7 +126,7 @@ def test_a_table_without_rows_is_its_headings() -> None:
 
 
 def test_a_real_terminal_has_the_width_that_it_says(tmp_path: Path) -> None:
-    """COLUMNS holds; of 0 nothing is cut; NO_COLOR and a dumb terminal have no colours."""
+    """COLUMNS sets the width, 0 cuts nothing; NO_COLOR and a dumb terminal have no colours."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -186,7 +186,7 @@ WIDE = [["漢字漢字漢字", "x" * 30, "1,200"], ["ab", "y", "5"]]
     ],
 )  # fmt: skip
 def test_a_table_is_drawn_in_the_columns_there_are(columns: int, lines: list[str]) -> None:
-    """Text shrinks to 12 columns, then columns go from behind; widths are those that are seen."""
+    """Text shrinks to 12 columns, then the last columns go; widths are as seen on the screen."""
     drawn = terminal.table(["TOPIC", "NOTE", "SIZE"], WIDE, [False, False, True], columns, False)
     assert drawn.splitlines() == lines
 
@@ -203,7 +203,7 @@ def test_headings_stand_alone_and_no_pairs_are_nothing() -> None:
     assert terminal.pairs([], 80, False) == ""
 
 
-def test_only_what_is_cut_is_given_to_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_gets_only_text_near_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of megabytes of wide characters would take minutes."""
     sizes = []
 
@@ -220,7 +220,7 @@ def test_only_what_is_cut_is_given_to_rich(monkeypatch: pytest.MonkeyPatch) -> N
 def test_text_is_never_markup_and_the_environment_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not the variables that rich knows, not a notebook; whoever calls has looked at them."""
+    """Rich must not read its variables or detect a notebook, as txlog decides colour and width."""
     plain, data = terminal.rendered("[b]x[/b] :smile: 12", 40, True), "漢" * 50
     assert plain == "[b]x[/b] :smile: 12\n"
     bold = terminal.rendered(Text("x", "bold #ff0000"), 40, True)
@@ -247,8 +247,8 @@ def test_a_listing_in_batches_is_the_listing(
     written: list[str] = []
     monkeypatch.setattr(Output, "text", lambda self, text: written.append(text))
     rows = [{"topic": "t", "key": f'a"{at},\t', "messages": at} for at in range(sum(sizes))]
-    left = iter(rows)
-    batches = [list(islice(left, size)) for size in sizes]
+    remaining = iter(rows)
+    batches = [list(islice(remaining, size)) for size in sizes]
     output = Output(form, ["topic", "key"], ["topic", "key", "messages"], PERSON)
     output.rows(rows)
     expected = "".join(written)

@@ -51,29 +51,29 @@ class Admin:
         self._process.communicate()
 
     def run(self, *arguments: str) -> tuple[bool, str]:
-        """Run a command: whether it succeeded, and what it printed."""
-        given, printed = self._process.stdin, self._process.stdout
-        assert given is not None and printed is not None
-        print("\t".join(arguments), file=given, flush=True)
-        said: list[str] = []
+        """Run a command; returns whether it succeeded, and its output."""
+        stdin, printed = self._process.stdin, self._process.stdout
+        assert stdin is not None and printed is not None
+        print("\t".join(arguments), file=stdin, flush=True)
+        output: list[str] = []
         for line in printed:
             if line in ("= true\n", "= false\n"):
-                return line == "= true\n", "".join(said).strip()
-            said.append(line)
-        raise AssertionError(f"it ended: {''.join(said)}")
+                return line == "= true\n", "".join(output).strip()
+            output.append(line)
+        raise AssertionError(f"it ended: {''.join(output)}")
 
     def __call__(self, *arguments: str) -> str:
-        """What a command prints that has to succeed."""
-        is_done, said = self.run(*arguments)
-        assert is_done, f"{' '.join(arguments)}: {said}"
-        return said
+        """Run a command, which must succeed; returns its output."""
+        is_done, output = self.run(*arguments)
+        assert is_done, f"{' '.join(arguments)}: {output}"
+        return output
 
     def figures(self, *arguments: str) -> Any:
         """The JSON that a command prints."""
         return json.loads(self(*arguments))
 
     def refused(self, *arguments: str) -> str:
-        """The reason that a command gives that has to fail, as the server said it."""
-        is_done, said = self.run(*arguments)
-        assert not is_done, f"{' '.join(arguments)} succeeded: {said}"
-        return said.rpartition("Reason: ")[2]
+        """Run a command, which must fail; returns the reason that the server gave."""
+        is_done, output = self.run(*arguments)
+        assert not is_done, f"{' '.join(arguments)} succeeded: {output}"
+        return output.rpartition("Reason: ")[2]

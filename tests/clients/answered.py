@@ -1,6 +1,7 @@
-"""Owns the count of answered messages: what stock clients were answered is stored, and once.
+"""Owns the count of answered messages: each one that a stock client got answered is stored once.
 
-A *plan* says what a client sends, while the server is killed or stopped and started again:
+A *plan* describes the messages that a client sends, while the server is killed or stopped and
+started again:
 
     Count    messages; message n has the value n
     DelayMs  how long a batch waits
@@ -48,7 +49,7 @@ class Mortal(bed.Server):
 
 
 def program(client: str) -> list[str]:
-    """What sends by a plan. Raises bed.Unavailable."""
+    """The command of the program that sends by a plan. Raises bed.Unavailable."""
     command = bed.PROGRAMS[client]()
     if client == "java":
         command[command.index("clients.Main")] = "clients.Answered"
@@ -58,37 +59,41 @@ def program(client: str) -> list[str]:
 
 
 def drawn(seed: int, client: str) -> Plan:
-    """A plan at random; all that goes together in this client."""
+    """A random plan, of options that this client supports together."""
     chance = random.Random(seed)
-    named = chance.random() < 0.5
+    is_named = chance.random() < 0.5
     return {
         "Count": chance.choice((60, 300, 1_000)),
         "DelayMs": chance.choice((1, 10, 50, 200, 500)),
         "Keys": chance.choice((0, 2, 3, 7)),
         "Delayed": chance.choice((0, 0, 3, 10)),
-        "Gap": chance.choice((0, 1, 7, 1_000_000)) if named else 0,
+        "Gap": chance.choice((0, 1, 7, 1_000_000)) if is_named else 0,
         "Refused": chance.choice((0, 0, 0, 41)),
-        "Named": named,
+        "Named": is_named,
         "Txn": 0 if client == "python" else chance.choice((0, 0, 20, 100)),
         "Kills": chance.choice((0, 1, 2, 3)),
     }
 
 
 def wrong(client: str, plan: Plan, server: bed.Server, topic: str) -> str:
-    """Run a plan; returns what became of answered messages that should not, or nothing."""
+    """Run a plan; returns the fault with answered messages, or nothing."""
     server.settings = {"PLAN": json.dumps(plan)}
-    lines = list(bed.said([*program(client), server.url, topic], server))
+    lines = list(bed.lines_of([*program(client), server.url, topic], server))
     if not lines:
         return "it did not end"
-    said = json.loads(lines[-1])
+    outcome = json.loads(lines[-1])
     server.settings = {}
     with txlog.open(str(server.store)) as reader:
         stored = Counter((message.value or b"").decode() for message in reader.reader(topic))
-    lost = [value for value in said["answered"] if value not in stored]
+    lost = [value for value in outcome["answered"] if value not in stored]
     twice = [value for value, count in stored.items() if count > 1]
-    few = plan["Refused"] == plan["Kills"] == 0 and len(said["answered"]) < plan["Count"]
-    found = {"lost": lost[:9], "doubled": twice[:9], "not answered": said["failed"] if few else 0}
-    return ", ".join(f"{name} {what}" for name, what in found.items() if what)
+    few = plan["Refused"] == plan["Kills"] == 0 and len(outcome["answered"]) < plan["Count"]
+    faults = {
+        "lost": lost[:9],
+        "doubled": twice[:9],
+        "not answered": outcome["failed"] if few else 0,
+    }
+    return ", ".join(f"{name} {numbers}" for name, numbers in faults.items() if numbers)
 
 
 def main() -> int:
@@ -102,10 +107,13 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.plans):
         for client in options.clients:
             plan = drawn(seed, client)
-            with tempfile.TemporaryDirectory() as folder, bed.running(Mortal(Path(folder))) as one:
-                found = wrong(client, plan, one, f"t{seed}")
-            print(f"{'WRONG' if found else 'ok'} {seed} {client} {plan} {found}", flush=True)
-            bad += bool(found)
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                bed.running(Mortal(Path(folder))) as server,
+            ):
+                fault = wrong(client, plan, server, f"t{seed}")
+            print(f"{'WRONG' if fault else 'ok'} {seed} {client} {plan} {fault}", flush=True)
+            bad += bool(fault)
     return int(bad > 0)
 
 

@@ -1,4 +1,4 @@
-"""Owns the test bed of stock clients: a server, the programs that try a client, what they find.
+"""Owns the test bed of stock clients: a server, the clients' programs, and their results.
 
 Each program runs the scenarios that are named on its command line, or all it has, against a URL,
 and prints a JSON object for each; see its source. A scenario is a feature of `features.py`.
@@ -59,27 +59,27 @@ class Server:
     def start(self) -> None:
         """Start it; at the same ports as before."""
         address = self.url.rpartition("//")[2] or f"{self.host}:0"
-        again = ["--http", self.http.rpartition("//")[2]] if self.http else []
+        http_flags = ["--http", self.http.rpartition("//")[2]] if self.http else []
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "txlog", "--store", str(self.store), "serve"),
-                *("--pulsar", address, "--http", "off", *self._options, *again),
+                *("--pulsar", address, "--http", "off", *self._options, *http_flags),
             ],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )
         assert self._process.stderr is not None
-        said = ""
+        output = ""
         for line in self._process.stderr:
-            said += line
+            output += line
             words = line.split()
             self.http = next((word for word in words if _is_url(word, "http", "https")), "")
             for word in words:
                 if _is_url(word, "pulsar", "pulsar+ssl"):
                     self.url = word
                     return
-        raise AssertionError(f"it did not start: {said}")
+        raise AssertionError(f"it did not start: {output}")
 
     @property
     def pid(self) -> int:
@@ -93,7 +93,7 @@ class Server:
             client.create_topic(f"{prefix}-{PARTITIONED}", 3)
 
     def kill(self) -> None:
-        """End it as the kernel does, at once."""
+        """End it at once, by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -111,8 +111,8 @@ class Server:
         assert wish == "kill", wish
         self.restart()
 
-    def told(self, *words: str) -> None:
-        """Read what it says until a line has all these words."""
+    def await_log(self, *words: str) -> None:
+        """Read the server's log until a line has all these words."""
         assert self._process is not None and self._process.stderr is not None
         for line in self._process.stderr:
             if all(word in line for word in words):
@@ -220,33 +220,35 @@ def built(command: list[str], source: Path, out: Path) -> Path:
         done = out / "built"
         newest = max(file.stat().st_mtime for file in source.rglob("*") if file.is_file())
         if not done.exists() or done.stat().st_mtime < newest:
-            made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                said = (made.stdout + made.stderr).strip().splitlines()
-                raise Unavailable(f"{command[0]} did not build it: {' '.join(said[-3:])}")
+            completed = subprocess.run(
+                command, cwd=source, capture_output=True, text=True, check=False
+            )
+            if completed.returncode != 0:
+                lines = (completed.stdout + completed.stderr).strip().splitlines()
+                raise Unavailable(f"{command[0]} did not build it: {' '.join(lines[-3:])}")
             done.touch()
     return out
 
 
 def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> dict[str, str]:
-    """What a client's program found: for each scenario the reason why it failed, or nothing."""
+    """Run a client's program; returns for each scenario the reason why it failed, or nothing."""
     command = PROGRAMS[client]()
     if not names or PARTITIONED in names:
         server.prepare(prefix)
-    lines = said([*command, server.url, prefix, *names], server)
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    return {one["scenario"]: one["error"] for one in found}
+    lines = lines_of([*command, server.url, prefix, *names], server)
+    outcomes = [json.loads(line) for line in lines if line.startswith("{")]
+    return {outcome["scenario"]: outcome["error"] for outcome in outcomes}
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """That of a program: ours, with some settings."""
+    """The environment of a program: the test's own, with some settings."""
     return {**os.environ, **settings}
 
 
-def said(
+def lines_of(
     command: list[str], server: Server | Elsewhere, folder: Path | None = None
 ) -> Iterator[str]:
-    """The lines that a program prints; what it asks for in a pause is done, and it is told.
+    """The lines that a program prints; at a pause, `server` does what the program asks for.
 
     folder: where it runs
     """
@@ -265,7 +267,7 @@ def said(
             for line in process.stdout:
                 if line.startswith('{"pause"'):
                     server.answer(json.loads(line)["pause"])
-                    with suppress(BrokenPipeError):  # it does not read that
+                    with suppress(BrokenPipeError):  # the program may have ended
                         os.write(process.stdin.fileno(), b"\n")
                 else:
                     yield line

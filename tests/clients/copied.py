@@ -1,4 +1,4 @@
-"""Owns the count of copied messages: a copy in transactions has each message once, whoever dies.
+"""Owns the count of copied messages: a copy in transactions has each message once, despite kills.
 
 A stock client copies a topic of three partitions: in each transaction it sends what it received
 and acknowledges that. It and the server are killed at random times. A *plan* says how it copies:
@@ -57,13 +57,13 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Copy:
-    """What became of a copy.
+    """The outcome of a copy.
 
     seconds: from the start to the last acknowledgement
     lost:    messages without a copy
     doubled: messages with several
     left:    messages in the backlog
-    open:    transactions that nobody ended
+    open:    transactions that were never ended
     """
 
     messages: int
@@ -80,7 +80,7 @@ class Copy:
 
 
 def program(client: str) -> list[str]:
-    """What copies by a plan. Raises bed.Unavailable."""
+    """The command of the program that copies by a plan. Raises bed.Unavailable."""
     command = bed.PROGRAMS[client]()
     if client == "java":
         command[command.index("clients.Main")] = "clients.Copied"
@@ -186,7 +186,7 @@ def copy(
 
 
 def main() -> int:
-    """Copy by each plan in each round, and print what became of it; 1 if any was not exact."""
+    """Copy by each plan in each round, and print the outcomes; 1 if any copy was not exact."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=30, help="of the server; of clients 2/3")
     parser.add_argument("--rounds", type=int, default=1)

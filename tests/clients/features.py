@@ -1,4 +1,4 @@
-"""Owns which features of the protocol are tried with each stock client, and the table of them.
+"""Owns the list of features that each stock client tries, and their table in the documents.
 
 `python -m tests.clients.features` writes the table into docs/serve-clients.md; with --url and
 --admin it tries the clients against another server, such as Apache Pulsar, and prints what fails.
@@ -81,7 +81,7 @@ SECURED = {
     "token_txn": "transactions of a role",
 }
 _TRANSACTIONS = {name for name in FEATURES if name.startswith("txn_")} | {"token_txn"}
-# What a client has no call for, or what its scenario would say twice.
+# Features without a call in a client, or that another scenario of the client covers.
 LACKS = {
     "java": set[str](),
     "go": {
@@ -95,7 +95,7 @@ LACKS = {
     },
 }
 
-# What fails still.
+# Features that still fail.
 NOT_YET = {
     "java": set[str](),
     "go": set[str](),
@@ -105,7 +105,7 @@ NOT_YET = {
 
 
 def expected(client: str, features: Mapping[str, str] = FEATURES) -> set[str]:
-    """Those of the features that are tried with a client."""
+    """The features that a client tries."""
     return features.keys() - LACKS[client]
 
 
@@ -125,8 +125,8 @@ def table() -> str:
 def written(document: Path = DOCUMENT) -> str:
     """The document with the table in it."""
     text = document.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + table() + END + rest.partition(END)[2]
+    head, _, tail = text.partition(BEGIN)
+    return head + BEGIN + table() + END + tail.partition(END)[2]
 
 
 def main() -> int:

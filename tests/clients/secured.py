@@ -1,9 +1,9 @@
-"""Owns a server with TLS and rules, and what its clients log in with.
+"""Owns a server with TLS and rules, and the credentials of its clients.
 
 In the folder `CREDENTIALS` of the environment:
 
     ca.pem, other.pem        authorities; the server's certificate is of the first
-    ROLE.pem, ROLE.key       certificates of clients; that of `stranger` is of the other
+    ROLE.pem, ROLE.key       certificates of clients; the other authority signs `stranger`'s
     ROLE.token               tokens; `expired` and `forged` are not good, `short` is made on demand
 """
 
@@ -41,7 +41,7 @@ ROLES = ("boss", "sender", "reader", "worker", "keeper", "idle")
 
 
 class Secured(bed.Server):
-    """A server that lets nobody in without a token or a certificate."""
+    """A server that refuses clients without a token or a certificate."""
 
     host = "localhost"
 
@@ -78,18 +78,18 @@ class Secured(bed.Server):
     def answer(self, wish: str) -> None:
         """Make a token that ends soon; or let the other authority sign the server's certificate."""
         if wish == "token":
-            # whole seconds: it is asked for the next one within two of them
+            # whole seconds: the client has to ask for its next token within two seconds
             ends_s = int(time.time() + CHALLENGE_SECONDS) + 2
             self._sign("short", {"sub": "sender", "exp": ends_s})
         elif wish == "certificate":
             make_certificate(self.secrets, "localhost", self._other)
             os.kill(self.pid, signal.SIGHUP)
-            self.told("reloaded", "certificate")
+            self.await_log("reloaded", "certificate")
         else:
             super().answer(wish)
 
     def _sign(self, name: str, claims: dict[str, object], key: bytes = SECRET) -> None:
         # renamed, as a client may read the one before
-        made = self.secrets / f"{name}.token.new"
-        made.write_text(jwt.encode(claims, key))
-        made.replace(self.secrets / f"{name}.token")
+        new_file = self.secrets / f"{name}.token.new"
+        new_file.write_text(jwt.encode(claims, key))
+        new_file.replace(self.secrets / f"{name}.token")

@@ -46,21 +46,21 @@ def full(name: str) -> str:
 
 
 def test_topics_are_made_listed_and_deleted(admin: Admin, store: txlog.Client) -> None:
-    one, wide = full("one"), full("wide")
-    admin("topics", "create", one)
-    assert admin.refused("topics", "create", one) == "topic one exists already"
+    single, wide = full("one"), full("wide")
+    admin("topics", "create", single)
+    assert admin.refused("topics", "create", single) == "topic one exists already"
     admin("topics", "create-partitioned-topic", "-p", "2", wide)
     admin("topics", "update-partitioned-topic", "-p", "3", wide)
-    found = admin.figures("topics", "get-partitioned-topic-metadata", wide)
-    assert found["partitions"] == 3
-    assert {one, f"{wide}-partition-2"} <= {*admin("topics", "list", "public/default").split()}
+    metadata = admin.figures("topics", "get-partitioned-topic-metadata", wide)
+    assert metadata["partitions"] == 3
+    assert {single, f"{wide}-partition-2"} <= {*admin("topics", "list", "public/default").split()}
     assert wide in admin("topics", "list-partitioned-topics", "public/default").split()
     assert store.describe_topic("wide")["partitions"] == 3
     admin("topics", "delete-partitioned-topic", wide)
-    admin("topics", "delete", one)
+    admin("topics", "delete", single)
     assert {"one", "wide"}.isdisjoint(row["topic"] for row in store.topics())
-    said = admin.refused("topics", "stats", one)
-    assert said == "topic one does not exist"
+    reason = admin.refused("topics", "stats", single)
+    assert reason == "topic one does not exist"
 
 
 def test_subscriptions_skip_seek_and_peek(admin: Admin, store: txlog.Client) -> None:
@@ -72,14 +72,14 @@ def test_subscriptions_skip_seek_and_peek(admin: Admin, store: txlog.Client) -> 
     store.create_subscription("orders", "known", type="shared")
 
     def backlog() -> int:
-        found = admin.figures("topics", "stats", orders)
-        return int(found["subscriptions"]["s"]["msgBacklog"])
+        stats = admin.figures("topics", "stats", orders)
+        return int(stats["subscriptions"]["s"]["msgBacklog"])
 
     admin("topics", "create-subscription", "-s", "s", "-m", "earliest", orders)
     assert sorted(admin("topics", "subscriptions", orders).split()) == ["known", "s"]
     assert backlog() == 10
-    said = admin("topics", "peek-messages", "-s", "s", "-n", "2", orders)
-    assert ("order 0" in said, "order 1" in said, "order 2" in said) == (True, True, False)
+    output = admin("topics", "peek-messages", "-s", "s", "-n", "2", orders)
+    assert ("order 0" in output, "order 1" in output, "order 2" in output) == (True, True, False)
     admin("topics", "skip", "-s", "s", "-n", "3", orders)
     assert backlog() == 7
     admin("topics", "reset-cursor", "-s", "s", "-t", "1h", orders)
@@ -91,10 +91,10 @@ def test_subscriptions_skip_seek_and_peek(admin: Admin, store: txlog.Client) -> 
     place = f"{last['ledgerId']}:{last['entryId']}"
     admin("topics", "reset-cursor", "-s", "s", "-m", place, orders)
     assert backlog() == 1
-    said = admin(
+    output = admin(
         "topics", "get-message-by-id", "-l", place.split(":")[0], "-e", place.split(":")[1], orders
     )
-    assert "order 9" in said
+    assert "order 9" in output
     assert "order 0" in admin("topics", "examine-messages", "-i", "earliest", "-m", "1", orders)
     admin("topics", "unsubscribe", "-s", "s", orders)
     assert [row["subscription"] for row in store.subscriptions("orders")] == ["known"]
@@ -109,12 +109,12 @@ def test_figures_of_topics(server: bed.Server, admin: Admin, store: txlog.Client
     for number in range(6):
         producer.send(b"12345678", key=str(number))
     store.create_subscription("sales", "s", position="earliest")
-    found = admin.figures("topics", "partitioned-stats", "--per-partition", sales)
-    assert (found["msgInCounter"], found["bytesInCounter"]) == (6, 54)  # keys count
-    assert found["averageMsgSize"] == 9.0
-    parts = found["partitions"].values()
+    stats = admin.figures("topics", "partitioned-stats", "--per-partition", sales)
+    assert (stats["msgInCounter"], stats["bytesInCounter"]) == (6, 54)  # keys count
+    assert stats["averageMsgSize"] == 9.0
+    parts = stats["partitions"].values()
     assert sum(part["msgInCounter"] for part in parts) == 6
-    assert found["subscriptions"]["s"]["msgBacklog"] == 6
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 6
     inside = admin.figures("topics", "stats-internal", f"{sales}-partition-0")
     assert sum(ledger["entries"] for ledger in inside["ledgers"]) == inside["numberOfEntries"] > 0
     assert [*inside["cursors"]] == ["s"]
@@ -127,19 +127,19 @@ def test_policies_of_topics_and_namespaces(admin: Admin, store: txlog.Client) ->
     kept = full("kept")
     admin("topics", "create", kept)
     admin("topicPolicies", "set-retention", "-t", "1h", "-s", "10M", kept)
-    wanted = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10}
-    assert admin.figures("topicPolicies", "get-retention", kept) == wanted
+    retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10}
+    assert admin.figures("topicPolicies", "get-retention", kept) == retention
     policies = store.admin.get_retention_policies(topic="kept")["policies"]
     assert (policies["retention_ms"], policies["retention_bytes"]) == (HOUR_MS, 10 << 20)
     admin("topicPolicies", "remove-retention", kept)
     assert admin("topicPolicies", "get-retention", kept) == "null"
-    for command, flag, value, said in (
+    for command, flag, value, expected in (
         ("message-ttl", "-t", "10", "10"),
         ("compaction-threshold", "-t", "10M", str(10 << 20)),
         ("schema-compatibility-strategy", "-s", "BACKWARD", "BACKWARD"),
     ):
         admin("topicPolicies", f"set-{command}", flag, value, kept)
-        assert admin("topicPolicies", f"get-{command}", kept) == said
+        assert admin("topicPolicies", f"get-{command}", kept) == expected
     admin("topicPolicies", "set-delayed-delivery", "-e", "-t", "2s", kept)
     assert admin.figures("topicPolicies", "get-delayed-delivery", kept)["tickTime"] == 2000
     here = "public/settings"
@@ -170,17 +170,17 @@ def test_schemas_are_uploaded_refused_and_deleted(
             "fields": [{"name": name, "type": "int"} for name in fields],
         }
         file = tmp_path / "schema.json"
-        given = {"type": "AVRO", "schema": json.dumps(record), "properties": {}}
-        file.write_text(json.dumps(given))
+        schema_file = {"type": "AVRO", "schema": json.dumps(record), "properties": {}}
+        file.write_text(json.dumps(schema_file))
         return str(file)
 
     assert admin.refused("schemas", "get", typed) == "topic typed has no schema"
     admin("schemas", "upload", "-f", written("a"), typed)
-    found = admin.figures("schemas", "get", typed)
-    assert (found["version"], found["schemaInfo"]["type"]) == (1, "AVRO")
-    assert [one["name"] for one in found["schemaInfo"]["schema"]["fields"]] == ["a"]
-    said = admin.refused("schemas", "upload", "-f", written("a", "b"), typed)
-    assert "b" in said
+    schema = admin.figures("schemas", "get", typed)
+    assert (schema["version"], schema["schemaInfo"]["type"]) == (1, "AVRO")
+    assert [field["name"] for field in schema["schemaInfo"]["schema"]["fields"]] == ["a"]
+    reason = admin.refused("schemas", "upload", "-f", written("a", "b"), typed)
+    assert "b" in reason
     admin("schemas", "delete", typed)
     assert store.topic("typed").schemas.list() == []
 
@@ -204,9 +204,9 @@ def test_transactions_are_found_and_aborted(admin: Admin, store: txlog.Client) -
     assert (stats["state"], stats["ongoingTxnSize"]) == ("Ready", 1)
     inside = admin.figures("transactions", "coordinator-internal-stats", "-c", number)
     assert inside["transactionLogStats"]["managedLedgerInternalStats"]["numberOfEntries"] > 0
-    found = admin.figures("transactions", "transaction-metadata", *halves)
-    assert (found["status"], found["timeoutAt"]) == ("OPEN", HOUR_MS)
-    assert [*found["producedPartitions"]] == [full("bank")]
+    metadata = admin.figures("transactions", "transaction-metadata", *halves)
+    assert (metadata["status"], metadata["timeoutAt"]) == ("OPEN", HOUR_MS)
+    assert [*metadata["producedPartitions"]] == [full("bank")]
     assert str(txn.id.least) in admin("transactions", "slow-transactions", "-t", "0s")
     buffer = admin.figures("transactions", "transaction-buffer-stats", *of)
     assert buffer["ongoingTxnSize"] == 1
@@ -215,19 +215,19 @@ def test_transactions_are_found_and_aborted(admin: Admin, store: txlog.Client) -
     assert admin.figures("transactions", "pending-ack-stats", *of, "-s", "s")["state"] == "Ready"
     admin("transactions", "abort-transaction", *halves)
     assert store.admin.transaction_metadata(txn.id)["status"] == "ABORTED"
-    again = admin.refused("transactions", "abort-transaction", "-m", "0", "-l", "999")
-    assert again == "transaction 0:999 was never issued"
+    reason = admin.refused("transactions", "abort-transaction", "-m", "0", "-l", "999")
+    assert reason == "transaction 0:999 was never issued"
 
 
-def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Client) -> None:
+def test_rates_and_backlog_follow_the_traffic(admin: Admin, store: txlog.Client) -> None:
     paced = full("paced")
     store.create_topic("paced")
     store.create_subscription("paced", "s", type="shared")
     producer, consumer = store.producer("paced"), store.consumer("paced", "s")
 
     def looked() -> dict[str, Any]:
-        found: dict[str, Any] = admin.figures("topics", "stats", paced)
-        return found
+        stats: dict[str, Any] = admin.figures("topics", "stats", paced)
+        return stats
 
     looked()
     for number in range(40):
@@ -236,14 +236,14 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
         message = consumer.receive(timeout_ms=10_000)
         assert message is not None
         consumer.acknowledge(message)
-    while not (found := looked())["msgRateIn"]:  # rates are of a second or more
-        assert found["msgInCounter"] == 40
-    assert found["msgRateIn"] > found["msgRateOut"] > 0
-    assert found["msgThroughputIn"] > found["msgThroughputOut"] > 0
-    one = found["subscriptions"]["s"]
-    assert one["msgBacklog"] == 30
-    assert 0 < one["backlogSize"] == found["backlogSize"] < found["storageSize"]
-    assert [row["unackedMessages"] for row in one["consumers"]] == [
+    while not (stats := looked())["msgRateIn"]:  # rates are of a second or more
+        assert stats["msgInCounter"] == 40
+    assert stats["msgRateIn"] > stats["msgRateOut"] > 0
+    assert stats["msgThroughputIn"] > stats["msgThroughputOut"] > 0
+    subscription = stats["subscriptions"]["s"]
+    assert subscription["msgBacklog"] == 30
+    assert 0 < subscription["backlogSize"] == stats["backlogSize"] < stats["storageSize"]
+    assert [row["unackedMessages"] for row in subscription["consumers"]] == [
         row["leased"] for row in store.subscription("paced", "s").describe()["consumer_list"]
     ]
     analyzed = admin.figures("topics", "analyze-backlog", "-s", "s", paced)
@@ -251,7 +251,7 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         ("topics permissions {topic}", ""),
         ("topics get-properties {topic}", ""),
@@ -302,14 +302,14 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
         ("bookies racks-placement", "{}"),
     ],
 )
-def test_what_a_store_has_not_is_answered(
-    admin: Admin, store: txlog.Client, command: str, said: str
+def test_missing_features_are_answered_with_defaults(
+    admin: Admin, store: txlog.Client, command: str, expected: str
 ) -> None:
     store.create_topic("bare", if_not_exists=True)
     store.create_subscription("bare", "s", type="shared", if_not_exists=True)
     topic = full("bare")
     answer = admin(*command.format(topic=topic).split())
-    assert "".join(answer.split()) == said.replace("{topic}", topic)
+    assert "".join(answer.split()) == expected.replace("{topic}", topic)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +351,10 @@ def test_what_a_store_has_not_is_answered(
         "proxy-stats connections",
     ],
 )
-def test_what_a_store_would_not_keep_is_refused_with_a_reason(
+def test_settings_without_effect_are_refused_with_a_reason(
     admin: Admin, store: txlog.Client, command: str
 ) -> None:
-    """Kills: a success that promises what nobody keeps."""
+    """Kills: a success for a setting that the store does not have, so that it has no effect."""
     store.create_topic("bare", if_not_exists=True)
     store.create_subscription("bare", "s", type="shared", if_not_exists=True)
     said = admin.refused(*command.format(topic=full("bare")).split())
@@ -377,18 +377,18 @@ def test_figures_of_the_broker_and_its_publishers(
         producer = client.create_producer("watched-partition-1", producer_name="till")
         for _ in range(3):
             producer.send(b"12345678")
-        found = admin.figures("topics", "partitioned-stats", "--per-partition", full("watched"))
-        [one] = found["publishers"]
-        assert (one["producerName"], one["accessMode"]) == ("till", "Shared")
-        assert one["averageMsgSize"] == 8.0
-        assert "Pulsar-CPP" in one["clientVersion"]
-        counts = {name: len(part["publishers"]) for name, part in found["partitions"].items()}
+        stats = admin.figures("topics", "partitioned-stats", "--per-partition", full("watched"))
+        [item] = stats["publishers"]
+        assert (item["producerName"], item["accessMode"]) == ("till", "Shared")
+        assert item["averageMsgSize"] == 8.0
+        assert "Pulsar-CPP" in item["clientVersion"]
+        counts = {name: len(part["publishers"]) for name, part in stats["partitions"].items()}
         assert counts == {full("watched-partition-0"): 0, full("watched-partition-1"): 1}
         bundles = admin.figures("broker-stats", "topics")["public/default"]
-        [topics] = [one["persistent"] for one in bundles.values()]
+        [topics] = [item["persistent"] for item in bundles.values()]
         assert topics[full("watched")]["msgInCounter"] == 3
         rows = admin("broker-stats", "monitoring-metrics")  # one object behind the other
-        [row] = [one for one in rows.split('{"metrics":') if "public/default" in one]
+        [row] = [item for item in rows.split('{"metrics":') if "public/default" in item]
         assert '"brk_no_of_producers":1,' in row
         report = admin.figures("broker-stats", "load-report")
         assert (report["numProducers"], report["pulsarServiceUrl"]) == (1, server.url)
@@ -410,8 +410,10 @@ def test_a_namespace_is_cleared_and_its_schemas_go_by_the_older_names(
         store.producer(f"{here}/{topic}").send(b"1")
 
     def backlogs(name: str) -> list[int]:
-        found = (store.subscription(f"{here}/{topic}", name).describe() for topic in ("a", "b"))
-        return [one["backlog"] for one in found]
+        descriptions = (
+            store.subscription(f"{here}/{topic}", name).describe() for topic in ("a", "b")
+        )
+        return [description["backlog"] for description in descriptions]
 
     admin("namespaces", "clear-backlog", "-s", "x", "--force", here)
     assert (backlogs("x"), backlogs("y")) == ([0, 0], [1, 1])
@@ -425,11 +427,11 @@ def test_a_namespace_is_cleared_and_its_schemas_go_by_the_older_names(
     count = len(admin("transactions", "coordinators-list").splitlines())
     admin("transactions", "scale-transactionCoordinators", "-r", str(count + 1))
     assert len(admin("transactions", "coordinators-list").splitlines()) == count + 1
-    said = admin.refused("transactions", "scale-transactionCoordinators", "-r", "1")
-    assert "may only grow" in said
+    reason = admin.refused("transactions", "scale-transactionCoordinators", "-r", "1")
+    assert "may only grow" in reason
 
 
-def test_what_needs_nothing_to_be_done_succeeds(admin: Admin, store: txlog.Client) -> None:
+def test_commands_without_work_succeed(admin: Admin, store: txlog.Client) -> None:
     store.create_topic("idle")
     for kind in ("a", "b"):
         store.create_subscription("idle", kind, type="shared")

@@ -1,4 +1,4 @@
-"""Every message that a stock client was answered is stored, and once."""
+"""Every message for which a stock client got an answer is stored, and once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients import answered, bed
 
-# What lost messages before the store knew which numbers it has.
+# Plans that lost messages before the store recorded the numbers that it has.
 PLANS: dict[str, dict[str, Any]] = {
     "a batch for each key, killed": {"Keys": 3, "DelayMs": 50, "Kills": 2},
     "delayed messages ahead of long batches, killed": {"Delayed": 4, "DelayMs": 500, "Kills": 2},
@@ -28,17 +28,17 @@ clients = [
 
 @pytest.mark.clients
 @pytest.mark.parametrize("client", clients)
-def test_what_was_answered_is_stored_once(client: str, tmp_path: Path) -> None:
+def test_answered_messages_are_stored_once(client: str, tmp_path: Path) -> None:
     """Kills: a receipt for a message that is stored nowhere, and a message that is stored twice."""
     try:
         answered.program(client)
     except bed.Unavailable as error:
         pytest.skip(str(error))
-    found = {}
+    faults = {}
     for number, (name, changed) in enumerate(PLANS.items()):
         plan = {**PLAIN, **REST, **changed}
         if client == "python" and plan["Txn"]:
             continue  # it has no transactions
         with bed.running(answered.Mortal(tmp_path / f"{number}")) as server:
-            found[name] = answered.wrong(client, plan, server, f"t{number}")
-    assert found == dict.fromkeys(found, "")
+            faults[name] = answered.wrong(client, plan, server, f"t{number}")
+    assert faults == dict.fromkeys(faults, "")

@@ -33,10 +33,10 @@ def test_stock_client_finds_every_feature(client: str, tmp_path: Path) -> None:
     except bed.Unavailable as error:
         pytest.skip(str(error))
     with bed.serving(tmp_path) as server:
-        found = bed.tried(client, server, "t")
+        outcomes = bed.tried(client, server, "t")
     not_yet = features.NOT_YET[client]
-    assert {name: error for name, error in found.items() if error and name not in not_yet} == {}
-    assert found.keys() == features.expected(client)
+    assert {name: error for name, error in outcomes.items() if error and name not in not_yet} == {}
+    assert outcomes.keys() == features.expected(client)
 
 
 # By HTTP a client asks for partitions, for the broker, and for where coordinators are.
@@ -53,9 +53,11 @@ def test_stock_client_looks_topics_up_by_http(client: str, tmp_path: Path) -> No
     names = [name for name in BY_HTTP if name in features.expected(client)]
     with bed.serving(tmp_path, "--http", "127.0.0.1:0") as server:
         server.prepare("t")
-        lines = bed.said([*command, server.http, "t", *names], server)
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-    assert {one["scenario"]: one["error"] for one in found} == dict.fromkeys(names, "")
+        lines = bed.lines_of([*command, server.http, "t", *names], server)
+        outcomes = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {outcome["scenario"]: outcome["error"] for outcome in outcomes} == dict.fromkeys(
+        names, ""
+    )
 
 
 @pytest.mark.clients
@@ -66,9 +68,9 @@ def test_stock_client_with_tls_tokens_and_certificates(client: str, tmp_path: Pa
     except bed.Unavailable as error:
         pytest.skip(str(error))
     with bed.running(Secured(tmp_path)) as server:
-        found = bed.tried(client, server, "t")
-    assert {name: error for name, error in found.items() if error} == {}
-    assert found.keys() == features.expected(client, features.SECURED)
+        outcomes = bed.tried(client, server, "t")
+    assert {name: error for name, error in outcomes.items() if error} == {}
+    assert outcomes.keys() == features.expected(client, features.SECURED)
 
 
 def test_table_of_clients_is_in_the_documents() -> None:
@@ -81,22 +83,22 @@ def test_first_steps_in_the_documents_run(tmp_path: Path) -> None:
     programs = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
     (program,) = [one for one in programs if '"orders", "billing"' in one]
     with bed.serving(tmp_path) as server:
-        made = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", program.replace("pulsar://127.0.0.1:6650", server.url)],
             capture_output=True,
             text=True,
             check=True,
             timeout=bed.RUN_SECONDS,
         )
-        said = [
-            line for line in made.stdout.splitlines() if line.startswith("ana ")
+        printed = [
+            line for line in completed.stdout.splitlines() if line.startswith("ana ")
         ]  # it logs there
-        assert said == ["ana 1 cups", "ana 2 cups", "ana 3 cups"]
+        assert printed == ["ana 1 cups", "ana 2 cups", "ana 3 cups"]
 
 
 LINES = 541_909
-# For each message that Java acknowledges in a transaction it names what is left of its batch: of
-# so large ones, if they were not cut, 4,000 would be a frame beyond what servers take.
+# For each acknowledgement in a transaction Java names the rest of the batch: with so large batches,
+# 4,000 acknowledgements would need a frame above the server's limit, if batches were not cut.
 BATCH = 10_000
 
 
@@ -116,8 +118,8 @@ def test_invoice_lines_are_added_up_while_everything_is_killed(
 ) -> None:
     """Kills: a line that is counted twice, or not at all, when client or server dies.
 
-    kills:  of the client, and of servers
-    number: of servers, each of which the client may use
+    kills:  how often the client is killed, and as often a server
+    number: how many servers the client may use
     """
     try:
         command = bed.PROGRAMS["java"]()

@@ -1,4 +1,4 @@
-"""A copy in transactions by a stock client is exact, whoever is killed meanwhile."""
+"""A copy in transactions by a stock client is exact, though client and server are killed."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_a_copy_of_three_partitions_is_exact_while_everything_is_killed(tmp_path
     print("seed", seed)
     deaths = copied.Deaths(server=2, client=2, pause=1.0)
     with bed.running(Mortal(tmp_path)) as server:
-        found = copied.copy(command, copied.PLANS[0], server, 1_500, deaths, seed)
-    assert found.is_exact, found
+        outcome = copied.copy(command, copied.PLANS[0], server, 1_500, deaths, seed)
+    assert outcome.is_exact, outcome

@@ -13,7 +13,7 @@ from tests.clients import bed
 from tests.clients.admin_tool import MEMORY
 
 pytestmark = [pytest.mark.clients, pytest.mark.needs("mvn")]
-# What Flink's serializers look into.
+# Modules of Java that Flink's serializers open.
 OPENED = ("java.util", "java.lang", "java.nio", "sun.nio.ch", "java.util.concurrent", "java.time")
 
 
@@ -36,7 +36,7 @@ def built(name: str) -> list[str]:
 
 
 def ran(folder: Path, *command: str) -> str:
-    """What a program prints that has to succeed; it leaves its files in the folder."""
+    """Run a program, which must succeed, in a folder; returns its output."""
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=bed.RUN_SECONDS
     )
@@ -59,13 +59,15 @@ def test_spring_sends_and_listens_in_transactions(
 ) -> None:
     """PulsarTemplate, @PulsarListener, PulsarTransactionManager.
 
-    Kills: a number that is doubled twice, or never, when the server is killed at any of them.
+    Kills: a number that is doubled twice, or never, when the server is killed at some number.
     """
     command = [*built("spring"), "clients.Spring"]
     with bed.serving(tmp_path) as server:
-        [line] = bed.said([*command, server.url, str(count), *map(str, kills)], server, tmp_path)
+        [line] = bed.lines_of(
+            [*command, server.url, str(count), *map(str, kills)], server, tmp_path
+        )
         doubles = [*range(2, 2 * count + 1, 2)]
-        assert line.endswith(f" {doubles}\n")  # what is heard is outside of any transaction
+        assert line.endswith(f" {doubles}\n")  # listeners run outside of any transaction
         assert kills or line.startswith(f"heard {count} more null ")
         assert server.restarts == len(kills)
         assert numbers(server.store, "spring-in") == [*range(1, count + 1)]
@@ -94,7 +96,7 @@ def test_flink_reads_and_writes_exactly_once(tmp_path: Path, count: int, kills: 
             values = [b"%d" % number for number in range(1, count + 1)]
             client.producer("flink-in").send_batch(pa.table({"value": values}))
         program = [command[0], *opened, *command[1:], "clients.Flink", server.url, server.http]
-        assert [*bed.said([*program, *map(str, kills)], server, tmp_path)] == ["done\n"]
+        assert [*bed.lines_of([*program, *map(str, kills)], server, tmp_path)] == ["done\n"]
         assert server.restarts == len(kills)
         assert numbers(server.store, "flink-out") == [*range(2, 2 * count + 1, 2)]
 
@@ -108,7 +110,7 @@ def test_pulsar_perf_produces_reads_consumes_and_transacts(tmp_path: Path) -> No
     [home] = out.glob("apache-pulsar-*")
     tool = "org.apache.pulsar.testclient.PulsarPerfTestTool"
     # long names were cut when the archive was unpacked, with their `.jar`
-    cut = [str(one) for one in (home / "lib").iterdir() if one.suffix != ".jar"]
+    cut = [str(library) for library in (home / "lib").iterdir() if library.suffix != ".jar"]
     libraries = ":".join([f"{home}/lib/*", *cut])
     memory = ["-Xmx1g", *MEMORY[1:]]  # for its histograms
     perf = ["java", *memory, "-cp", libraries, tool, f"{home}/conf/client.conf"]

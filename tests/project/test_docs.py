@@ -1,4 +1,4 @@
-"""The documents tell the truth: the tour and the example run, exit codes are those of the code."""
+"""The documents are true: the tour and the examples run, the exit codes match the program."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_document_stays_short(name: str) -> None:
     assert _text(name).count("\n") <= LINES_MAX[name]
 
 
-def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+def test_table_of_exit_codes_matches_the_program() -> None:
     """`python -m scripts.errors` writes it; kills a code that README does not have."""
     assert _text("README.md") == errors.readme()
 
@@ -68,8 +68,8 @@ def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
 def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
     """One shell runs all commands; each ends with 0 and prints the lines below it.
 
-    A time is any time, and an ellipsis stands for any text. A block of Python with a name is a file
-    beside the shell.
+    A time matches any time, and an ellipsis any text. A block of Python with a name is a file in
+    the working directory of the shell.
     """
     steps = tour(_text(name))
     assert len(steps) >= 8
@@ -90,7 +90,7 @@ RECIPES = 11
 
 @pytest.mark.parametrize("number", range(1, RECIPES + 1))
 def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
-    """Each stands alone: it needs no other."""
+    """A recipe needs no other recipe."""
     first, *recipes = re.split(r"^## \d+\. ", _text("docs/cookbook.md"), flags=re.MULTILINE)
     assert "```" not in first
     assert len(recipes) == RECIPES
@@ -137,7 +137,7 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
         assert re.fullmatch(printed, done.stdout), done.stdout
 
 
-def test_the_guide_to_the_library_names_what_there_is() -> None:
+def test_guide_to_the_library_names_every_call() -> None:
     """Each call of a table exists, and a handle has no call that is not in its row."""
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("docs/python.md"), re.MULTILINE)
     owners = {
@@ -147,24 +147,24 @@ def test_the_guide_to_the_library_names_what_there_is() -> None:
     calls = 0
     for call, _ in rows:
         owner = None
-        for named, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
-            owner = owners[named] if named else owner
-            assert hasattr(owner, attribute), f"{named}.{attribute}"
+        for owner_name, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
+            owner = owners[owner_name] if owner_name else owner
+            assert hasattr(owner, attribute), f"{owner_name}.{attribute}"
             calls += 1
     assert calls > 40
     for call, handle in (("subscription", SubscriptionHandle), ("topic", TopicHandle)):
-        (told,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
+        (row_text,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
         public = {name for name in vars(handle) if not name.startswith("_")}
-        assert public - INNER == set(re.findall(r"`(\w+)`", told))
+        assert public - INNER == set(re.findall(r"`(\w+)`", row_text))
 
 
 @pytest.mark.parametrize(
     "name", [*LINES_MAX, *SPECIFICATIONS, *(f"docs/design/{note.name}" for note in NOTES)]
 )
-def test_what_a_document_names_in_backticks_exists(name: str) -> None:
+def test_files_named_in_backticks_exist(name: str) -> None:
     """A path below src/txlog, scripts, tests or data that is written like one is a file.
 
-    A decision names what there was when it was made.
+    Decisions are left out, as they name files of their time.
     """
     for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
         places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
@@ -172,16 +172,16 @@ def test_what_a_document_names_in_backticks_exists(name: str) -> None:
 
 
 def test_links_of_a_document_lead_somewhere() -> None:
-    """A relative link is a file of the project, and what follows its # a heading there."""
+    """A relative link leads to a file of the project, and its anchor to a heading of that file."""
     for file in DOCUMENTS:
         for target in re.findall(r"\]\(([^)\s]+)\)", _prose(file)):
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, anchor = target.partition("#")
-            there = (file.parent / path).resolve() if path else file
-            assert there.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
-            assert there.exists(), f"{file} links to {target}, which is not there"
-            assert not anchor or anchor in _anchors(there), (
+            linked = (file.parent / path).resolve() if path else file
+            assert linked.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
+            assert linked.exists(), f"{file} links to {target}, which is not there"
+            assert not anchor or anchor in _anchors(linked), (
                 f"{file} links to {target}: no such heading"
             )
 
@@ -212,17 +212,17 @@ def test_every_record_that_holds_is_linked_from_a_design_note() -> None:
 
 
 def test_a_document_that_is_named_exists() -> None:
-    """Kills: a document that moved, and is still named where it was."""
+    """Kills: the old path of a document that was moved."""
     for file in DOCUMENTS:
         if file in decisions.files():
-            continue  # it speaks of the project as it was; its links are followed all the same
+            continue  # a decision describes the project of its time
         for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
             places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
             assert any(place.is_file() for place in places), f"{file} names {name}"
 
 
-def test_the_newest_version_of_the_changelog_is_that_of_the_program() -> None:
-    """Above it is only the section of the next one, which has no number yet."""
+def test_newest_version_of_the_changelog_is_the_program() -> None:
+    """Above it, CHANGELOG has only the section of the next version, which has no number yet."""
     assert _text("CHANGELOG.md").split("\n## ")[1].startswith("Unreleased\n")
     project = tomllib.loads(_text("pyproject.toml"))["project"]
     newest = re.search(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)
@@ -230,18 +230,18 @@ def test_the_newest_version_of_the_changelog_is_that_of_the_program() -> None:
     assert newest[1] == project["version"] == txlog.__version__
 
 
-def test_the_changelog_tells_what_has_come_and_gone() -> None:
-    """Kills: a command, an error or an op of which users never hear; `scripts.released`."""
+def test_changelog_lists_additions_and_removals() -> None:
+    """Kills: a command, an error or an op that no release note mentions; `scripts.released`."""
     assert [*released.untold(_text("CHANGELOG.md"))] == []
 
 
 def test_every_document_has_a_page_on_the_site() -> None:
     """Decisions are reached by their index."""
-    shown = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
+    pages = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
     there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
     there = {name for name in there if not name.startswith("decisions/")}
     of_root = {f"{file.stem.lower()}.md" for file in ROOT.glob("*.md")}
-    assert shown == there | {"decisions/index.md"} | of_root
+    assert pages == there | {"decisions/index.md"} | of_root
 
 
 @pytest.mark.deep
@@ -252,8 +252,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    made = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
-    assert {"index.html", "readme.html", "decisions/index.html"} <= made
+    pages = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
+    assert {"index.html", "readme.html", "decisions/index.html"} <= pages
     for file in tmp_path.rglob("*.html"):
         text = file.read_text(encoding="utf-8")
         assert "<p>```" not in text, f"{file} shows a block of code as text"
@@ -261,10 +261,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_decisions_are_numbered_in_order() -> None:
-    """Each file begins as the template does, with the number of its name and an area there is."""
-    found = [decisions.read(file) for file in decisions.files()]
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
-    for file, each in zip(decisions.files(), found, strict=True):
+    """Each file begins like the template, with the number of its name and an existing area."""
+    records = [decisions.read(file) for file in decisions.files()]
+    assert [each.number for each in records] == list(range(1, len(records) + 1))
+    for file, each in zip(decisions.files(), records, strict=True):
         assert file.name == decisions.file_name(each.number, each.title)
         assert each.area in decisions.AREAS, f"{file}: {each.area}"
         links = r"\[\d+\]\([\w-]+\.md\)"
@@ -313,9 +313,9 @@ def tour(text: str) -> list[tuple[str, list[str]]]:
 def _matches(expected: list[str], printed: list[str]) -> bool:
     if len(expected) != len(printed):
         return False
-    for wanted, found in zip(expected, printed, strict=True):
-        pattern = ".*".join(re.escape(_plain(part)) for part in wanted.split("…"))
-        if re.fullmatch(pattern, _plain(found)) is None:
+    for expected_line, printed_line in zip(expected, printed, strict=True):
+        pattern = ".*".join(re.escape(_plain(part)) for part in expected_line.split("…"))
+        if re.fullmatch(pattern, _plain(printed_line)) is None:
             return False
     return True
 
@@ -325,16 +325,18 @@ def _plain(line: str) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """An environment with `txlog` and `python` on the path, and nothing of the caller for them."""
+    """An environment with `txlog` and `python` on the path, without the caller's variables."""
     programs = folder / "bin"
     programs.mkdir()
     ready.tool(programs / "txlog")
     (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (programs / "python").chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
-    search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
-    # No power is lost here: nobody waits for a disk.
-    return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")
+    }
+    search = os.pathsep.join([str(programs), environment.get("PATH", os.defpath)])
+    # No test cuts the power here, so the commands need not wait for a disk.
+    return {**environment, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
 
 
 def _prose(file: Path) -> str:
@@ -346,13 +348,13 @@ def _prose(file: Path) -> str:
 
 def _anchors(file: Path) -> set[str]:
     """The anchors of the headings of a document, as GitHub and the site make them."""
-    found = set[str]()
+    anchors = set[str]()
     for heading in re.findall(r"^#+ (.+)$", _prose(file), re.MULTILINE):
         words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
         anchor = re.sub(r"\s", "-", words)
-        assert anchor not in found, f"{file} has two headings {anchor}"
-        found.add(anchor)
-    return found
+        assert anchor not in anchors, f"{file} has two headings {anchor}"
+        anchors.add(anchor)
+    return anchors
 
 
 def _text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The error tree: codes, exits and fields are what spec/cli 5 and the drawing say."""
+"""The error tree: codes, exits and fields match spec/cli 5 and the drawing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_names_are_unique_and_codes_differ_where_the_answer_differs() -> None:
 
 
 def test_every_class_is_used() -> None:
-    """Kills: an error that nothing raises. Failure only has others below it."""
+    """Kills: an error that nothing raises. `Failure` is only a base class."""
     used: set[str] = set()
     for file in SOURCE.rglob("*.py"):
         if file.name != "errors.py" or file.parent.name != "txlog":

@@ -1,4 +1,4 @@
-"""The examples run as they are written, and their totals are those of the file."""
+"""The examples run as they are written, and their totals match the invoices of the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = 12_000
 
 
 def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path) -> None:
-    """Each day's lines and value, the returns and the lines without a price, by another way."""
+    """Each day's lines and value, the returns and the lines without a price, computed again."""
     text = (ROOT / "examples" / "README.md").read_text()
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     commands = re.findall(r"^\$ (.*)$", "".join(blocks), re.MULTILINE)
@@ -57,15 +57,15 @@ def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path)
             lines[day] += 1
             values[day] = values.get(day, Decimal(0)) + worth
     last = max(values)
-    wanted = [
+    expected = [
         {"day": day, "lines": lines[day], "value": str(values[day])}
         for day in sorted(values)
         if day != last
     ]
     with txlog.open(store) as client:
-        assert [json.loads(m.value or b"") for m in client.reader("days")] == wanted
+        assert [json.loads(m.value or b"") for m in client.reader("days")] == expected
         assert sum(1 for _ in client.reader("returns")) == returns > 0
         assert sum(1 for _ in client.reader("bad")) == bad > 0
-        left = {row["subscription"]: row["backlog"] for row in client.subscriptions()}
-        assert left == {"revenue": 0, "days": lines[last], "report": 0}
-    assert len(wanted) > 2
+        backlogs = {row["subscription"]: row["backlog"] for row in client.subscriptions()}
+        assert backlogs == {"revenue": 0, "days": lines[last], "report": 0}
+    assert len(expected) > 2

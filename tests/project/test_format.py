@@ -1,4 +1,4 @@
-"""docs/format.md is true: tables are those of the code, its example decodes, old stores open."""
+"""docs/format.md is true: its tables match the code, its example decodes, old stores open."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_offsets_are_those_of_the_struct(name: str) -> None:
-    first, rest = STRUCTS[name]
-    assert list(_ruler(name)) == list(_fields(first + rest))
+def test_offsets_match_the_struct(name: str) -> None:
+    first, remaining = STRUCTS[name]
+    assert list(_ruler(name)) == list(_fields(first + remaining))
 
 
 @pytest.mark.whole_reserve
-def test_sizes_in_the_text_are_those_of_the_code() -> None:
-    for said, known in (
+def test_sizes_in_the_text_match_the_code() -> None:
+    for pattern, size in (
         (r"length of the header, (\d+)", frame.HEADER_BYTES),
         (r"header \((\d+)\) · ops", frame.HEADER_BYTES),
         (r"A journal file is a (\d+)-byte header", journal_file.FILE_HEADER_BYTES),
@@ -62,9 +62,9 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
         (r"\| zeros, (\d+) MiB", identity.RESERVE_BYTES >> 20),
         (r"from\s+byte\s+(\d+)\s+on,\s+is\s+msgpack", manifest._HEAD.size),
     ):
-        found = re.search(said, TEXT)
-        assert found is not None, said
-        assert int(found[1].replace(",", "")) == known, said
+        match = re.search(pattern, TEXT)
+        assert match is not None, pattern
+        assert int(match[1].replace(",", "")) == size, pattern
 
 
 def test_magic_words() -> None:
@@ -78,14 +78,14 @@ def test_magic_words() -> None:
         assert f"`{magic.decode()}`" in TEXT
 
 
-def test_the_columns_are_those_of_the_schema() -> None:
-    found: list[tuple[str, str]] = []
+def test_columns_match_the_schema() -> None:
+    documented: list[tuple[str, str]] = []
     row = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", re.MULTILINE)
     for names, kind in row.findall(TEXT):
-        found += [(name, kind) for name in re.findall(r"\w+", names)]
+        documented += [(name, kind) for name in re.findall(r"\w+", names)]
     types = [(field.name, str(field.type)) for field in segment.SEALED]
     types += [("schema_version", "int32"), ("record", "struct")]
-    assert [(name, kind.split(" (")[0]) for name, kind in types] == found
+    assert [(name, kind.split(" (")[0]) for name, kind in types] == documented
 
 
 def test_the_bits_of_a_frames_columns() -> None:
@@ -100,17 +100,19 @@ def test_the_bits_of_a_frames_columns() -> None:
         assert re.search(rf"\b{bit}\s+`{name}`", TEXT), f"{bit} {name}"
 
 
-def test_the_ops_are_those_of_the_code() -> None:
-    said = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
-    known = [(str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__]
-    assert said == known
+def test_ops_match_the_code() -> None:
+    documented = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
+    declared = [
+        (str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__
+    ]
+    assert documented == declared
 
 
-def test_the_folds_are_those_of_the_code() -> None:
-    """Kills: a fold whose dump lies in state files, and section 7 does not know it."""
-    said = re.search(r"Folds: (.*?)\.", TEXT, re.DOTALL)
-    assert said is not None
-    assert re.findall(r"`(\w+)\s", said[1]) == [*view.HOMES]
+def test_folds_match_the_code() -> None:
+    """Kills: a fold that is dumped into state files, and that section 7 does not list."""
+    documented = re.search(r"Folds: (.*?)\.", TEXT, re.DOTALL)
+    assert documented is not None
+    assert re.findall(r"`(\w+)\s", documented[1]) == [*view.HOMES]
 
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
@@ -125,33 +127,33 @@ def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     ("key", "\nOf keys;"), ("cursor", "\nOf cursors;"), ("catalog", "Of the catalog;"),
 ])  # fmt: skip
 def test_the_columns_of_changes(kind: str, before: str) -> None:
-    """In order; one type stands for all columns of a line, or each has its own."""
+    """In order. A line gives one type for all its columns, or a type for each."""
     ranges = re.search(r"^R is (.*?):\s+entries", TEXT, re.MULTILINE)
     assert ranges is not None
     lines = TEXT[TEXT.index(before) :].split("|---|---|---|\n")[1].splitlines()
-    found: list[tuple[str, str]] = []
+    documented: list[tuple[str, str]] = []
     for line in lines[: lines.index("") if "" in lines else None]:
         names, kinds = line.split("|")[1:3]
         columns = re.findall(r"`(\w+)`", names)
         types = re.split(r", (?![^<]*>|tz)", kinds.strip())
         types = types * len(columns) if len(types) == 1 else types
-        found += [
+        documented += [
             (name, re.sub(r"\bR\b", ranges[1], kind))
             for name, kind in zip(columns, types, strict=True)
         ]
-    known = [(f.name, str(f.type).replace("element: ", "")) for f in SCHEMAS[kind]]
-    assert found == known
+    declared = [(f.name, str(f.type).replace("element: ", "")) for f in SCHEMAS[kind]]
+    assert documented == declared
 
 
 def test_the_identity_in_the_text_is_written_like_that() -> None:
     block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert block is not None
-    found = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
-    assert identity._text(found) == block[1]
+    example = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
+    assert identity._text(example) == block[1]
 
 
 def test_the_example_decodes_by_the_ruler() -> None:
-    """Field by field at the offsets of the table, with nothing of the decoder."""
+    """Read field by field at the offsets of the table, without the program's decoder."""
     data = _example()
     numbers = [int.from_bytes(data[at : at + size], "little") for at, size in _ruler("frame")]
     (
@@ -184,7 +186,7 @@ def test_the_example_decodes_by_the_ruler() -> None:
     assert len(data) == frame.frame_bytes(ops_bytes, rows_bytes)
 
 
-def test_the_example_is_what_the_encoder_makes() -> None:
+def test_encoder_makes_the_example() -> None:
     data = _example()
     ops_at, rows_at = 64, 64 + 15
     decoded = ops.decode_ops(data[ops_at:rows_at], lsn=7)
@@ -209,7 +211,7 @@ def test_the_example_is_what_the_encoder_makes() -> None:
 
 @of_each_format
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_store_of_each_format_shows_what_it_held(
+def test_store_of_each_format_shows_its_contents(
     tmp_path: Path, read_only: bool, kept: Path
 ) -> None:
     store = _unpack(tmp_path, kept)
@@ -221,24 +223,24 @@ def test_a_store_of_each_format_shows_what_it_held(
 
 @of_each_format
 def test_a_store_of_each_format_goes_on_after_a_reboot(tmp_path: Path, kept: Path) -> None:
-    """What was open is aborted, what was committed stays, and new rows come after it."""
+    """Open transactions are aborted, committed messages stay, and new rows come after them."""
     store = _unpack(tmp_path, kept)
     clock = ManualClock(make.START_MS + 3000, boot_id="another boot")
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
         assert [client.connect("k")["epoch"] for _ in range(2)] == [0, 1]
         assert client.admin.scale_coordinators(5) == {"before": 2, "after": 5}
-        shown = json.loads(json.dumps(make.show(client)))
+        contents = json.loads(json.dumps(make.show(client)))
         client.checkpoint(roll_all=True)
-        assert json.loads(json.dumps(make.show(client))) == shown
+        assert json.loads(json.dumps(make.show(client))) == contents
     with txlog.open(str(store), clock=clock) as client:
         assert client.connect("k")["epoch"] == 2
     expected = _expected(kept)
-    assert [row[3] for row in shown["topics"]["orders"]] == [
+    assert [row[3] for row in contents["topics"]["orders"]] == [
         *(row[3] for row in expected["topics"]["orders"]),
         "after",
     ]
-    states = {txn: (state, reason) for txn, state, reason in shown["transactions"]}
+    states = {txn: (state, reason) for txn, state, reason in contents["transactions"]}
     for txn, state, reason in expected["transactions"]:
         assert states[txn] == (("aborted", "recovery") if state == "open" else (state, reason))
     assert "open" not in {state for state, _ in states.values()}
@@ -251,15 +253,17 @@ def test_the_store_of_each_format_has_every_kind_of_file(tmp_path: Path, kept: P
 
 
 def test_a_store_of_each_format_is_kept() -> None:
-    """Kills: a new format whose store no later version is tried on."""
-    kept = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
-    assert kept == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
+    """Kills: a new format without a store on which later versions are tested."""
+    stored = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
+    assert stored == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
 
 
 def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
+    files_before = {path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()}
     assert make.main() == 1
-    assert before == {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
+    assert files_before == {
+        path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()
+    }
 
 
 def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
@@ -269,47 +273,47 @@ def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
 
 def test_reading_leaves_the_format_as_it_is(tmp_path: Path) -> None:
     store, clock = _of_format_1(tmp_path)
-    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    files_before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     with txlog.open(str(store), clock=clock, read_only=True) as client:
         make.show(client)
-    assert before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert files_before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
 def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
-    """What no flush had covered goes along, and a program of before is kept out twice over."""
+    """Unflushed frames move to the new format, and two numbers keep an older program out."""
     store, clock = _of_format_1(tmp_path)
     with txlog.open(str(store), clock=clock) as client:
         assert "format = 1\n" in (store / "txlog.toml").read_text()
         client.producer("orders").send(b"after", partition=1)
-        shown = json.loads(json.dumps(make.show(client)))
+        contents = json.loads(json.dumps(make.show(client)))
     assert txlog.verify(str(store))["errors"] == 0
     assert f"format = {identity.FORMAT}\n" in (store / "txlog.toml").read_text()
     headers = [path.read_bytes()[8:12] for path in sorted(store.glob("journal/*.journal"))]
     assert [int.from_bytes(version, "little") for version in headers][-1] == 2
     expected = _expected(FOLDERS[0])
-    assert shown["transactions"] == expected["transactions"]  # what was open still is
-    assert shown["topics"]["orders"][:-1] == expected["topics"]["orders"]
+    assert contents["transactions"] == expected["transactions"]  # open ones stay open
+    assert contents["topics"]["orders"][:-1] == expected["topics"]["orders"]
     with txlog.open(str(store), clock=clock) as client:
-        assert json.loads(json.dumps(make.show(client))) == shown
+        assert json.loads(json.dumps(make.show(client))) == contents
 
 
 @pytest.mark.parametrize("call", range(1, 15))
 def test_a_change_of_format_that_is_cut_short_is_made_again(
     tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a store with the number of the one format and the files of the other, for good."""
+    """Kills: a store that keeps the number of one format and files of another for ever."""
     store, clock = _of_format_1(tmp_path)
     count = 0
 
     def cut(name: str) -> Any:
         known = getattr(os, name)
 
-        def counted(*given: Any, **options: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
             if count >= call:
                 raise OSError(errno.EIO, "cut short")
-            return known(*given, **options)
+            return known(*arguments, **options)
 
         return counted
 
@@ -323,9 +327,9 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
     del client
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
-        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+        values = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
     assert txlog.verify(str(store))["errors"] == 0
-    assert [value for value in shown if value != "first"] == [
+    assert [value for value in values if value != "first"] == [
         *(row[3] for row in _expected(FOLDERS[0])["topics"]["orders"]),
         "after",
     ]
@@ -341,18 +345,18 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
+def test_death_at_a_change_of_format_strands_no_older_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: an older program, open since before, whose messages go to a file that is void."""
+    """Kills: an older program, already open, whose messages go to a journal file that is void."""
     store, clock = _of_format_1(tmp_path)
     old = txlog.open(str(store), clock=clock)
     with _as_before(monkeypatch):
-        for value in (b"one", b"two"):  # the second finds all as the first left it
+        for value in (b"one", b"two"):  # the second call finds the state that the first one left
             old.producer("orders").send(value, partition=1)
 
-    def dies(*given: Any) -> None:
-        journal_file.publish_journal(*given)
+    def dies(*arguments: Any) -> None:
+        journal_file.publish_journal(*arguments)
         raise KeyboardInterrupt
 
     new = txlog.open(str(store), clock=clock)
@@ -363,21 +367,21 @@ def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
         old.producer("orders").send(b"void", partition=1)
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
-        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
-    assert shown[-3:] == ["one", "two", "after"]
+        values = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+    assert values[-3:] == ["one", "two", "after"]
     assert txlog.verify(str(store))["errors"] == 0
 
 
-def _unpack(folder: Path, kept: Path) -> Path:
+def _unpack(folder: Path, folder_of_format: Path) -> Path:
     store = folder / "store"
     store.mkdir(mode=0o700)
-    with tarfile.open(kept / "store.tar.gz") as archive:
+    with tarfile.open(folder_of_format / "store.tar.gz") as archive:
         archive.extractall(store, filter="data")
     return store
 
 
-def _expected(kept: Path) -> Any:
-    return json.loads((kept / "expected.json").read_text(encoding="utf-8"))
+def _expected(folder_of_format: Path) -> Any:
+    return json.loads((folder_of_format / "expected.json").read_text(encoding="utf-8"))
 
 
 def _ruler(name: str) -> Iterator[tuple[int, int]]:
@@ -402,8 +406,8 @@ def _fields(form: str) -> Iterator[tuple[int, int]]:
 def _described(kind: type[msgspec.Struct]) -> str:
     words = []
     for field in msgspec.structs.fields(kind):
-        made = field.default_factory
-        default = made() if made is not msgspec.NODEFAULT else field.default
+        factory = field.default_factory
+        default = factory() if factory is not msgspec.NODEFAULT else field.default
         if isinstance(default, msgspec.Raw):
             default = msgspec.msgpack.decode(default)
         words.append(field.name if field.required else f"{field.name}={json.dumps(default)}")

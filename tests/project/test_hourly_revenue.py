@@ -47,7 +47,7 @@ def plan(plans: ModuleType) -> Any:
 def test_each_line_is_in_one_list_and_each_till_keeps_its_promise(
     plans: ModuleType, plan: Any
 ) -> None:
-    """Section 2: nothing behind the greatest event time less the bound; lines do swap places."""
+    """Section 2: no line is later than the bound allows, although lines do swap places."""
     parts = [*plan.shares.values(), plan.stragglers]
     assert sorted(line for part in parts for line in part["line"].to_pylist()) == [*range(LINES)]
     assert plan.stragglers.num_rows == LINES // 100
@@ -72,7 +72,7 @@ def test_the_seed_decides_all_of_it(plans: ModuleType, plan: Any) -> None:
 
 
 def hours(plans: ModuleType, late: list[int]) -> list[dict[str, object]]:
-    """What a right run gives."""
+    """The windows of a correct run."""
     return [
         {
             "start": start,
@@ -98,10 +98,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_comparison_finds_what_is_wrong(
+def test_comparison_finds_each_fault(
     plans: ModuleType, plan: Any, fault: str, tmp_path: Path
 ) -> None:
-    """Otherwise the demonstration shows nothing."""
+    """Kills: a comparison that accepts any output, so that the demonstration proves nothing."""
     late = plan.stragglers["line"].to_pylist()
     overdue = plan.shares["till-3"]["line"].to_pylist()[-3:]
     late += overdue
@@ -116,12 +116,12 @@ def test_the_comparison_finds_what_is_wrong(
         del windows[0]
     elif fault == "a penny is missing":
         windows[0]["revenue"] = str(windows[0]["revenue"])[:-2] + "90"
-    every = pa.concat_tables([*plan.shares.values(), plan.stragglers])
-    every = every.select(["key", "value", "event_time", "line"])
-    put_aside = every.filter(pc.is_in(every["line"], pa.array(late)))
-    sent = every.slice(fault == "a line is missing")
+    all_lines = pa.concat_tables([*plan.shares.values(), plan.stragglers])
+    all_lines = all_lines.select(["key", "value", "event_time", "line"])
+    put_aside = all_lines.filter(pc.is_in(all_lines["line"], pa.array(late)))
+    sent = all_lines.slice(fault == "a line is missing")
     if fault == "a line is there twice":
-        sent = pa.concat_tables([every, every.slice(0, 1)])
+        sent = pa.concat_tables([all_lines, all_lines.slice(0, 1)])
     elif fault == "late twice":
         put_aside = pa.concat_tables([put_aside, put_aside.slice(0, 1)])
     txlog.init(str(tmp_path), durability="os")
@@ -130,15 +130,15 @@ def test_the_comparison_finds_what_is_wrong(
             client.create_topic(topic)
         client.producer("lines").send_batch(sent.drop_columns("line"))
         client.producer("late-lines").send_batch(put_aside.drop_columns("line"))
-        values = pa.array([json.dumps(one).encode() for one in windows], pa.binary())
+        values = pa.array([json.dumps(window).encode() for window in windows], pa.binary())
         client.producer("revenue").send_batch(pa.table({"value": values}))
-        found = plans.compare(client, plan, TOPICS, overdue)
+        faults = plans.compare(client, plan, TOPICS, overdue)
     if fault == "none":
-        assert found.problems == []
-        assert found.window_lines + found.late == found.sent == LINES
-        assert (found.stragglers_late, found.successor_late) == (LINES // 100, 3)
+        assert faults.problems == []
+        assert faults.window_lines + faults.late == faults.sent == LINES
+        assert (faults.stragglers_late, faults.successor_late) == (LINES // 100, 3)
     else:
-        assert any(FAULTS[fault] in problem for problem in found.problems), found.problems
+        assert any(FAULTS[fault] in problem for problem in faults.problems), faults.problems
 
 
 def test_pounds_become_integers_exactly(plans: ModuleType) -> None:
@@ -147,7 +147,7 @@ def test_pounds_become_integers_exactly(plans: ModuleType) -> None:
 
 
 def demonstrate(tmp_path: Path, *options: str) -> dict[str, str]:
-    """Run the command; what it says, line by line."""
+    """Run the command; returns its printed figures by their names."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "hourly_revenue.py"), *options],
         capture_output=True,
@@ -160,26 +160,26 @@ def demonstrate(tmp_path: Path, *options: str) -> dict[str, str]:
     return dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in done.stdout.splitlines())
 
 
-def check(said: dict[str, str], lines: int, kills: int) -> None:
-    assert said["each line exactly once, each hour exact"] == "yes"
-    assert int(said["lines sent"]) == int(said["lines of the file"]) == lines
-    assert int(said["lines in them"]) + int(said["late lines"]) == lines
-    assert int(said["times the function was killed"]) == kills
-    assert int(said["that had been mislaid"]) == min(50, lines // 100)
+def check(figures: dict[str, str], lines: int, kills: int) -> None:
+    assert figures["each line exactly once, each hour exact"] == "yes"
+    assert int(figures["lines sent"]) == int(figures["lines of the file"]) == lines
+    assert int(figures["lines in them"]) + int(figures["late lines"]) == lines
+    assert int(figures["times the function was killed"]) == kills
+    assert int(figures["that had been mislaid"]) == min(50, lines // 100)
 
 
 @pytest.mark.deep
 def test_the_demonstration_is_exact_and_draws_itself(tmp_path: Path) -> None:
-    """Tills and the function are processes, killed with SIGKILL; DuckDB has the last word."""
+    """Tills and the function are processes, killed with SIGKILL; DuckDB checks the result."""
     options = ("--lines", "4000", "--kills", "1", "--seconds", "0", "--picture", "it.svg")
     check(demonstrate(tmp_path, *options), 4_000, 1)
     drawn = ElementTree.parse(tmp_path / "it.svg").getroot()
-    words = [one.text or "" for one in drawn.iter(f"{SVG}text")]
-    for wanted in ("till-3 killed", "declared idle", "watermark of till-1", "event time (UTC)"):
-        assert any(wanted in word for word in words), wanted
+    words = [element.text or "" for element in drawn.iter(f"{SVG}text")]
+    for label in ("till-3 killed", "declared idle", "watermark of till-1", "event time (UTC)"):
+        assert any(label in word for word in words), label
     assert len(list(drawn.iter(f"{SVG}rect"))) > 10
-    for one in drawn.iter(f"{SVG}text"):
-        assert 0 <= float(one.attrib["x"]) <= 1200
+    for element in drawn.iter(f"{SVG}text"):
+        assert 0 <= float(element.attrib["x"]) <= 1200
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ids and names: what they print they parse, and what may not be a name is refused."""
+"""Ids and names: their printed form parses again, and text that is no valid name is refused."""
 
 from __future__ import annotations
 
@@ -175,14 +175,14 @@ def test_bad_topic_is_refused(text: str) -> None:
 @example("a/b/0", 7)
 @example("x-partition-", 1)
 def test_a_name_that_may_be_new_is_read_back(text: str, partition: int) -> None:
-    """What a topic is made under is what every later call parses: short, full and a partition."""
+    """A later call finds a topic by the name that made it: short, full, or with a partition."""
     try:
         name = TopicName.parse(text).check_new()
     except (InvalidArgument, NotAllowed):
         return
     assert TopicName.parse(name.full) == TopicName.parse(name.short) == name
-    one = replace(name, partition=partition)
-    assert TopicName.parse(str(one), allow_partition=True) == one
+    of_partition = replace(name, partition=partition)
+    assert TopicName.parse(str(of_partition), allow_partition=True) == of_partition
     assert decode_component(encode_component(name.name)) == name.name
 
 
@@ -240,7 +240,7 @@ def test_only_a_topic_may_begin_with_a_dash_and_is_written_in_full() -> None:
 
 @given(NAMES)
 def test_component_round_trips_and_never_hides(name: str) -> None:
-    """decode(encode(n)) == n, and Spark and DuckDB skip no file of ours as `_x` or `.x`."""
+    """decode(encode(n)) == n; no name begins with `_` or `.`: Spark and DuckDB skip such files."""
     text = encode_component(name)
     assert decode_component(text) == name
     assert text.isascii()
@@ -273,39 +273,39 @@ def test_names_equal_after_case_folding_are_one() -> None:
 
 def test_ids_are_equal_within_their_class() -> None:
     """Keys of dictionaries: equal ids have one hash, and a tuple of the same numbers is no id."""
-    for one, same, other in (
+    for first, same, other in (
         (TxnId(3, 18), TxnId(3, 18), TxnId(3, 19)),
         (Position(3, 18), Position(3, 18), Position(4, 18)),
         (MessageId(3, 18), MessageId(3, 18, 0), MessageId(3, 18, 1)),
         (TopicName("a", "b", "c"), TopicName("a", "b", "c", None), TopicName("a", "b", "c", 1)),
     ):
-        assert (one == same, one != other, hash(one) == hash(same)) == (True, True, True)
-        assert len({one, same, other}) == 2
+        assert (first == same, first != other, hash(first) == hash(same)) == (True, True, True)
+        assert len({first, same, other}) == 2
     others: list[object] = [Position(3, 18), (3, 18), None]
     assert all(TxnId(3, 18) != other for other in others)
 
 
 @given(st.lists(st.tuples(WORD, WORD, st.integers(0, 3)), max_size=8))
 def test_message_ids_sort_as_the_log_runs(numbers: list[tuple[int, int, int]]) -> None:
-    ids = [MessageId(*one) for one in numbers]
-    assert sorted(ids) == [MessageId(*one) for one in sorted(numbers)]
+    ids = [MessageId(*triple) for triple in numbers]
+    assert sorted(ids) == [MessageId(*triple) for triple in sorted(numbers)]
     with pytest.raises(TypeError):
         _ = Position(1, 2) < MessageId(1, 2)  # type: ignore[operator]
 
 
-def test_what_values_print_for_a_programmer() -> None:
+def test_repr_of_values() -> None:
     assert repr(TxnId(3, 18)) == "TxnId(coordinator=3, sequence=18)"
     assert repr(MessageId(17, 4)) == "MessageId(ledger=17, entry=4, index=0)"
     assert repr(Bound("last", 5)) == "Bound(kind='last', value=5)"
 
 
 def test_values_do_not_change() -> None:
-    for made, name in (
+    for value, name in (
         (TxnId(3, 18), "sequence"),
         (Range(), "start"),
         (Settings(), "coordinators"),
     ):
-        changing: Any = made
+        changing: Any = value
         with pytest.raises(AttributeError):
             setattr(changing, name, 1)
         with pytest.raises(AttributeError):
@@ -315,10 +315,12 @@ def test_values_do_not_change() -> None:
 
 
 def test_values_are_copied_and_pickled() -> None:
-    """Spark's workers and the processes of the demonstration get them so."""
+    """Spark's workers and the processes of the demonstration receive values by pickle."""
     values = (TxnId(3, 18), Position(3, 18), MessageId(3, 18, 1), TopicName("a", "b", "c", 1))
-    for made in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
-        assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == copy.copy(made) == made
+    for value in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
+        assert (
+            pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == copy.copy(value) == value
+        )
 
 
 def test_ids_are_matched_by_place() -> None:

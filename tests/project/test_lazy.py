@@ -1,4 +1,4 @@
-"""Modules imported as modules: found at once, run at their first use, once, whoever comes first."""
+"""Lazy modules: an import finds them at once, and their first use runs them, exactly once."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def write(probe: Path, text: str) -> None:
 
 
 def test_a_module_runs_when_it_is_used(probe: Path) -> None:
-    """And not when it is imported; afterwards it is a module like any other."""
+    """A module runs at its first use, not at its import; then it is an ordinary module."""
     write(probe, "FOUND = 7")
     module = importlib.import_module("txlog.probe")
-    again = importlib.import_module("txlog.probe")
-    assert (type(module), module is again, ran(probe)) == (LazyModule, True, 0)
+    reimported = importlib.import_module("txlog.probe")
+    assert (type(module), module is reimported, ran(probe)) == (LazyModule, True, 0)
     assert module.FOUND == 7
     assert (type(module), ran(probe)) == (ModuleType, 1)
     assert inspect.getsource(module).endswith("FOUND = 7\n")
 
 
 def test_a_name_set_in_a_module_stays(probe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests put things in place of others: the run must not come after that."""
+    """Tests patch attributes of modules: a later run must not overwrite the patch."""
     write(probe, "FOUND = 7")
     module = importlib.import_module("txlog.probe")
     monkeypatch.setattr(module, "FOUND", 8)
@@ -74,11 +74,11 @@ def test_a_run_that_fails_is_run_again(probe: Path) -> None:
 
 
 def test_threads_wait_for_the_one_that_runs_it(probe: Path) -> None:
-    """Rule 1: nobody sees half of a module; the barriers make the others come amid the run."""
+    """Rule 1: no thread sees half of a module. The event lets the others come amid the run."""
     write(probe, "FIRST = 1\nimport txlog\ntxlog.probe_waits()\nLAST = 2")
     module = importlib.import_module("txlog.probe")
-    amid, found = threading.Event(), []
-    others = [threading.Thread(target=lambda: found.append(module.LAST)) for _ in range(4)]
+    amid, values = threading.Event(), []
+    others = [threading.Thread(target=lambda: values.append(module.LAST)) for _ in range(4)]
 
     def waits() -> None:
         for thread in others:
@@ -92,10 +92,10 @@ def test_threads_wait_for_the_one_that_runs_it(probe: Path) -> None:
         del vars(txlog)["probe_waits"]
     for thread in others:
         thread.join()
-    assert (amid.is_set(), found, ran(probe)) == (True, [2, 2, 2, 2], 1)
+    assert (amid.is_set(), values, ran(probe)) == (True, [2, 2, 2, 2], 1)
 
 
-def test_what_a_command_does_not_use_does_not_run() -> None:
+def test_unused_modules_do_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
     code = """
 import sys, tempfile, txlog
@@ -121,8 +121,8 @@ print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for o
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_server_listens_without_what_it_may_never_need(tmp_path: Path) -> None:
-    """HTTP, rules, SQL, what removes files: they run when they are used, not before it listens."""
+def test_server_listens_before_optional_modules_run(tmp_path: Path) -> None:
+    """HTTP, rules, SQL and the removal of files run at first use, not before the server listens."""
     txlog.init(str(tmp_path / "s"))
     code = """
 import sys, txlog
@@ -156,8 +156,8 @@ print(sorted(ran & never), "google.protobuf" in ran, len(ours) < 255)
     assert (done.stdout, done.stderr) == ("[] True True\n", "")
 
 
-def test_a_command_loads_what_it_needs(tmp_path: Path) -> None:
-    """One message sent: no Typer, nothing of Python's that only tells of code or packages."""
+def test_command_loads_no_heavy_modules(tmp_path: Path) -> None:
+    """Sending one message loads neither Typer nor modules that only inspect code or packages."""
     txlog.init(str(tmp_path / "s"))
     with txlog.open(str(tmp_path / "s")) as client:
         client.create_topic("orders")
@@ -180,21 +180,21 @@ print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
     assert (done.stdout, done.stderr) == ("0 [] True\n", "")
 
 
-def test_whoever_comes_in_while_its_thread_runs_it(probe: Path) -> None:
-    """Rule 4: as the collector or a signal handler does; what is missing is refused by name."""
+def test_reentry_by_the_thread_that_runs_it(probe: Path) -> None:
+    """Rule 4: the collector or a signal handler may re-enter; a missing name is refused by name."""
     write(probe, "FIRST = 1\nimport txlog\ntxlog.probe_enters()\nLAST = 2")
     module = importlib.import_module("txlog.probe")
-    found: list[object] = []
+    values: list[object] = []
 
     def enters() -> None:
-        found.append(module.FIRST)
+        values.append(module.FIRST)
         with pytest.raises(NotThereYet, match="has no LAST yet: the caller runs in"):
             _ = module.LAST
-        found.append(hasattr(module, "LAST"))
+        values.append(hasattr(module, "LAST"))
 
     vars(txlog)["probe_enters"] = enters
     try:
         assert module.LAST == 2
     finally:
         del vars(txlog)["probe_enters"]
-    assert (found, type(module), ran(probe)) == ([1, False], ModuleType, 1)
+    assert (values, type(module), ran(probe)) == ([1, False], ModuleType, 1)

@@ -1,4 +1,4 @@
-"""Each package is a room: its docstring lists its modules, and there are not too many of them."""
+"""Each package is a room: its docstring lists its modules, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.source_tree import PACKAGE, SOURCE
 
 MODULES_MAX = 13
-LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
+LISTS = {  # packages with more modules: plain lists, where a reader looks up one entry
     "client/answers": (19, "an answer a module"),
     "cli/commands": (30, "a noun a module"),
     "engine/door": (21, "a subject a module, each of imports alone"),
@@ -47,23 +47,23 @@ def _path(package: Path) -> str:
 @cache
 def _modules(package: Path) -> list[str]:
     files = [file.stem for file in package.glob("*.py") if file.stem != "__init__"]
-    rooms = [f"{one.name}/" for one in package.iterdir() if (one / "__init__.py").exists()]
+    rooms = [f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()]
     return sorted(files + rooms, key=lambda name: name.strip("_/"))
 
 
 def _contents(package: Path) -> list[str]:
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
     assert text, f"{package} has no docstring"
-    before, mark, after = text.partition("\nContents:\n\n")
+    head, mark, tail = text.partition("\nContents:\n\n")
     assert mark, f"{package}/__init__.py has no line `Contents:`"
-    assert len(before.split()) >= 5, f"{package}/__init__.py does not say what the package is"
-    lines = [_LINE.fullmatch(line) for line in after.splitlines()]
+    assert len(head.split()) >= 5, f"{package}/__init__.py does not say what the package is"
+    lines = [_LINE.fullmatch(line) for line in tail.splitlines()]
     assert all(lines), f"{package}/__init__.py: after `Contents:` stands a line a module, no more"
     return [line[1] for line in lines if line]
 
 
 def test_docstring_of_a_package_lists_its_modules() -> None:
-    """Kills a module that nobody finds, and a line about one that has gone."""
+    """Kills: a module that a reader does not find, and a line about a removed module."""
     for package in ROOTS:
         assert _contents(package) == _modules(package)
 
@@ -79,7 +79,7 @@ def test_names_are_nouns() -> None:
     """As far as a program can see: no gerund, and no two words in one."""
     for package in ROOTS:
         words = {word for name in _all_modules() for word in name.split("_")}
-        names = [one.strip("_/") for one in _modules(package)]
+        names = [module.strip("_/") for module in _modules(package)]
         for name in names:
             for word in name.split("_"):
                 assert not word.endswith("ing") or word in GERUNDS, f"{package}/{name} is a gerund"
@@ -91,7 +91,7 @@ def test_names_are_nouns() -> None:
 
 
 def test_exceptions_are_needed() -> None:
-    """Kills an exception that outlived its module."""
+    """Kills: an exception in the lists above for a module that no longer exists."""
     words = {word for name in _all_modules() for word in name.split("_")}
     assert {*GERUNDS, *WHOLE} <= words
     assert {path for path, (bound, _) in LISTS.items() if bound > MODULES_MAX} <= set(

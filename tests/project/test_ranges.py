@@ -127,7 +127,7 @@ def test_two_ids_joined_by_colons_name_the_right_form() -> None:
 
 @given(st.text(alphabet="start end@+-:.0123456789hmsunbTZ=|x", max_size=24))
 def test_any_text_is_a_range_or_refused(text: str) -> None:
-    """Whatever is typed, the answer is a Range or one of our errors."""
+    """Any text gives a Range or an error of txlog."""
     try:
         parsed = parse_range(text, NOW)
     except TxlogError as error:
@@ -137,7 +137,7 @@ def test_any_text_is_a_range_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["start", "end", "+3", "-3", "17:4", "17:4:2", "sub", "sub=x"])
-def test_bound_prints_what_it_parsed(text: str) -> None:
+def test_bound_prints_its_text(text: str) -> None:
     assert str(parse_bound(text, NOW)) == text
 
 

@@ -1,4 +1,4 @@
-"""What users install is whole: wheel and sdist, built and tried in an environment of their own."""
+"""The wheel and the sdist are complete: built, installed and tried in a new environment."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_default_timeout_above_the_maximum_is_refused() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BOUNDS)), st.integers(), max_size=4))
-def test_what_is_accepted_round_trips(values: dict[str, object]) -> None:
+def test_accepted_settings_round_trip(values: dict[str, object]) -> None:
     try:
         settings = Settings.from_mapping(values)
     except TxlogError as error:

@@ -101,7 +101,7 @@ def test_a_rise_is_found_unless_a_line_gives_the_reason() -> None:
         excused("2026-01-02 modules: short", date(2026, 1, 2))
 
 
-def test_the_figures_see_what_they_count(tmp_path: Path) -> None:
+def test_figures_count_a_small_tree(tmp_path: Path) -> None:
     """A small tree with one of each."""
     files = {
         "src/txlog/engine/store.py": '"""Who is told of what."""\ndef _hidden() -> None: ...\n',

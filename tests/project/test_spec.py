@@ -1,7 +1,8 @@
 """The specifications in docs/spec are compared with the program, table by table.
 
-What a table says is asked of the program (a setting, a metric, the fields of a command) or done in
-a store (the conflict matrix, the epochs of a key). Every rule and law names tests that exist.
+The tests ask the program for the facts of a table (a setting, a metric, the fields of a command),
+or do them in a store (the conflict matrix, the epochs of a key). Every rule and law names tests
+that exist.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ def text(name: str) -> str:
 
 
 def section(name: str, number: str) -> str:
-    """What stands below the heading of that number, up to the next one of its level or above."""
-    found = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
-    assert found is not None, f"{name} has no section {number}"
-    rest = text(name)[found.end() :]
-    stop = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: stop.start()] if stop else rest
+    """The text below the heading with a number, up to the next heading of its level or above."""
+    heading = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
+    assert heading is not None, f"{name} has no section {number}"
+    remainder = text(name)[heading.end() :]
+    stop = re.search(rf"^#{{1,{len(heading[1])}}} ", remainder, re.MULTILINE)
+    return remainder[: stop.start()] if stop else remainder
 
 
 def table(name: str, number: str, first: str) -> list[Row]:
-    """The rows of the table whose first column is called so, by the names of its columns."""
+    """The rows of the table whose first column has this name, as cells by column name."""
     for block in re.findall(r"(?:^\|.*\n)+", section(name, number), re.MULTILINE):
         lines = [
             [cell.strip() for cell in line.strip().strip("|").split(" |")]
@@ -80,15 +81,15 @@ def bare(cell: str) -> str:
 
 
 def names(cell: str) -> list[str]:
-    return [bare(one) for one in cell.split(", ") if one]
+    return [bare(word) for word in cell.split(", ") if word]
 
 
 @cache
 def known_tests() -> frozenset[str]:
-    found: set[str] = set()
+    tests: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        found.update(re.findall(r"^ *def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
-    return frozenset(found)
+        tests.update(re.findall(r"^ *def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
+    return frozenset(tests)
 
 
 # --- rules, laws, invariants -----------------------------------------------------------------
@@ -98,9 +99,9 @@ def test_every_rule_and_law_names_tests_that_exist() -> None:
     headings = re.findall(r"^#+ (R\d+|Law \d+)\. ", text(RELIABILITY), re.MULTILINE)
     assert headings == [f"R{n}" for n in range(1, 35)] + [f"Law {n}" for n in range(1, 9)]
     for heading in headings:
-        shown = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
-        assert shown is not None, f"{heading} does not say what shows it"
-        there = re.findall(r"`(\w+)`", shown[1])
+        match = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
+        assert match is not None, f"{heading} does not say what shows it"
+        there = re.findall(r"`(\w+)`", match[1])
         assert there, heading
         assert not set(there) - known_tests(), heading
 
@@ -112,11 +113,11 @@ def test_every_suite_names_tests_that_exist() -> None:
         assert there, number
         assert not set(there) - known_tests(), number
     for row in table(RELIABILITY, "6", "#"):
-        for one in names(row["shown by"]):
-            is_there = one in suites or bool(section(RELIABILITY, one)) if "/" not in one else (
-                ROOT / one
+        for test in names(row["shown by"]):
+            is_there = test in suites or bool(section(RELIABILITY, test)) if "/" not in test else (
+                ROOT / test
             ).is_file()  # fmt: skip
-            assert is_there, one
+            assert is_there, test
 
 
 def test_every_crash_window_has_its_tests() -> None:
@@ -154,25 +155,25 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def test_settings_are_those_of_the_program() -> None:
-    found = [row for place in SETTINGS for row in table(*place, "setting")]
+def test_settings_match_the_program() -> None:
+    rows = [row for location in SETTINGS for row in table(*location, "setting")]
     defaults = Settings()
-    said = {
-        bare(row["setting"]): (row["default"], row["smallest"], row["largest"]) for row in found
+    documented = {
+        bare(row["setting"]): (row["default"], row["smallest"], row["largest"]) for row in rows
     }
-    assert len(said) == len(found)
-    assert said == {
+    assert len(documented) == len(rows)
+    assert documented == {
         name: (shown(getattr(defaults, name)), *map(shown, BOUNDS.get(name, ("", ""))))
         for name in defaults.to_mapping()
     }
 
 
-def test_hard_limits_are_those_of_the_program() -> None:
+def test_hard_limits_match_the_program() -> None:
     units = {"MiB": settings.MIB, "KiB": settings.KIB, "GiB": settings.GIB, "bytes": 1}
     values: list[int] = []
     for row in table(RELIABILITY, "7.5", "limit"):
-        number, _, rest = row["value"].partition(" ")
-        unit, _, less = rest.partition(" - ")
+        number, _, unit_and_less = row["value"].partition(" ")
+        unit, _, less = unit_and_less.partition(" - ")
         values.append(int(number.replace(",", "")) * units.get(unit, 1) - int(less or 0))
     assert values == [
         settings.MESSAGE_BYTES_MAX, settings.CHUNKED_MESSAGE_BYTES_MAX, settings.RECEIVE_BYTES_MAX,
@@ -182,27 +183,27 @@ def test_hard_limits_are_those_of_the_program() -> None:
 
 
 def test_policies_of_a_subscription(bench: Bench) -> None:
-    held = bench.client.subscription("t", "s")
+    handle = bench.client.subscription("t", "s")
     with pytest.raises(InvalidArgument) as caught:
-        held.set_policies(none=1)
+        handle.set_policies(none=1)
     rows = table(TRANSACTIONS, "3", "policy")
     assert ", ".join(bare(row["policy"]) for row in rows) == caught.value.hint
     for row in rows:
         if row["smallest"]:
             smallest = int(row["smallest"].replace(",", ""))
-            held.set_policies(**{bare(row["policy"]): smallest})
+            handle.set_policies(**{bare(row["policy"]): smallest})
             with pytest.raises(InvalidArgument):
-                held.set_policies(**{bare(row["policy"]): smallest - 1})
+                handle.set_policies(**{bare(row["policy"]): smallest - 1})
 
 
 def test_policies_of_delays_and_watermarks(bench: Bench) -> None:
     admin = bench.client.admin
-    own = r"policies of a topic or namespace as well: (.*?)\. "
-    policies = re.search(own, section(DELAYED, "10"), re.DOTALL)
+    pattern = r"policies of a topic or namespace as well: (.*?)\. "
+    policies = re.search(pattern, section(DELAYED, "10"), re.DOTALL)
     assert policies is not None
-    known = list(admin.get_delayed_policies()["policies"])
-    said = re.findall(r"`(\w+)`(?:\s\(`\w+`\))?", policies[1])
-    assert said == known
+    policies_of_topic = list(admin.get_delayed_policies()["policies"])
+    documented = re.findall(r"`(\w+)`(?:\s\(`\w+`\))?", policies[1])
+    assert documented == policies_of_topic
     prefix = "watermark_"
     settings_of = [bare(row["setting"]) for row in table(WATERMARKS, "11", "setting")]
     assert all(name.startswith(prefix) for name in settings_of)
@@ -214,24 +215,32 @@ def test_policies_of_delays_and_watermarks(bench: Bench) -> None:
 # --- errors, commands, metrics ---------------------------------------------------------------
 
 
-def test_errors_are_those_of_the_program() -> None:
-    said = {
+def test_errors_match_the_program() -> None:
+    documented = {
         row["class"]: (row["codes"], row["exit"], row["kind"])
         for row in table(RELIABILITY, "4", "class")
     }
-    assert said == {
-        one.__name__: (", ".join(map(str, one.codes)), str(one.exit), one.kind)
-        for one in error_classes()
+    assert documented == {
+        error_class.__name__: (
+            ", ".join(map(str, error_class.codes)),
+            str(error_class.exit),
+            error_class.kind,
+        )
+        for error_class in error_classes()
     }
-    raised = [one for row in table(TRANSACTIONS, "14", "class") for one in names(row["class"])]
+    raised = [
+        error_class
+        for row in table(TRANSACTIONS, "14", "class")
+        for error_class in names(row["class"])
+    ]
     assert len(set(raised)) == len(raised)
-    assert set(raised) <= set(said)
+    assert set(raised) <= set(documented)
 
 
-def test_admin_operations_are_those_of_the_program(bench: Bench) -> None:
+def test_admin_operations_match_the_program(bench: Bench) -> None:
     for row in table(TRANSACTIONS, "15", "command"):
         command = dispatch.load(bare(row["command"]))
-        assert names(row["fields"]) == [one for one in command.fields if one != "dry_run"]
+        assert names(row["fields"]) == [field for field in command.fields if field != "dry_run"]
         target: object = bench.client
         for part in bare(row["Python"]).split("."):
             target = getattr(target, part)
@@ -239,19 +248,19 @@ def test_admin_operations_are_those_of_the_program(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_a_page_names_exists(name: str) -> None:
+def test_names_in_a_page_exist(name: str) -> None:
     """Commands in code, and classes: ops, errors, handles, or words that the program answers."""
     for words in re.findall(r"`txlog ([a-z][\w-]*(?: [a-z][\w-]*)*)", text(name)):
         first = words.split()
-        known = {path.split()[0] for path in catalogue.COMMANDS}
-        assert first[0] in known, f"{name} names txlog {words}"
+        nouns = {path.split()[0] for path in catalogue.COMMANDS}
+        assert first[0] in nouns, f"{name} names txlog {words}"
         if first[0] in catalogue.NOUNS and len(first) > 1:
             paths = [" ".join(first[:n]) for n in (2, 3)]
             is_known = any(path in catalogue.COMMANDS or path in catalogue.NOUNS for path in paths)
             assert is_known, f"{name} names txlog {words}"
     for word in set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", text(name))):
-        said = rf'(?m)^ *class {word}\b|"{word}"'
-        assert re.search(said, program()), f"{name} names {word}"
+        pattern = rf'(?m)^ *class {word}\b|"{word}"'
+        assert re.search(pattern, program()), f"{name} names {word}"
 
 
 @cache
@@ -261,7 +270,7 @@ def program() -> str:
 
 @pytest.mark.parametrize(("name", "number", "noun"), [(DELAYED, "9", "delay"),
                                                       (WATERMARKS, "11", "watermark")])  # fmt: skip
-def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str, noun: str) -> None:
+def test_commands_match_the_program(bench: Bench, name: str, number: str, noun: str) -> None:
     rows = table(name, number, "command")
     assert [bare(row["command"]) for row in rows] == [
         path for path in catalogue.COMMANDS if path.startswith(f"{noun} ")
@@ -271,7 +280,7 @@ def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str,
 
 
 def used(client: Client) -> list[Family]:
-    """The metrics of a store in which each of them has a value."""
+    """The metrics of a store in which each metric has a value."""
     producer = client.producer("t", name="p")
     producer.new_watermark().event_time(5).send()
     producer.send(b"x", deliver_after=10_000)
@@ -281,30 +290,30 @@ def used(client: Client) -> list[Family]:
         return client.admin.metrics()
 
 
-def test_metrics_are_those_of_the_program(bench: Bench) -> None:
+def test_metrics_match_the_program(bench: Bench) -> None:
     rows = [
         row
-        for place in ((TRANSACTIONS, "16"), (DELAYED, "12"), (WATERMARKS, "13"))
-        for row in table(*place, "metric")
+        for location in ((TRANSACTIONS, "16"), (DELAYED, "12"), (WATERMARKS, "13"))
+        for row in table(*location, "metric")
     ]
-    said = {bare(row["metric"]): (row["type"], set(names(row["labels"]))) for row in rows}
-    assert len(said) == len(rows)
-    found = {
-        one.name: (one.type, {label for _, labels, _ in one.samples for label in labels})
-        for one in used(bench.client)
+    documented = {bare(row["metric"]): (row["type"], set(names(row["labels"]))) for row in rows}
+    assert len(documented) == len(rows)
+    collected = {
+        family.name: (family.type, {label for _, labels, _ in family.samples for label in labels})
+        for family in used(bench.client)
     }
-    late = "txlog_watermark_late_messages_total"  # it has a sample once there is such a message
-    assert not found[late][1]
-    found[late] = ("counter", {"topic", "partition", "subscription"})
-    assert said == {
-        name: (kind, labels - {"le", "quantile"}) for name, (kind, labels) in found.items()
+    late = "txlog_watermark_late_messages_total"  # it has a sample from the first late message on
+    assert not collected[late][1]
+    collected[late] = ("counter", {"topic", "partition", "subscription"})
+    assert documented == {
+        name: (kind, labels - {"le", "quantile"}) for name, (kind, labels) in collected.items()
     }
 
 
 def test_buckets_of_the_histogram() -> None:
-    said = re.search(r"end at (.*) seconds", section(TRANSACTIONS, "16"), re.DOTALL)
-    assert said is not None
-    numbers = [float(one) for one in re.split(r",\s|\sand\s", said[1])]
+    match = re.search(r"end at (.*) seconds", section(TRANSACTIONS, "16"), re.DOTALL)
+    assert match is not None
+    numbers = [float(number) for number in re.split(r",\s|\sand\s", match[1])]
     assert numbers == [bound / 1000 for bound in coordinator.DURATION_BOUNDS_MS]
 
 
@@ -315,32 +324,34 @@ def test_states_of_a_transaction(bench: Bench) -> None:
     rows = table(TRANSACTIONS, "4", "from")
     assert {(row["from"], row["to"]) for row in rows} == coordinator.ARROWS
     (by_reason,) = (
-        one for one in used(bench.client) if one.name == "txlog_txn_aborted_by_reason_total"
+        family
+        for family in used(bench.client)
+        if family.name == "txlog_txn_aborted_by_reason_total"
     )
     reasons = [bare(row["reason"]) for row in table(TRANSACTIONS, "4", "reason")]
     assert reasons == [labels["reason"] for _, labels, _ in by_reason.samples]
 
 
 def test_the_decision_table() -> None:
-    """Cell by cell it is that of test_end_table, which asks the program."""
-    said: dict[str, tuple[str, ...]] = {}
+    """The table agrees, cell by cell, with the one of test_end_table, which asks the program."""
+    documented: dict[str, tuple[str, ...]] = {}
     for row in table(TRANSACTIONS, "5", "recorded state"):
         state, _, reasons = row.pop("recorded state").partition(": ")
-        for one in state.split(" or "):
+        for name in state.split(" or "):
             for reason in reasons.split(", "):
-                said[f"{one} {reason}".strip()] = tuple(row.values())
-    assert said == {
+                documented[f"{name} {reason}".strip()] = tuple(row.values())
+    assert documented == {
         state: tuple("done" if error is None else error.__name__ for error in cells)
         for state, cells in ends.TABLE.items()
     }
 
 
 def test_frames_of_an_end_name_ops() -> None:
-    known = {one.__name__ for one in vars(ops).values() if isinstance(one, type)}
+    op_names = {op.__name__ for op in vars(ops).values() if isinstance(op, type)}
     for place in ((TRANSACTIONS, "5.1"), (DELAYED, "4")):
         cited = re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", section(*place))
         assert cited
-        assert set(cited) <= known
+        assert set(cited) <= op_names
 
 
 def test_types_of_subscriptions(bench: Bench) -> None:
@@ -375,7 +386,7 @@ def test_deduplication(bench: Bench, column: str) -> None:
     producer = client.producer("t", name="p")
     txn = None if column == "plain send" else begin(client)
     receipts = [producer.send(b"m", sequence_id=number, txn=txn) for number in (5, 9, 9)]
-    assert [one.duplicate for one in receipts] == [False, False, True]
+    assert [receipt.duplicate for receipt in receipts] == [False, False, True]
     newest = "**the id of the newest**, else null" if txn is None else "the I of the newest"
     assert receipts[2][:3] == receipts[1][:3]
     assert cells["sequence that is stored"] == f"not stored; success, `duplicate`, {newest}"
@@ -418,7 +429,7 @@ def test_states_of_a_message(bench: Bench) -> None:
 
 
 CONFLICT, DROPPED = "conflict", "dropped"
-# what a cell says: what comes of p = p1 and of p = p3 behind p1; None: not said
+# text of a cell: the outcomes for p = p1 and for p = p3 behind p1; None: the cell has none
 CELLS: dict[str, tuple[str | int, str | int | None]] = {
     "conflict": (CONFLICT, 1),
     "same p: conflict": (CONFLICT, 1),
@@ -441,8 +452,8 @@ EXISTING = (
 )  # fmt: skip
 
 
-def outcome(board: Board, new: str, existing: str, wanted: str) -> str | int:
-    """What comes of a new acknowledgement; what there is lies at p1, when deleted also at p0."""
+def outcome(board: Board, new: str, existing: str, positions: str) -> str | int:
+    """Acknowledge after an existing acknowledgement of p1, or of p0 and p1; returns the outcome."""
     x, y = begin(board.client), begin(board.client)
     if existing == "p DELETED":
         board.ack("p0 p1")
@@ -451,7 +462,7 @@ def outcome(board: Board, new: str, existing: str, wanted: str) -> str | int:
         board.ack("p1", holder, cumulative=existing.startswith("cumulative"))
     txn = x if new.endswith("by X") else None
     try:
-        acked, _, dropped = board.ack(wanted, txn, cumulative="cumulative" in new)
+        acked, _, dropped = board.ack(positions, txn, cumulative="cumulative" in new)
     except TransactionConflict:
         return CONFLICT
     return DROPPED if dropped and not acked else acked
@@ -468,18 +479,18 @@ def test_the_conflict_matrix(tmp_path: Path, new: str) -> None:
     for existing, cell in rows[new].items():
         assert existing in EXISTING
         last = last if cell == "same" else cell
-        for wanted, expected in zip(("p1", "p3"), CELLS[last], strict=True):
-            board = Board(Bench(tmp_path / f"{existing}-{wanted}"))
-            found = outcome(board, new, existing, wanted)
+        for position, expected in zip(("p1", "p3"), CELLS[last], strict=True):
+            board = Board(Bench(tmp_path / f"{existing}-{position}"))
+            actual = outcome(board, new, existing, position)
             board.bench.close()
-            assert expected in (None, found), f"{new}, {existing}, {wanted}: {found}"
+            assert expected in (None, actual), f"{new}, {existing}, {position}: {actual}"
 
 
 PRESENTED = {"presented -1": (-1, -1), "presented s": (2, 2), "below s": (0, 1), "above s": (3, 9)}
 
 
 def test_epochs_of_a_key(tmp_path: Path) -> None:
-    """With a stored epoch of 2; without one none can be presented but -1 and those above."""
+    """The stored epoch is 2. Without a stored one, a client presents only -1 or a greater one."""
     for row in table(TRANSACTIONS, "10", "stored epoch"):
         stored = row.pop("stored epoch")
         assert tuple(row) == tuple(PRESENTED)
@@ -505,8 +516,8 @@ def test_epochs_of_a_key(tmp_path: Path) -> None:
 
 def test_state_of_the_folds() -> None:
     for place, fold in (((DELAYED, "3"), Delayed), ((WATERMARKS, "4"), Watermark)):
-        said = [one for row in table(*place, "name") for one in names(row["name"])]
-        assert sorted(said) == sorted(fold.__slots__)
+        documented = [item for row in table(*place, "name") for item in names(row["name"])]
+        assert sorted(documented) == sorted(fold.__slots__)
 
 
 def test_ops_of_delayed_delivery() -> None:
@@ -527,23 +538,23 @@ def test_rows_of_watermarks() -> None:
 
 
 def test_statuses_of_watermarks() -> None:
-    said = [row["status"] for row in table(WATERMARKS, "8", "status")]
-    assert tuple(said) == STATUSES
-    assert said[:1] == [WatermarkState().status]
+    documented = [row["status"] for row in table(WATERMARKS, "8", "status")]
+    assert tuple(documented) == STATUSES
+    assert documented[:1] == [WatermarkState().status]
     numbered = ", ".join(f"{number} {status}" for number, status in enumerate(STATUSES))
     assert f"`status` is {numbered}" in " ".join(section(WATERMARKS, "13").split())
 
 
 def test_bad_delays_and_looks(bench: Bench) -> None:
-    """The class that the table names is raised, and nothing is stored."""
+    """Each bad call raises the class that the table names, and stores nothing."""
     client = bench.client
     client.create_subscription("t", "alone")
     client.admin.set_delayed_policies(topic="t", max_delivery_delay_ms=50_000)
     producer, topic = client.producer("t"), client.topic("t")
     producer.send(b"x", deliver_after=10_000)
     (delayed,) = (MessageId(row["ledger"], row["entry"]) for row in topic.delayed().to_pylist())
-    held = begin(client)
-    client.acknowledge("t", "s", [delayed], txn=held)
+    transaction = begin(client)
+    client.acknowledge("t", "s", [delayed], txn=transaction)
     nowhere = MessageId(delayed.ledger, delayed.entry + 9)
     acts: dict[str, Callable[[], object]] = {
         "negative `deliver_after`": lambda: producer.send(b"y", deliver_after=-1),
@@ -571,7 +582,7 @@ def test_bad_watermarks(bench: Bench) -> None:
 
 
 def _raises(rows: list[Row], acts: dict[str, Callable[[], object]]) -> None:
-    """Each act raises what the row whose situation begins so says first."""
+    """Each act raises the first class in the outcome of its row; keys begin a row's situation."""
     for begins, act in acts.items():
         (row,) = (row for row in rows if row["situation"].startswith(begins))
         with pytest.raises(TxlogError) as caught:

@@ -1,6 +1,6 @@
-"""What the code cites is in the repository: each `spec/NAME 4.2` is a place of docs/spec/NAME.md.
+"""Citations in the code lead somewhere: each `spec/NAME 4.2` is a place of docs/spec/NAME.md.
 
-Written are sections (`spec/cli 8.5`), items of a section's list (`spec/cli 12.5`), rules by their
+Code cites sections (`spec/cli 8.5`), items of a section's list (`spec/cli 12.5`), rules by their
 name (`spec/reliability R17`) and invariants (`spec/transactions I-6`, the items of section 17).
 """
 
@@ -36,29 +36,29 @@ def _cited(file: Path) -> Iterator[tuple[str, str]]:
                 yield page, place
 
 
-def _is_there(name: str, place: str) -> bool:
+def _exists(name: str, place: str) -> bool:
     return (FOLDER / f"{name}.md").exists() and (not place or place in places(name))
 
 
-def test_what_is_cited_is_there() -> None:
-    """Kills a section that was renumbered, and a page that nobody wrote."""
+def test_cited_places_exist() -> None:
+    """Kills: a citation of a renumbered section, or of a page that does not exist."""
     missing = {
         f"{file.relative_to(ROOT)}: spec/{name} {place}"
         for file in FILES
         for name, place in _cited(file)
-        if not _is_there(name, place)
+        if not _exists(name, place)
     }
     assert not missing, "\n".join(sorted(missing))
 
 
 def test_every_page_is_cited() -> None:
-    """A page that no code stands on belongs to the documents that teach."""
+    """A page that no code cites is no specification, and belongs to the guides."""
     cited = {name for file in FILES if file.suffix == ".py" for name, _ in _cited(file)}
     assert cited == {file.stem for file in FOLDER.glob("*.md")}
 
 
 def test_nothing_outside_of_the_repository_is_cited() -> None:
-    """The names that the pages had before they were taken in."""
+    """Kills: the names that the pages had before they moved into the repository."""
     for file in FILES:
-        found = _GONE.search(file.read_text(encoding="utf-8"))
-        assert found is None, f"{file}: {found}"
+        match = _GONE.search(file.read_text(encoding="utf-8"))
+        assert match is None, f"{file}: {match}"

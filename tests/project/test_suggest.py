@@ -1,4 +1,4 @@
-"""The name that was meant: topics, subscriptions, keys; and nothing when nothing is near."""
+"""The hint with the nearest name of a topic, subscription or key; none if no name is near."""
 
 from __future__ import annotations
 
@@ -34,20 +34,18 @@ def test_the_nearest_name(word: str, names: list[str], found: str | None) -> Non
     assert nearest(word, names) == found
 
 
-def test_the_most_alike_comes_before_one_that_is_alike() -> None:
-    """Kills: the first that is near enough, whatever follows it."""
+def test_nearest_name_beats_near_names() -> None:
+    """Kills: the first name that is near enough, when a nearer one follows."""
     assert nearest("nightyl", ["nightly2", "nightly"]) == "nightly"
     assert nearest("aaab", ["aacc", "aaac"]) == "aaac"
 
 
-def test_a_hint_is_made_when_it_is_asked_for_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: a search among all topics at each miss, so that making topics gets ever slower."""
-    asked: list[str] = []
+def test_hint_is_made_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a search among all topics at each missing name, so that making topics slows down."""
+    searches: list[str] = []
 
     def counted(word: str, names: Iterable[str], otherwise: str) -> str:
-        asked.append(word)
+        searches.append(word)
         return suggestion(word, names, otherwise)
 
     monkeypatch.setattr(lookup, "suggestion", counted)
@@ -57,11 +55,11 @@ def test_a_hint_is_made_when_it_is_asked_for_and_not_before(
             client.create_topic(f"orders-{at}")
         with pytest.raises(TopicNotFound) as error:
             client.producer("order-3")
-        assert asked == []
-        again = pickle.loads(pickle.dumps(error.value))
-        assert (error.value.hint, again.hint) == ("did you mean orders-3?",) * 2
+        assert searches == []
+        unpickled = pickle.loads(pickle.dumps(error.value))
+        assert (error.value.hint, unpickled.hint) == ("did you mean orders-3?",) * 2
         assert error.value.hint == "did you mean orders-3?"
-        assert asked == ["order-3"] * 2
+        assert searches == ["order-3"] * 2
 
 
 def test_few_of_many_alike_names_are_compared_letter_by_letter(
@@ -83,7 +81,7 @@ def test_few_of_many_alike_names_are_compared_letter_by_letter(
     assert len(ratios) <= 2 * 3 * 40  # the standard library compares twice
 
 
-def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_suggest_the_nearest_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """spec/cli 2: the nearest known name, of topics, subscriptions and keys as of commands."""
     txlog.init(str(tmp_path / "shop"), coordinators=2)
     with txlog.open(str(tmp_path / "shop")) as client:
@@ -105,7 +103,7 @@ def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture
             client.admin.transaction_key("nighty")
         assert key.value.hint == "did you mean nightly?"
         with pytest.raises(TransactionKeyNotFound) as key:
-            client.admin.transaction_key("gome")  # a deleted one is not meant
+            client.admin.transaction_key("gome")  # the hint never names a deleted key
         assert key.value.hint == "txlog admin list-transaction-keys"
     store = ["-S", str(tmp_path / "shop")]
     for words in (
@@ -119,7 +117,7 @@ def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture
 
 
 def test_of_many_names_only_the_first_are_looked_at() -> None:
-    """An error must not take longer than the call it is of."""
+    """Kills: a hint that takes longer than the call that failed."""
     looked = iter([f"topic-{number:06}" for number in range(100_000)])
     assert nearest("something", looked) is None
     assert len(list(looked)) > 90_000

@@ -1,4 +1,4 @@
-"""What STYLE asks of the text of the code and a program can see."""
+"""The rules of style that a program can check in the text of the code."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _id(item: Module | Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-def test_module_says_what_it_owns_and_is_short() -> None:
+def test_module_has_a_docstring_and_is_short() -> None:
     for module in MODULES:
         assert ast.get_docstring(module.tree), f"{module.file} has no docstring"
     for file in SCRIPTS:
@@ -129,10 +129,10 @@ def test_public_functions_of_the_engine_are_explained() -> None:
 
 
 @pytest.mark.parametrize("file", [*PROGRAMS, *SCRIPTS], ids=_id)
-def test_programs_beside_the_library_name_what_there_is(file: Path) -> None:
-    """No test runs most of them: a name that moved would be met by whoever measures next."""
+def test_scripts_name_things_that_exist(file: Path) -> None:
+    """No other test runs most of these programs, so a moved name would go unnoticed."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    whole = dict[str, str]()  # what a module is called here
+    whole = dict[str, str]()  # a module's name in this file -> its full name
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -140,16 +140,18 @@ def test_programs_beside_the_library_name_what_there_is(file: Path) -> None:
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
             assert node.module is not None
             path = f"{node.module.replace('.', '/')}.py"
-            own = [one for one in (file.parent / path, ROOT / path) if one.exists()]
-            there: Container[str] = _defined(own[0]) if own else _Names(node.module)
+            own_files = [
+                candidate for candidate in (file.parent / path, ROOT / path) if candidate.exists()
+            ]
+            defined: Container[str] = _defined(own_files[0]) if own_files else _Names(node.module)
             for alias in node.names:
-                assert alias.name in there, f"{file}:{node.lineno} {node.module}.{alias.name}"
-    known = _Names("txlog")
+                assert alias.name in defined, f"{file}:{node.lineno} {node.module}.{alias.name}"
+    names_of_txlog = _Names("txlog")
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
             continue
         if whole.get(node.value.id) == "txlog":
-            assert node.attr in known, f"{file}:{node.lineno} txlog.{node.attr}"
+            assert node.attr in names_of_txlog, f"{file}:{node.lineno} txlog.{node.attr}"
 
 
 class _Names:
@@ -167,52 +169,52 @@ class _Names:
 
 def _defined(file: Path) -> set[str]:
     """The names that a program defines at its top."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, Function | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(alias.asname or alias.name for alias in node.names)
-    return found
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names
 
 
 def test_every_command_is_in_the_catalogue() -> None:
-    """Kills: a command that its module defines and nobody can call."""
+    """Kills: a command that its module defines, and that users cannot call."""
     defined = set()
     for module in MODULES:
         if module.path.startswith("cli/"):
-            for name, found in vars(importlib.import_module(module.name)).items():
-                if isinstance(found, Command) and found.function.__module__ == module.name:
+            for name, value in vars(importlib.import_module(module.name)).items():
+                if isinstance(value, Command) and value.function.__module__ == module.name:
                     defined.add((module.path.removeprefix("cli/").replace("/", "."), name))
     assert len(defined) > 100
     assert defined == {(entry.module, entry.name) for entry in catalogue.COMMANDS.values()}
 
 
 def test_large_functions_get_fewer() -> None:
-    """A function over 60 lines, 8 parameters, or 14 slots: these, and no others.
+    """Only the listed functions exceed 60 lines, 8 parameters or 14 slots.
 
-    What stands here may only go: a list that can grow is no limit.
+    Entries may only be removed: a list that can grow is no limit.
     """
-    found = {"lines": set[str](), "parameters": set[str](), "slots": set[str]()}
+    exceeding = {"lines": set[str](), "parameters": set[str](), "slots": set[str]()}
     for module in MODULES:
         for node in ast.walk(module.tree):
             if isinstance(node, Function):
                 assert node.end_lineno is not None
-                given = node.args
-                names = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                arguments = node.args
+                names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
                 of_self = bool(names) and names[0].arg in ("self", "cls", "call")
                 if node.end_lineno - node.lineno >= FUNCTION_LINES_MAX:
-                    found["lines"].add(f"{module.path}:{node.name}")
+                    exceeding["lines"].add(f"{module.path}:{node.name}")
                 if len(names) - of_self > PARAMETERS_MAX and not _is_declaration(node):
-                    found["parameters"].add(f"{module.path}:{node.name}")
+                    exceeding["parameters"].add(f"{module.path}:{node.name}")
             elif isinstance(node, ast.ClassDef) and _slots(node) > SLOTS_MAX:
-                found["slots"].add(f"{module.path}:{node.name}")
-    assert found == LARGE
+                exceeding["slots"].add(f"{module.path}:{node.name}")
+    assert exceeding == LARGE
 
 
-OPEN_ANSWERS = {  # what is asked decides their fields
+OPEN_ANSWERS = {  # their fields depend on the arguments
     *("client/answers/changes:recent_of_key", "client/answers/changes:recent_of_subscription"),
     *("client/answers/inspect:inspect", "client/client:inspect"),
 }
@@ -220,7 +222,7 @@ OPEN_ANSWERS = {  # what is asked decides their fields
 
 def test_answers_have_types() -> None:
     """A public answer is a row of txlog.base.rows, so that mypy finds a misspelt key."""
-    found = set()
+    untyped = set()
     for module in MODULES:
         tree = module.tree
         names = [
@@ -233,8 +235,8 @@ def test_answers_have_types() -> None:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 returned = "" if node.returns is None else ast.unparse(node.returns)
                 if "dict[str, Any]" in returned:
-                    found.add(f"{module.path}:{node.name}")
-    assert found == OPEN_ANSWERS
+                    untyped.add(f"{module.path}:{node.name}")
+    assert untyped == OPEN_ANSWERS
 
 
 def test_only_the_command_line_prints() -> None:
@@ -254,12 +256,12 @@ def test_engine_opens_no_file_but_through_the_disk() -> None:
 def test_code_holds_no_marks_of_unfinished_work() -> None:
     mark = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
     for file in [*(m.file for m in MODULES), *SCRIPTS, *TESTS]:
-        found = mark.search(file.read_text(encoding="utf-8"))
-        assert found is None, f"{file} holds an unfinished mark"
+        match = mark.search(file.read_text(encoding="utf-8"))
+        assert match is None, f"{file} holds an unfinished mark"
 
 
-def test_who_catches_everything_says_why() -> None:
-    """Bugs are among it, and perhaps Ctrl-C and exits: each place has its reason beside it."""
+def test_broad_excepts_have_a_reason() -> None:
+    """A broad except also catches bugs, perhaps Ctrl-C and exits: a comment says why it must."""
     broad = re.compile(r"except( \(?(.*, *)?(Base)?Exception\b.*)?:")
     for module in MODULES:
         for line in module.file.read_text(encoding="utf-8").splitlines():
@@ -293,7 +295,7 @@ def test_lock_has_hashes_and_names_no_index() -> None:
 
 
 def test_programs_that_tests_need_are_installed_where_changes_are_checked() -> None:
-    """Kills: a test that is skipped in CI for ever, because nobody installs what it looks for."""
+    """Kills: a test that CI always skips, because .ci/run does not install the program it needs."""
     text = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     names = re.findall(r'mark\.needs\("([\w-]+)"', text)
     assert names

@@ -1,4 +1,4 @@
-"""Owns the certificates of tests: signed by themselves, or by one another."""
+"""Owns the certificates of tests: self-signed, or signed by another one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_signed(name: str, signer: Signer | None = None) -> Signer:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = subject if signer is None else signer[0].subject
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -30,7 +30,7 @@ def make_signed(name: str, signer: Signer | None = None) -> Signer:
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
         .sign(key if signer is None else signer[1], hashes.SHA256())
     )
-    return made, key
+    return certificate, key
 
 
 def make_certificate(folder: Path, name: str, signer: Signer | None = None) -> tuple[Path, Path]:
@@ -41,9 +41,9 @@ def make_certificate(folder: Path, name: str, signer: Signer | None = None) -> t
 
 def written(folder: Path, name: str, signed: Signer) -> tuple[Path, Path]:
     """Files with a certificate and its key, of a name."""
-    made, key = signed
+    certificate, key = signed
     paths = folder / f"{name}.pem", folder / f"{name}.key"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     paths[1].write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,

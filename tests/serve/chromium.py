@@ -1,4 +1,4 @@
-"""Chromium over its own protocol: a page is opened, looked at, typed into, and photographed."""
+"""Chromium over its own protocol: a test opens a page, reads it, types, and takes screenshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 60
 
 
 class Gone(AssertionError):
-    """The page that was asked is another one now."""
+    """The page was replaced by another one before it answered."""
 
 
 class Page:
@@ -72,13 +72,13 @@ class Page:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    def tell(self, method: str, **given: Any) -> dict[str, Any]:
+    def tell(self, method: str, **params: Any) -> dict[str, Any]:
         """Run a command of the protocol; returns its result."""
         self._count += 1
-        said = {"id": self._count, "method": method, "params": given}
+        command = {"id": self._count, "method": method, "params": params}
         if self._session:
-            said["sessionId"] = self._session
-        self._socket.send(json.dumps(said))
+            command["sessionId"] = self._session
+        self._socket.send(json.dumps(command))
         while True:
             heard: dict[str, Any] = json.loads(self._socket.recv(DEADLINE_S))
             if heard.get("id") == self._count:
@@ -90,7 +90,7 @@ class Page:
             self.events.append(heard)
 
     def look(self, width: int, height: int, scheme: str) -> None:
-        """Be a screen of this size, light or dark; a narrow one is a phone."""
+        """Emulate a screen of this size, light or dark; a narrow one is a phone."""
         phone = width < 600
         self.tell(
             "Emulation.setDeviceMetricsOverride",
@@ -104,11 +104,11 @@ class Page:
 
     def ask(self, script: str) -> Any:
         """The value of an expression; a promise is awaited."""
-        found = self.tell(
+        answer = self.tell(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def until(self, script: str) -> None:
         """Wait until an expression is true."""
@@ -132,23 +132,23 @@ class Page:
         """Press a key, as a keyboard does."""
         codes = {"Enter": 13, "Escape": 27}
         text = key if len(key) == 1 else "\r" if key == "Enter" else ""
-        given = {"key": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+        fields = {"key": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
         down = "keyDown" if text and not ctrl else "rawKeyDown"
         self.tell(
             "Input.dispatchKeyEvent",
             type=down,
             modifiers=2 if ctrl else 0,
             **({"text": text} if text and not ctrl else {}),
-            **given,
+            **fields,
         )
-        self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
+        self.tell("Input.dispatchKeyEvent", type="keyUp", **fields)
 
     def write(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type text into the element that has the focus."""
         self.tell("Input.insertText", text=text)
 
     def photograph(self, file: Path, *, whole: bool = False) -> None:
-        """Save what is seen as PNG; whole: all of the page."""
+        """Save a screenshot as PNG; whole: of the whole page, not only the visible part."""
         found = self.tell(
             "Page.captureScreenshot", captureBeyondViewport=whole, **self._clip(whole)
         )

@@ -1,9 +1,9 @@
-"""Owns what a server is fed by fuzzing, by kind: all of it comes from one seed.
+"""Owns the inputs of fuzzing, by kind: all of them come from one seed.
 
     python -m tests.serve.fuzz --seed 1 --rounds 1000
 
-It serves a store, feeds each kind so often, and prints what became of it. Beside it, one client of
-each protocol goes on sending and reading, and finds its own messages and nothing else.
+The program serves a store, sends each kind of input so many times, and prints the outcomes. All the
+while, one honest client of each protocol sends and reads, and must find exactly its own messages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BOMB = zlib.compress(bytes(64 << 20), 9)
 PIECES_MAX = 12
 READ_MAX = 1 << 22
 PATIENCE_S = 30.0
-END_S = 0.05  # what a server has to say, it says before it sees the end
+END_S = 0.05  # the server answers the input before it sees the end of the connection
 Feed = Callable[[random.Random], bytes]
 
 
@@ -74,7 +74,7 @@ def value_of(chance: random.Random, field: Any) -> Any:
 
 
 def filled(chance: random.Random, message: Any) -> Any:
-    """A message with all that it needs and some of what it may have."""
+    """Fill a message with its required fields and some of its optional ones."""
     for field in message.DESCRIPTOR.fields:
         if not field.is_required and chance.random() < 0.5:
             continue
@@ -112,7 +112,7 @@ def message(chance: random.Random, payload: bytes, **head: int) -> bytes:
 
 
 def opened(chance: random.Random) -> bytes:
-    """What a client says first."""
+    """The first commands of a client: CONNECT, PRODUCER, SUBSCRIBE and FLOW."""
     return (
         encode_command("connect", client_version="fuzz", protocol_version=chance.randrange(25))
         + encode_command("producer", topic=TOPIC, producer_id=1, request_id=1)
@@ -141,8 +141,8 @@ def cut(chance: random.Random) -> bytes:
 
 
 def spliced(chance: random.Random) -> bytes:
-    one, other = commands(chance), commands(chance)
-    return one[: chance.randrange(len(one))] + other[chance.randrange(len(other)) :]
+    first, second = commands(chance), commands(chance)
+    return first[: chance.randrange(len(first))] + second[chance.randrange(len(second)) :]
 
 
 def sizes(chance: random.Random) -> bytes:
@@ -154,22 +154,26 @@ def sizes(chance: random.Random) -> bytes:
 
 
 def bombs(chance: random.Random) -> bytes:
-    said = chance.choice([1, 100, 5 << 20, 64 << 20, 2**31 - 1])
+    announced_bytes = chance.choice([1, 100, 5 << 20, 64 << 20, 2**31 - 1])
     kind = chance.randrange(5)
     count = chance.choice([1, 2, 1_000_000, 2**31 - 1])
     payload = chance.choice([BOMB, BOMB[:1000], noise(chance)])
-    head = {"compression": kind, "uncompressed_size": said, "num_messages_in_batch": count}
+    head = {
+        "compression": kind,
+        "uncompressed_size": announced_bytes,
+        "num_messages_in_batch": count,
+    }
     return opened(chance) + message(chance, payload, **head)
 
 
 def swollen(chance: random.Random) -> bytes:
-    """What becomes far more than it is: long lists of little things, batches of empty messages."""
+    """Small input that expands: long lists of small items, batches of empty messages."""
     count = chance.choice([1_000, 20_000, 60_000, 100_000, 120_000])
     if chance.random() < 0.5:
-        one = SingleMessageMetadata(payload_size=0)
+        single = SingleMessageMetadata(payload_size=0)
         for _ in range(chance.choice([0, 1, 30])):
-            one.properties.add(key="", value="")
-        text = one.SerializeToString()
+            single.properties.add(key="", value="")
+        text = single.SerializeToString()
         payload = (struct.pack(">I", len(text)) + text) * min(count, (4 << 20) // (len(text) + 4))
         head = {
             "compression": 2,
@@ -184,12 +188,12 @@ def swollen(chance: random.Random) -> bytes:
     }
     name = chance.choice([*names])
     field, more = names[name]
-    named: Any = ["t"] * count
+    topics: Any = ["t"] * count
     if field != "partitions":
         more["consumer_id"] = 1
         place = MessageIdData(ledgerId=1, entryId=chance.randrange(9) * 10**9)
-        named = [place] * count
-    return opened(chance) + encode_command(name, **more, **{field: named})
+        topics = [place] * count
+    return opened(chance) + encode_command(name, **more, **{field: topics})
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -289,7 +293,7 @@ def _end(writer: asyncio.StreamWriter) -> None:
 
 
 async def fed(port: int, data: bytes) -> str:
-    """Send something, and a moment later the end; what became of it."""
+    """Send bytes, and a moment later the end; returns the outcome."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     size = 0
     try:
@@ -310,7 +314,7 @@ async def fed(port: int, data: bytes) -> str:
 
 
 class Witnesses:
-    """A client of each protocol that goes on, come what may."""
+    """An honest client of each protocol, which must be served throughout the fuzzing."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -322,7 +326,7 @@ class Witnesses:
         assert ready.producer_ready
 
     async def go_on(self) -> None:
-        """Send a message, and read all of them by the other protocol."""
+        """Send a message by Pulsar's protocol, and read all messages by HTTP."""
         number = self._count
         self._client.message(b"%d" % number, {}, {}, producer_id=1, sequence_id=number)
         receipt = await self._client.answer()
@@ -336,8 +340,8 @@ class Witnesses:
             f"GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
         )
         assert status == 200, text
-        found = [row["value"] for row in json.loads(text[text.index("\n{") :])["messages"]]
-        assert found == [str(n) for n in range(self._count)], found[-3:]
+        values = [row["value"] for row in json.loads(text[text.index("\n{") :])["messages"]]
+        assert values == [str(n) for n in range(self._count)], values[-3:]
 
 
 class Longest:
@@ -399,7 +403,7 @@ def resident() -> int:
 
 
 async def besieged(served: Served, seed: int, rounds: int, *, witness_each: int = 50) -> list[Any]:
-    """Feed each kind; returns (protocol, kind, how often, what became of it, memory)."""
+    """Send inputs of each kind; returns (protocol, kind, how often, outcomes, memory)."""
     witnesses = Witnesses(served)
     await witnesses.begin()
     rows = []

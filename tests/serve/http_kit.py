@@ -32,8 +32,8 @@ def serving(
 
     async def main() -> Any:
         async with txlog.aio.open(path) as client:
-            given: dict[str, Any] = {"addresses": {"httpUrl": "http://here"}, **options}
-            app = application(HttpContext(client, gate, publishers=publishers, **given))
+            settings: dict[str, Any] = {"addresses": {"httpUrl": "http://here"}, **options}
+            app = application(HttpContext(client, gate, publishers=publishers, **settings))
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
                 http.app = app  # type: ignore[attr-defined]
@@ -50,14 +50,14 @@ class Talk:
     ) -> None:
         self._given: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        named = {"host": "here", **headers}
+        all_headers = {"host": "here", **headers}
         scope = {
             "type": kind,
             "method": "GET",
             "path": path,
             "raw_path": path.encode(),
             "query_string": query.encode(),
-            "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in named.items()],
+            "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in all_headers.items()],
             "scheme": "http",
             "server": ("here", 80),
             "client": ("there", 1),
@@ -95,8 +95,8 @@ class Talk:
         self._given.put_nowait({"type": "websocket.receive", "text": text})
 
     async def close(self) -> None:
-        """Go away, and wait until the application has noticed."""
-        gone = {"type": "websocket.disconnect", "code": 1000}
-        self._given.put_nowait(gone)
+        """Disconnect, and wait until the application has noticed."""
+        event = {"type": "websocket.disconnect", "code": 1000}
+        self._given.put_nowait(event)
         self._given.put_nowait({"type": "http.disconnect"})
         await asyncio.wait_for(asyncio.gather(self._task, return_exceptions=True), 30)

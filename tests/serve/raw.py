@@ -1,4 +1,4 @@
-"""Owns a client of the protocol that is nobody's: it sends commands and shows what is answered."""
+"""Owns a minimal client of the protocol, which sends commands and returns the raw answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Raw:
         self._came: list[tuple[str, Any]] = []
 
     async def ask(self, name: str, /, **fields: object) -> tuple[str, Any]:
-        """Send a command; returns the name and the body of the next one that comes."""
+        """Send a command; returns the name and the body of the next command from the server."""
         self._writer.write(encode_command(name, **fields))
         return await self.next()
 
@@ -38,15 +38,17 @@ class Raw:
             data = await self._reader.read(1 << 16)
             if not data:
                 return "", None
-            self._came += [(FIELDS[one.kind], one.body) for one in self._frames.feed(data)]
+            self._came += [
+                (FIELDS[command.kind], command.body) for command in self._frames.feed(data)
+            ]
         return self._came.pop(0)
 
     async def frames(self) -> list[Frame]:
         """The next frames, as they are."""
-        found: list[Frame] = []
-        while not found:
-            found = list(self._frames.feed(await self._reader.read(1 << 16)))
-        return found
+        pending: list[Frame] = []
+        while not pending:
+            pending = list(self._frames.feed(await self._reader.read(1 << 16)))
+        return pending
 
     async def close(self) -> None:
         """Hang up."""
@@ -55,7 +57,7 @@ class Raw:
 
 
 class Story(Protocol):
-    """What happens between some clients and a server."""
+    """The steps of some clients against a server."""
 
     def __call__(self, place: Place) -> Coroutine[Any, Any, None]: ...
 
@@ -76,12 +78,12 @@ class Place:
         return raw
 
 
-def told(folder: Path, story: Story) -> None:
-    """Serve a store, new or not, while a story is told."""
-    asyncio.run(_told(str(folder / "store"), story))
+def run_story(folder: Path, story: Story) -> None:
+    """Serve a store, which is made if it is missing, while a story runs against the server."""
+    asyncio.run(_run_story(str(folder / "store"), story))
 
 
-async def _told(store: str, story: Story) -> None:
+async def _run_story(store: str, story: Story) -> None:
     if not Path(store).exists():
         txlog.init(store)
     server = Server(txlog.open(store), ServerOptions(pulsar=Address("127.0.0.1", 0)))

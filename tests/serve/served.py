@@ -67,7 +67,7 @@ def served_twice(
 
 
 class Raw:
-    """A client that sends what it is told and reads what comes."""
+    """A client that sends the commands of a test and reads the server's frames."""
 
     def __init__(self, url: str, *, connects: bool = True, version: str = "raw") -> None:
         host, port = url.removeprefix("pulsar://").split(":")
@@ -109,10 +109,10 @@ class Raw:
         return self.came.pop(0)
 
     def read(self, name: str) -> Any:
-        """The next command, which must be this one."""
+        """Read the next command, which must have this name; returns its body."""
         frame = self.frame()
-        found = BaseCommand.DESCRIPTOR.fields_by_number[frame.kind].name
-        assert found == name, f"{found}: {frame.body}"
+        kind = BaseCommand.DESCRIPTOR.fields_by_number[frame.kind].name
+        assert kind == name, f"{kind}: {frame.body}"
         return frame.body
 
     def ask(self, name: str, answer: str, /, **fields: object) -> Any:

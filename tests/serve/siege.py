@@ -1,4 +1,4 @@
-"""Owns a server in the process of a test, and clients that say exactly what a test wants."""
+"""Owns a server in the process of a test, and clients that send exact bytes and fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL = Address("127.0.0.1", 0)
 
 
 class Served:
-    """A running server, where it is, and what it has told."""
+    """A running server, its addresses, and the events that it has reported."""
 
     def __init__(self, server: Server, places: list[str], told: Told) -> None:
         self.server, self.told = server, told
@@ -33,17 +33,17 @@ class Served:
 
     @property
     def service(self) -> Any:
-        """What its listeners share."""
+        """The service that its listeners share."""
         return self.server.service
 
     async def client(self, **tls: Any) -> Wire:
-        """A connection that has said nothing."""
+        """A connection that has sent nothing so far."""
         client = Wire(*await asyncio.open_connection("127.0.0.1", self.pulsar, **tls))
         self.clients.append(client)
         return client
 
     async def connected(self, **fields: Any) -> Wire:
-        """A connection that is connected."""
+        """A connection after the handshake."""
         make_command = await self.client()
         make_command.send("connect", client_version="test", protocol_version=19, **fields)
         assert (await make_command.answer()).HasField("connected")
@@ -95,13 +95,13 @@ class Wire:
         return command
 
     async def ask(self, name: str, /, **fields: Any) -> Any:
-        """Send a command; returns what answers it, by its field."""
+        """Send a command; returns the body of the answer."""
         self.send(name, **fields)
         answer = await self.answer()
         return getattr(answer, FIELDS[answer.type])
 
     async def is_ended(self) -> bool:
-        """Whether the server has ended it; reads all it has said."""
+        """Whether the server has ended the connection; reads the rest of its output."""
         try:
             while await self.reader.read(1 << 16):
                 pass
@@ -123,7 +123,7 @@ def serving(
     seconds: float = 60,
     **options: Any,
 ) -> Any:
-    """Run a program beside a server on a store in a folder, which is made."""
+    """Make a store in a folder, serve it, and run a program against the server."""
     path, told = str(folder / "store"), Told()
     txlog.init(path, durability="os", free_bytes_min=0, if_not_exists=True)
     guard = None
@@ -132,10 +132,10 @@ def serving(
         guard = AuthProvider(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
 
     async def main() -> Any:
-        make_command = ServerOptions(LOCAL, LOCAL, limits=limits, **options)._replace(
+        options_of_server = ServerOptions(LOCAL, LOCAL, limits=limits, **options)._replace(
             tell=lambda event, facts: told.append((event, facts))
         )
-        server = Server(txlog.open(path), make_command, AccessControl(guard))
+        server = Server(txlog.open(path), options_of_server, AccessControl(guard))
         places = await server.start()
         try:
             served = Served(server, places, told)

@@ -1,4 +1,4 @@
-"""What a consumer acknowledges in a transaction, and what it has after that went wrong."""
+"""Acknowledgements in transactions, and which messages come again when one fails or aborts."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def aborted(raw: Raw, txn: dict[str, int]) -> None:
 
 def acknowledged(raw: Raw, txn: dict[str, int], ledger: int, entry: int, **beside: Any) -> str:
     """Nothing, or the name of the error."""
-    named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
-    fields = {"consumer_id": 1, "ack_type": 0, "message_id": [named]}
+    message_id = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+    fields = {"consumer_id": 1, "ack_type": 0, "message_id": [message_id]}
     body = raw.ask("ack", "ackResponse", **fields, **txn)
     return {number: name for name, number in ERRORS.items()}[body.error] if body.error else ""
 
 
 def redelivered(raw: Raw, ledger: int, *entries: int) -> None:
-    named = [MessageIdData(ledgerId=ledger, entryId=entry) for entry in entries]
-    raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=named)
+    message_ids = [MessageIdData(ledgerId=ledger, entryId=entry) for entry in entries]
+    raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=message_ids)
 
 
-def test_a_message_whose_acknowledgement_was_refused_comes_again(tmp_path: Path) -> None:
-    """Kills: a message that its consumer cannot give back, as the server thinks it has it not."""
+def test_message_is_redelivered_after_its_acknowledgement_was_refused(tmp_path: Path) -> None:
+    """Kills: a message that its consumer cannot return, as the server has forgotten its lease."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "refused")
         with Raw(url) as raw:
@@ -59,7 +59,7 @@ def test_a_message_whose_acknowledgement_was_refused_comes_again(tmp_path: Path)
             assert messages(raw, 1) == [(STEP, 3, 1)]
 
 
-def test_an_aborted_transaction_gives_back_what_it_acknowledged(tmp_path: Path) -> None:
+def test_aborted_transaction_returns_its_acknowledged_messages(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url:
         ledger = filled(url, "aborted")
         with Raw(url) as raw:
@@ -74,7 +74,7 @@ def test_an_aborted_transaction_gives_back_what_it_acknowledged(tmp_path: Path) 
 def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
     tmp_path: Path,
 ) -> None:
-    """Go names all of a batch that it ever acknowledged: also what came again since.
+    """Go acknowledges all messages of a batch again, even those that were redelivered since.
 
     Kills: a copy in transactions that lacks the messages of an aborted one, or has some twice.
     """
@@ -87,19 +87,19 @@ def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
             assert acknowledged(raw, first, ledger, STEP, ack_set=[0b110]) == ""
             aborted(raw, first)
             assert messages(raw, 1) == [(STEP, 3, 1)]
-            # with the first copy of the second message it names the first one, too
+            # with the first copy of the second message, Go names the first message, too
             assert acknowledged(raw, second, ledger, STEP, ack_set=[0b100]) == "NotAllowedError"
             assert acknowledged(raw, second, ledger, STEP, ack_set=[0b101]) == ""
             third = begun(raw)
             assert acknowledged(raw, third, ledger, STEP, ack_set=[0b000]) != ""
-            for left in (0b110, 0b011):
-                assert acknowledged(raw, second, ledger, STEP, ack_set=[left]) == ""
+            for ack_set in (0b110, 0b011):
+                assert acknowledged(raw, second, ledger, STEP, ack_set=[ack_set]) == ""
             for entry in (0, 4 * STEP):
                 assert acknowledged(raw, second, ledger, entry) == ""
 
 
-def test_a_batch_comes_again_with_what_an_aborted_transaction_had_of_it(tmp_path: Path) -> None:
-    """As in Pulsar all of it counts, so Java makes dead letters of all of it at once, in order.
+def test_whole_batch_is_redelivered_after_an_abort_of_one_of_its_messages(tmp_path: Path) -> None:
+    """As in Pulsar, every message of the batch counts: Java dead-letters the batch, in order.
 
     Source: Apache Pulsar, TransactionEndToEndTest.testSendTxnAckBatchMessageToDLQ
     """
@@ -108,15 +108,15 @@ def test_a_batch_comes_again_with_what_an_aborted_transaction_had_of_it(tmp_path
         with Raw(url, version="Pulsar-Java-v4.0.4") as raw:
             subscribed(raw, "again")
             messages(raw, 3)
-            for count, left in enumerate((0b110, 0b101, 0b011), 1):
+            for count, ack_set in enumerate((0b110, 0b101, 0b011), 1):
                 txn = begun(raw)
-                assert acknowledged(raw, txn, ledger, STEP, ack_set=[left]) == ""
+                assert acknowledged(raw, txn, ledger, STEP, ack_set=[ack_set]) == ""
                 aborted(raw, txn)
                 assert messages(raw, 1) == [(STEP, 3, count)]
 
 
-def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
-    """Go gets each message of a batch alone; another one that it has is none of its business."""
+def test_message_delivered_alone_is_redelivered_alone(tmp_path: Path) -> None:
+    """Go gets each message of a batch alone, so a redelivery does not touch its other messages."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "alone")
         with Raw(url, version="Pulsar-Go-0.19") as raw:
@@ -133,8 +133,11 @@ def test_a_message_that_came_alone_comes_again_alone(tmp_path: Path) -> None:
             assert [counts[STEP + at] for at in (1, 2, 3)] == [1, 2, 1]
 
 
-def test_a_refused_acknowledgement_is_not_made_up_for_by_the_next(tmp_path: Path) -> None:
-    """The next one of Go names the refused message too, of which its transaction has no copy."""
+def test_refused_acknowledgement_is_not_covered_by_the_next(tmp_path: Path) -> None:
+    """A later acknowledgement of Go names the refused message too.
+
+    Kills: a message that the consumer loses, as no transaction has taken a copy of it.
+    """
     with served(tmp_path / "s") as url:
         ledger = filled(url, "next")
         with Raw(url) as raw:

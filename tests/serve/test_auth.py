@@ -1,4 +1,4 @@
-"""Who a caller is: tokens that are believed, and all the others."""
+"""Authentication and rules: which tokens are accepted, and the rights of each role."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def private_pem(key: Any) -> bytes:
-    made: bytes = key.private_bytes(
+    pem: bytes = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return made
+    return pem
 
 
 def put(path: Path, data: bytes | str) -> Path:
@@ -84,12 +84,12 @@ def guard(tmp_path: Path, secret: SingleKey) -> AuthProvider:
 
 
 def hand_made(header: object, payload: object, signature: bytes = b"") -> str:
-    """A token as its parts are, whatever a library thinks of them."""
+    """Encode a token from its parts, even if a library would refuse to make it."""
 
     def part(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
-    return ".".join(part(json.dumps(one).encode()) for one in (header, payload)) + (
+    return ".".join(part(json.dumps(item).encode()) for item in (header, payload)) + (
         "." + part(signature)
     )
 
@@ -116,8 +116,8 @@ def with_hmac(header: dict[str, object], payload: object, key: bytes) -> str:
 )
 def test_public_keys_verify_their_algorithms(tmp_path: Path, key: Any, algorithm: str) -> None:
     tokens = TokenVerifier(keys=read_public_key(put(tmp_path / "public.pem", pem(key))))
-    made = sign(key, algorithm, "billing", expires_ms=NOW_MS + 5_000)
-    assert tokens.claims(made, NOW_MS) == ("billing", NOW_MS + 5_000)
+    token = sign(key, algorithm, "billing", expires_ms=NOW_MS + 5_000)
+    assert tokens.claims(token, NOW_MS) == ("billing", NOW_MS + 5_000)
 
 
 def test_der_keys_are_read_as_pulsar_writes_them(tmp_path: Path) -> None:
@@ -145,13 +145,13 @@ def test_a_secret_is_for_hashes_that_are_not_longer(tmp_path: Path, size: int, m
 # --- what is not -----------------------------------------------------------------------------
 
 
-def test_a_token_without_a_signature_is_nobodys(secret: SingleKey) -> None:
-    """Kills: alg none, in any case of its letters."""
+def test_token_without_a_signature_is_refused(secret: SingleKey) -> None:
+    """Kills: a token with the algorithm `none`, in upper or lower case."""
     for algorithm in ("none", "None", "NONE", "nOnE", "", None, 0, ["HS256"], "hs256"):
         token = hand_made({"alg": algorithm, "typ": "JWT"}, {"sub": "boss"})
-        for one in (token, token + "AAAA"):
+        for unsigned in (token, token + "AAAA"):
             with pytest.raises(NotAuthenticated):
-                TokenVerifier(keys=secret).claims(one, NOW_MS)
+                TokenVerifier(keys=secret).claims(unsigned, NOW_MS)
 
 
 def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_audience_issuer_and_claim_of_the_role_are_checked(secret: SingleKey) ->
         with_hmac({"alg": "HS256", "zip": "DEF", "kid": 3}, {"sub": "boss"}, SECRET),
     ],
 )
-def test_what_is_no_token_is_refused_in_one_line(secret: SingleKey, token: str) -> None:
+def test_malformed_token_is_refused_in_one_line(secret: SingleKey, token: str) -> None:
     with pytest.raises(NotAuthenticated) as caught:
         TokenVerifier(keys=secret).claims(token, NOW_MS)
     assert len(token) < 8 or token not in str(caught.value)
@@ -257,7 +257,7 @@ def test_a_token_with_another_byte_is_refused(data: st.DataObject) -> None:
     """Kills: a signature that is not compared as a whole. The last character has spare bits."""
     token = sign(SECRET, "HS256", "billing")
     at = data.draw(st.integers(0, len(token) - 2))
-    other = data.draw(st.characters(codec="ascii").filter(lambda one: one != token[at]))
+    other = data.draw(st.characters(codec="ascii").filter(lambda character: character != token[at]))
     with pytest.raises(NotAuthenticated):
         TokenVerifier(keys=SingleKey(SigningKey(algorithms=("HS256",), value=SECRET))).claims(
             token[:at] + other + token[at + 1 :], NOW_MS
@@ -291,7 +291,7 @@ def test_a_jwks_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     of_rsa = jwt.encode({"sub": "x"}, RSA, "RS256", headers={"kid": "a"})
     of_ec = jwt.encode({"sub": "x"}, EC, "ES256")
     assert tokens.claims(of_rsa, NOW_MS).role == tokens.claims(of_ec, NOW_MS).role == "x"
-    put(path, "{")  # nobody is locked out by a file that is being written
+    put(path, "{")  # a half-written file keeps the old keys, so no client is locked out
     assert tokens.claims(of_rsa, NOW_MS).role == "x"
     path.unlink()
     assert tokens.claims(of_rsa, NOW_MS).role == "x"
@@ -338,7 +338,7 @@ def caller(guard: AuthProvider, role: str, **claims: int) -> Caller:
     return guard.connected("token", jwt.encode({"sub": role, **claims}, SECRET).encode())
 
 
-def test_rules_hold_for_what_they_name_and_below(guard: AuthProvider) -> None:
+def test_rules_hold_for_their_resource_and_below(guard: AuthProvider) -> None:
     billing, keeper, boss = (caller(guard, role) for role in ("billing", "keeper", "boss"))
     invoices = TopicName.parse("invoices")
     allowed = [
@@ -364,30 +364,30 @@ def test_rules_hold_for_what_they_name_and_below(guard: AuthProvider) -> None:
         (LOOK, ("acme", "other")),
         (LOOK, ("public", "default", "orders")),
     ]
-    assert [one for one in allowed if not billing.may(*one)] == []
-    assert [one for one in refused if billing.may(*one)] == []
+    assert [pair for pair in allowed if not billing.may(*pair)] == []
+    assert [pair for pair in refused if billing.may(*pair)] == []
     assert billing.may(PRODUCE, invoices)
     of_acme = [(action, place) for action, place in (*allowed, *refused) if place[:1] == ("acme",)]
-    assert all(keeper.may(*one) for one in of_acme)
+    assert all(keeper.may(*pair) for pair in of_acme)
     assert not any(keeper.may(action, STORE) for action in (ADMIN, PRODUCE))
-    assert all(boss.may(*one) for one in (*allowed, *refused))
+    assert all(boss.may(*pair) for pair in (*allowed, *refused))
     watcher = caller(guard, "watcher")
-    assert all(watcher.may(*one) for one in (*allowed, *refused) if one[0] == LOOK)
-    assert not any(watcher.may(*one) for one in (*allowed, *refused) if one[0] != LOOK)
+    assert all(watcher.may(*pair) for pair in (*allowed, *refused) if pair[0] == LOOK)
+    assert not any(watcher.may(*pair) for pair in (*allowed, *refused) if pair[0] != LOOK)
     for nobody in ("idle", "unknown"):
-        assert not any(caller(guard, nobody).may(*one) for one in (*allowed, *refused))
+        assert not any(caller(guard, nobody).may(*pair) for pair in (*allowed, *refused))
     with pytest.raises(NotAllowed, match="role billing may not admin acme/shop") as caught:
         billing.check(ADMIN, ("acme", "shop"))
     assert caught.value.code == 406
 
 
-def test_without_rules_everybody_may_everything_as_the_user() -> None:
+def test_without_rules_every_caller_acts_as_the_user() -> None:
     assert Caller().may(ADMIN, STORE)
     assert Caller().owner is None
 
 
-def test_a_role_owns_what_it_begins(guard: AuthProvider) -> None:
-    """A number above all users of Linux, which stays the same for ever: it is stored."""
+def test_role_owns_its_transactions(guard: AuthProvider) -> None:
+    """The number of a role is above all user ids of Linux, and never changes, as it is stored."""
     assert caller(guard, "billing").owner == (906_850_724_494_580_375, "billing")
     assert caller(guard, "boss").owner == ROOT
     roles = [f"role{number}" for number in range(1_000)] + ["0", "root", "1000"]
@@ -397,7 +397,7 @@ def test_a_role_owns_what_it_begins(guard: AuthProvider) -> None:
     assert max(numbers) < 1 << 63
 
 
-def test_a_token_ends_for_those_who_are_connected(tmp_path: Path, secret: SingleKey) -> None:
+def test_token_expires_for_connected_clients(tmp_path: Path, secret: SingleKey) -> None:
     clock = ManualClock(NOW_MS)
     guard = AuthProvider(put(tmp_path / "rules.toml", RULES), clock)
     boss = caller(guard, "boss", exp=NOW_S + 10)
@@ -409,7 +409,7 @@ def test_a_token_ends_for_those_who_are_connected(tmp_path: Path, secret: Single
         boss.check(ADMIN, STORE)
 
 
-def test_rules_change_for_those_who_are_connected(guard: AuthProvider, tmp_path: Path) -> None:
+def test_new_rules_apply_to_connected_clients(guard: AuthProvider, tmp_path: Path) -> None:
     idle, boss = caller(guard, "idle"), caller(guard, "boss")
     put(tmp_path / "rules.toml", RULES.replace('"boss"', '"idle"'))
     assert not idle.may(ADMIN, STORE)
@@ -481,7 +481,7 @@ def test_any_text_is_rules_or_one_line(text: str) -> None:
             assert "\n" not in str(error)
 
 
-# --- how a caller says who it is -------------------------------------------------------------
+# --- how a client authenticates --------------------------------------------------------------
 
 
 def test_methods_of_connect(guard: AuthProvider) -> None:
@@ -500,7 +500,7 @@ def test_methods_of_connect(guard: AuthProvider) -> None:
             guard.requested(header)
 
 
-def test_a_certificate_is_a_role_where_the_rules_say_so(tmp_path: Path) -> None:
+def test_certificate_is_a_role_if_the_rules_allow_it(tmp_path: Path) -> None:
     certificate = {
         "subject": ((("organizationName", "acme"),), (("commonName", "billing"),)),
         "subjectAltName": (("IP Address", "10.0.0.1"), ("URI", "urn:b"), ("DNS", "b.example")),
@@ -523,6 +523,6 @@ def test_a_certificate_is_a_role_where_the_rules_say_so(tmp_path: Path) -> None:
 def test_keys_are_in_no_text(tmp_path: Path, guard: AuthProvider) -> None:
     """Kills: a repr with the key, which a log or a traceback would show."""
     key = next(read_secret(tmp_path / "secret.key").find("HS256", None))
-    for one in (key, guard, caller(guard, "billing")):
-        assert repr(SECRET)[2:20] not in f"{one!r} {one}"
-        assert os.fsdecode(SECRET[1:9]) not in f"{one!r}"
+    for item in (key, guard, caller(guard, "billing")):
+        assert repr(SECRET)[2:20] not in f"{item!r} {item}"
+        assert os.fsdecode(SECRET[1:9]) not in f"{item!r}"

@@ -1,4 +1,4 @@
-"""How clients share the memory of a server: who waits, and who goes on."""
+"""How clients share the memory of a server: large frames queue in order, and small ones pass."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def alone(budget: MemoryBudget, owner: str = "a") -> Reservation:
 
 
 async def turns() -> None:
-    """Let every task go as far as it can."""
+    """Let every task run until it waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-def test_who_waits_for_room_comes_in_order() -> None:
+def test_waiting_frames_get_memory_in_order() -> None:
     """Kills: a small frame that overtakes a large one for ever."""
 
     async def program() -> None:
@@ -45,7 +45,7 @@ def test_who_waits_for_room_comes_in_order() -> None:
         tasks = [asyncio.create_task(want(size, "b")) for size in (61, 2)]
         await turns()
         assert order == [60]
-        await alone(budget).reserve(UNIT // 2)  # a small one finds room, whoever waits
+        await alone(budget).reserve(UNIT // 2)  # small frames have a queue of their own
         holds[0].close()
         await asyncio.gather(*tasks)
         assert order == [60, 61, 2]
@@ -68,7 +68,7 @@ def test_a_frame_larger_than_the_budget_passes_alone() -> None:
     run(program())
 
 
-def test_who_gives_up_waiting_holds_nobody_up() -> None:
+def test_cancelled_wait_does_not_block_the_next() -> None:
     async def program() -> None:
         budget = MemoryBudget(160 * UNIT)
         first = alone(budget)
@@ -81,7 +81,7 @@ def test_who_gives_up_waiting_holds_nobody_up() -> None:
         third = asyncio.create_task(alone(budget).reserve(50 * UNIT))
         await turns()
         first.close()
-        third.cancel()  # at the moment in which it has its turn
+        third.cancel()  # at the moment in which it gets its turn
         await asyncio.wait([third])
         assert budget.held == 30 * UNIT
 
@@ -92,17 +92,17 @@ def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
     async def program() -> None:
         budget = MemoryBudget(1_000 * UNIT)
         share, other = budget.share("a", 100 * UNIT), budget.share("a", 100 * UNIT)
-        one, two = share.hold(), share.hold()
-        await one.reserve(80 * UNIT)
-        waiting = asyncio.create_task(two.reserve(30 * UNIT))
+        first, second = share.hold(), share.hold()
+        await first.reserve(80 * UNIT)
+        waiting = asyncio.create_task(second.reserve(30 * UNIT))
         await turns()
         assert not waiting.done()
         await other.hold().reserve(100 * UNIT)
-        one.close()
+        first.close()
         await waiting
         share.take(500 * UNIT)
         share.close()
-        two.release(30 * UNIT)  # a late task of a client that is gone
+        second.release(30 * UNIT)  # a late task of a client that has disconnected
         share.close()
         assert budget.held == 100 * UNIT
 
@@ -111,7 +111,7 @@ def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(*, is_late: bool) -> None:
-    """Also if it goes in the moment in which it has room."""
+    """Also if the client disconnects in the moment in which it gets memory."""
 
     async def program() -> None:
         budget = MemoryBudget(100 * UNIT)
@@ -138,7 +138,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(*, is_late: boo
 
 
 def test_one_owner_leaves_room_for_the_others() -> None:
-    """Kills: many connections of one role that have all there is."""
+    """Kills: many connections of one role that occupy all the memory."""
 
     async def program() -> None:
         budget = MemoryBudget(1_000 * UNIT)
@@ -148,7 +148,7 @@ def test_one_owner_leaves_room_for_the_others() -> None:
         await alone(budget, "b").reserve(100 * UNIT)
         share = budget.share("127.0.0.1", 100 * UNIT)
         share.take(60 * UNIT)
-        share.join("b")  # it has said who it is
+        share.join("b")  # the client has authenticated
         assert not (late := asyncio.create_task(alone(budget, "b").reserve(60 * UNIT))).done()
         await turns()
         assert late.done()
@@ -160,7 +160,7 @@ def test_one_owner_leaves_room_for_the_others() -> None:
 
 
 def test_half_frames_that_fill_the_memory_become_whole() -> None:
-    """Kills: frames that all wait for the room that the others have, for ever."""
+    """Kills: a deadlock of half-read frames that wait for each other's memory."""
     print("seed 7")
     chance = random.Random(7)
 
@@ -192,7 +192,7 @@ def test_half_frames_that_fill_the_memory_become_whole() -> None:
 
 
 def test_a_guest_that_ends_makes_room_for_the_next() -> None:
-    """Also if its whole client goes."""
+    """Also if the guest's client disconnects."""
 
     async def program() -> None:
         budget = MemoryBudget(100 * UNIT)

@@ -54,23 +54,23 @@ def compacted(request: pytest.FixtureRequest, place: tuple[Path, str]) -> Iterat
         yield client, url, name
 
 
-def reads(raw: Raw, name: str, **beside: Any) -> None:
+def reads(raw: Raw, name: str, **options: Any) -> None:
     """Begin to read compacted messages in memory."""
-    given = {"durable": False, "subType": EXCLUSIVE, "read_compacted": True} | beside
-    subscribed(raw, name, **given)
+    fields = {"durable": False, "subType": EXCLUSIVE, "read_compacted": True} | options
+    subscribed(raw, name, **fields)
 
 
 def values(raw: Raw, count: int, permits: int = 100) -> list[tuple[Any, bytes]]:
-    """(id, value) of the next messages, each of which comes alone."""
+    """(id, value) of the next messages, where no message is in a batch."""
     raw.send("flow", consumer_id=1, messagePermits=permits)
-    found: list[tuple[Any, bytes]] = []
-    while len(found) < count:
+    pairs: list[tuple[Any, bytes]] = []
+    while len(pairs) < count:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
         _, payload = wire.split_message(frame.trailer)
-        found.append((frame.body.message_id, bytes(payload)))
-    return found
+        pairs.append((frame.body.message_id, bytes(payload)))
+    return pairs
 
 
 def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -> None:
@@ -80,22 +80,22 @@ def test_a_reader_gets_the_newest_of_each_key_and_then_the_log(compacted: Any) -
     client.producer(name).send(b"5", key=b"a")
     with Raw(url) as raw:
         reads(raw, name)
-        found = values(raw, 5)
-        assert [value for _, value in found] == [*expected, b"5"]
-        ids = [(place.ledgerId, place.entryId) for place, _ in found]
+        first_read = values(raw, 5)
+        assert [value for _, value in first_read] == [*expected, b"5"]
+        ids = [(place.ledgerId, place.entryId) for place, _ in first_read]
         assert ids == sorted(set(ids))
         assert positions(raw)[1] == ids[-1]
         raw.send("redeliverUnacknowledgedMessages", consumer_id=1)
-        again = values(raw, 5)
-        assert [value for _, value in again] == [*expected, b"5"]
-    for at, (start, _) in enumerate(found):
+        second_read = values(raw, 5)
+        assert [value for _, value in second_read] == [*expected, b"5"]
+    for at, (start, _) in enumerate(first_read):
         with Raw(url) as raw:
             reads(raw, name, start_message_id=start)
             assert values(raw, 1)[0][1] == [*expected, b"5"][at], at
 
 
-def test_the_last_message_is_one_that_a_reader_gets(compacted: Any) -> None:
-    """Kills: the last of the log, which was deleted: readers waited for it."""
+def test_last_message_id_belongs_to_a_readable_message(compacted: Any) -> None:
+    """Kills: the id of the log's last message, which is deleted, so that readers wait for ever."""
     _, url, name = compacted
     with Raw(url) as raw:
         reads(raw, name)
@@ -103,7 +103,7 @@ def test_the_last_message_is_one_that_a_reader_gets(compacted: Any) -> None:
         assert positions(raw)[1] == (last.ledgerId, last.entryId)
 
 
-def test_a_durable_consumer_gets_what_the_log_has_of_it(place: tuple[Path, str]) -> None:
+def test_durable_consumer_acknowledges_compacted_messages(place: tuple[Path, str]) -> None:
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         client.create_topic("durable")
@@ -112,10 +112,10 @@ def test_a_durable_consumer_gets_what_the_log_has_of_it(place: tuple[Path, str])
         client.admin.compact_topic("durable")
         client.producer("durable").send(b"5", key=b"a")
         subscribed(raw, "durable", subType=EXCLUSIVE, read_compacted=True)
-        found = values(raw, 3)
-        assert [value for _, value in found] == [*NEWEST, b"5"]
-        named = [one for one, _ in found]
-        raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=named)
+        pairs = values(raw, 3)
+        assert [value for _, value in pairs] == [*NEWEST, b"5"]
+        message_ids = [message_id for message_id, _ in pairs]
+        raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=message_ids)
         [row] = client.subscriptions("durable")
         assert row["backlog"] == 0
 

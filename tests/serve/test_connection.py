@@ -1,4 +1,4 @@
-"""Connections: the handshake, what is refused, and that a bad client harms nobody else."""
+"""Connections: the handshake, refusals, and that a bad client harms no other client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from txlog.serve.pulsar.messages import ERRORS
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("s") / "s") as found:
-        yield found
+    with served(tmp_path_factory.mktemp("s") / "s") as address:
+        yield address
 
 
-def test_the_handshake_says_what_the_server_can(url: str) -> None:
+def test_handshake_states_version_and_message_size(url: str) -> None:
     with Raw(url, connects=False) as raw:
         raw.send("connect", client_version="raw", protocol_version=12)
         answer = raw.read("connected")
@@ -34,7 +34,7 @@ def test_a_ping_is_answered(url: str) -> None:
         raw.read("pong")
 
 
-def test_what_comes_before_connect_ends_the_connection(url: str) -> None:
+def test_command_before_connect_ends_the_connection(url: str) -> None:
     with Raw(url, connects=False) as raw:
         raw.send("ping")
         raw.read("error")
@@ -77,10 +77,10 @@ def test_topics_are_looked_up(url: str) -> None:
     ("version", "name"),
     [("Pulsar-Java-v4.0.4", "NotAllowedError"), ("Pulsar Go 0.19", "InvalidTopicName")],
 )
-def test_a_client_does_not_look_up_a_refused_name_until_its_time_out(
+def test_client_does_not_repeat_the_lookup_of_a_refused_name(
     url: str, version: str, name: str
 ) -> None:
-    """Java knows no InvalidTopicName, and repeats what fails with an error unknown to it."""
+    """Java does not know InvalidTopicName, and repeats a request with an error unknown to it."""
     with Raw(url, connects=False) as raw:
         raw.send("connect", client_version=version, protocol_version=21)
         raw.read("connected")
@@ -98,8 +98,8 @@ def test_a_missing_topic_stays_missing_if_the_server_makes_none(tmp_path: Path) 
     assert error.error == ERRORS["TopicNotFound"]
 
 
-def test_what_is_not_served_is_not_loaded() -> None:
-    """The libraries of HTTP and of tokens take longer to load than all the rest."""
+def test_server_without_http_and_tokens_loads_neither() -> None:
+    """The libraries of HTTP and of tokens take longer to load than all other modules."""
     code = "import sys; from txlog.serve.app import Server; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())

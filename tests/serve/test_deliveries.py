@@ -1,4 +1,4 @@
-"""What consumers get: the ids of receipts, whole batches, parts of them; what they acknowledge."""
+"""Deliveries to consumers: the ids of receipts, whole and partial batches, acknowledgements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from txlog.serve.pulsar.messages import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-NO_ID = (1 << 64) - 1  # -1: of an older repetition the client gets no id
+NO_ID = (1 << 64) - 1  # -1: the receipt of an older repetition has no id
 
 
 @pytest.fixture(scope="module")
@@ -47,34 +47,34 @@ def filled(url: str, topic: str) -> int:
         head = {"sequence_id": 1, "num_messages_in_batch": 3}
         raw.message("send", batch([b"b", b"c", b"d"]), head, producer_id=1, sequence_id=1)
         raw.message("send", b"e", {"sequence_id": 4}, producer_id=1, sequence_id=4)
-        found = [raw.read("send_receipt").message_id for _ in range(3)]
-        assert [one.entryId for one in found] == [0, STEP, 4 * STEP]
-        return int(found[0].ledgerId)
+        message_ids = [raw.read("send_receipt").message_id for _ in range(3)]
+        assert [message_id.entryId for message_id in message_ids] == [0, STEP, 4 * STEP]
+        return int(message_ids[0].ledgerId)
 
 
-def subscribed(raw: Raw, topic: str, **beside: Any) -> None:
-    beside = {"subType": 1, "subscription": "s", "initialPosition": 1, "consumer_id": 1} | beside
-    raw.ask("subscribe", "success", topic=topic, **beside)
+def subscribed(raw: Raw, topic: str, **fields: Any) -> None:
+    fields = {"subType": 1, "subscription": "s", "initialPosition": 1, "consumer_id": 1} | fields
+    raw.ask("subscribe", "success", topic=topic, **fields)
 
 
 def messages(raw: Raw, count: int, permits: int = 100) -> list[tuple[int, int, int]]:
     """(entry, messages, redelivery count) of the next frames."""
     if permits:
         raw.send("flow", consumer_id=1, messagePermits=permits)
-    found = []
+    frames = []
     for _ in range(count):
         frame = raw.frame()
         while frame.kind != wire.BY_FIELD["message"]:
             frame = raw.frame()
         head, _ = wire.split_message(frame.trailer)
         body = frame.body
-        found.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
-    return found
+        frames.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
+    return frames
 
 
-def acknowledge(raw: Raw, ledger: int, entry: int, **beside: Any) -> None:
-    named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
-    answer = raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[named])
+def acknowledge(raw: Raw, ledger: int, entry: int, **fields: Any) -> None:
+    message_id = MessageIdData(ledgerId=ledger, entryId=entry, **fields)
+    answer = raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[message_id])
     assert not answer.HasField("error")
 
 
@@ -96,25 +96,25 @@ def test_a_batch_comes_back_with_the_ids_of_its_receipt(place: tuple[Path, str])
     assert backlog(path, "whole") == 1
 
 
-def test_ids_are_those_of_another_server_after_a_part_was_acknowledged(tmp_path: Path) -> None:
-    """A batch in parts: its messages come alone, with ids in order; they are acknowledged so."""
+def test_ids_survive_a_restart_after_a_part_was_acknowledged(tmp_path: Path) -> None:
+    """The rest of a batch comes as single messages, whose ids are in order and acknowledge them."""
     with served(tmp_path / "s") as url:
         ledger = filled(url, "parts")
         with Raw(url) as raw:
             subscribed(raw, "parts")
             messages(raw, 3)
-            acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second is done
+            acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second message is acknowledged
     with served(tmp_path / "s") as url, Raw(url) as raw:
         subscribed(raw, "parts")
-        found = messages(raw, 4)
-        assert [entry for entry, _, _ in found] == [0, STEP + 1, STEP + 3, 4 * STEP]
-        for entry, _, _ in found:
+        frames = messages(raw, 4)
+        assert [entry for entry, _, _ in frames] == [0, STEP + 1, STEP + 3, 4 * STEP]
+        for entry, _, _ in frames:
             acknowledge(raw, ledger, entry)
     assert backlog(tmp_path / "s", "parts") == 0
 
 
-def test_what_another_connection_got_can_be_acknowledged(place: tuple[Path, str]) -> None:
-    """A client that was cut off acknowledges by the ids it has."""
+def test_messages_of_an_earlier_connection_can_be_acknowledged(place: tuple[Path, str]) -> None:
+    """A client that lost its connection acknowledges later by the ids that it still has."""
     path, url = place
     ledger = filled(url, "later")
     with Raw(url) as raw:
@@ -128,7 +128,7 @@ def test_what_another_connection_got_can_be_acknowledged(place: tuple[Path, str]
 
 
 @pytest.mark.parametrize(
-    ("entry", "beside", "left"),
+    ("entry", "fields", "remaining"),
     [
         (0, {}, 4),
         (STEP - 1, {}, 4),  # what clients call the one before an entry
@@ -139,7 +139,7 @@ def test_what_another_connection_got_can_be_acknowledged(place: tuple[Path, str]
     ],
 )
 def test_everything_up_to_an_id_is_acknowledged(
-    tmp_path: Path, entry: int, beside: dict[str, Any], left: int
+    tmp_path: Path, entry: int, fields: dict[str, Any], remaining: int
 ) -> None:
     with served(tmp_path / "s") as url:
         ledger = filled(url, "up")
@@ -147,12 +147,12 @@ def test_everything_up_to_an_id_is_acknowledged(
             subscribed(raw, "up", subType=0)
             raw.read("active_consumer_change")
             messages(raw, 3)
-            named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
-            raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[named])
-    assert backlog(tmp_path / "s", "up") == left
+            message_id = MessageIdData(ledgerId=ledger, entryId=entry, **fields)
+            raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[message_id])
+    assert backlog(tmp_path / "s", "up") == remaining
 
 
-def test_no_more_comes_than_was_permitted_but_for_a_batch(place: tuple[Path, str]) -> None:
+def test_deliveries_exceed_permits_by_one_batch_at_most(place: tuple[Path, str]) -> None:
     _, url = place
     filled(url, "few")
     with Raw(url) as raw:
@@ -179,18 +179,18 @@ def parted(path: Path, topic: str, values: list[bytes], size: int) -> None:
 
 def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
     """(consumer, messages) of the next frames, in order of consumers."""
-    found = list[tuple[int, int]]()
-    while len(found) < count:
+    counts = list[tuple[int, int]]()
+    while len(counts) < count:
         frame = raw.frame()
         if frame.kind == wire.BY_FIELD["message"]:
             head, _ = wire.split_message(frame.trailer)
-            found.append((frame.body.consumer_id, head.num_messages_in_batch))
-    return sorted(found)
+            counts.append((frame.body.consumer_id, head.num_messages_in_batch))
+    return sorted(counts)
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
-def test_permits_are_those_of_each_partition(tmp_path: Path, kind: int) -> None:
-    """Kills: permits of all partitions spent on whichever has messages, and a client overrun."""
+def test_each_partition_has_its_own_permits(tmp_path: Path, kind: int) -> None:
+    """Kills: permits that are shared by all partitions, so that one partition floods the client."""
     with served(tmp_path / "s") as url, Raw(url) as raw:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 1)
         for at in range(3):
@@ -200,7 +200,7 @@ def test_permits_are_those_of_each_partition(tmp_path: Path, kind: int) -> None:
         for at in range(3):
             raw.send("flow", consumer_id=at, messagePermits=4 + at)
         first = counted(raw, 15)
-        for at in range(3):  # what was sent beyond its permits would come before these
+        for at in range(3):  # messages sent beyond the permits would arrive before these
             raw.send("flow", consumer_id=at, messagePermits=1)
             assert counted(raw, 1) == [(at, 1)]
         assert first == [(at, 1) for at in range(3) for _ in range(4 + at)]
@@ -216,15 +216,15 @@ def test_each_partition_gets_the_whole_of_its_last_batch(tmp_path: Path) -> None
         assert counted(raw, 6) == [(at, 4) for at in range(3) for _ in range(2)]
 
 
-def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> None:
-    """Of a batch that several consumers share, each message is counted.
+def test_shared_batch_costs_permits_for_own_messages_only(tmp_path: Path) -> None:
+    """Several consumers share a batch by key, and each delivered message costs a permit.
 
-    Kills: as many messages in place of those that others have as the batch lacks.
+    Kills: a consumer that gets extra messages for the keys of the batch that its peers received.
     """
     with served(tmp_path / "s") as url, Raw(url) as raw, Raw(url) as other:
         parted(tmp_path / "s", "keys", [b"v"] * 60, 30)
-        for one in (raw, other):
-            subscribed(one, "keys-partition-0", subType=3)
+        for consumer in (raw, other):
+            subscribed(consumer, "keys-partition-0", subType=3)
         for _ in range(3):
             assert [size for _, size, _ in messages(raw, 2, permits=2)] == [1, 1]
             raw.send("ping")
@@ -232,7 +232,7 @@ def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> N
 
 
 def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
-    """Kills: an id that a producer got, and that no consumer is given."""
+    """Kills: a receipt with an id that no consumer ever sees."""
     with served(tmp_path / "s") as url, Raw(url) as raw:
         opened(raw, "chunked")
         for at in range(3):
@@ -242,10 +242,10 @@ def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
         receipts = [raw.read("send_receipt").message_id for _ in range(3)]
         subscribed(raw, "chunked")
         raw.send("flow", consumer_id=1, messagePermits=10)
-        found = [raw.read("message").message_id for _ in range(2)]
-        assert {(one.ledgerId, one.entryId) for one in [*receipts, *found]} == {
-            (receipts[0].ledgerId, receipts[0].entryId)
-        }
+        delivered_ids = [raw.read("message").message_id for _ in range(2)]
+        assert {
+            (message_id.ledgerId, message_id.entryId) for message_id in [*receipts, *delivered_ids]
+        } == {(receipts[0].ledgerId, receipts[0].entryId)}
         last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
         assert last.last_message_id.entryId == receipts[0].entryId
         raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[receipts[0]])
@@ -255,7 +255,7 @@ def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
 
 
 def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
-    """As clients do, which grant a permit for each chunk that came."""
+    """A client grants a permit for each chunk that it received, so the server counts chunks."""
     size = 3 << 20
     txlog.init(str(tmp_path / "s"), max_message_bytes=1 << 20)
     with txlog.open(str(tmp_path / "s")) as client:
@@ -273,20 +273,20 @@ def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
         assert messages(raw, 1, permits=1) == [(STEP, 1, 0)]
 
 
-def test_what_is_given_back_comes_again_and_is_counted(place: tuple[Path, str]) -> None:
+def test_returned_messages_are_redelivered_and_counted(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "again")
     with Raw(url) as raw:
         subscribed(raw, "again")
         messages(raw, 3)
-        named = MessageIdData(ledgerId=ledger, entryId=STEP)
-        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[named])
+        message_id = MessageIdData(ledgerId=ledger, entryId=STEP)
+        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[message_id])
         assert messages(raw, 1) == [(STEP, 3, 1)]
         raw.send("redeliverUnacknowledgedMessages", consumer_id=1)
         assert messages(raw, 3) == [(0, 1, 1), (STEP, 3, 2), (4 * STEP, 1, 1)]
 
 
-def test_a_connection_that_ends_gives_back_what_it_had(place: tuple[Path, str]) -> None:
+def test_closed_connection_returns_its_messages(place: tuple[Path, str]) -> None:
     _, url = place
     filled(url, "ends")
     with Raw(url) as raw:
@@ -297,14 +297,14 @@ def test_a_connection_that_ends_gives_back_what_it_had(place: tuple[Path, str]) 
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
 
 
-def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path, str]) -> None:
+def test_seek_moves_the_subscription_and_its_consumer_reconnects(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "moved")
     with Raw(url) as raw:
         subscribed(raw, "moved")
         messages(raw, 3)
-        named = MessageIdData(ledgerId=ledger, entryId=STEP, batch_index=1)
-        raw.ask("seek", "close_consumer", consumer_id=1, message_id=named)
+        message_id = MessageIdData(ledgerId=ledger, entryId=STEP, batch_index=1)
+        raw.ask("seek", "close_consumer", consumer_id=1, message_id=message_id)
         raw.read("success")
         subscribed(raw, "moved")
         assert messages(raw, 2) == [(STEP, 3, 0), (4 * STEP, 1, 0)]
@@ -315,7 +315,7 @@ def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path,
         assert len(messages(raw, 3)) == 3
 
 
-def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
+def test_reader_starts_at_its_start_message(place: tuple[Path, str]) -> None:
     path, url = place
     ledger = filled(url, "read")
     start = MessageIdData(ledgerId=ledger, entryId=0)
@@ -324,14 +324,14 @@ def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
         raw.read("active_consumer_change")
         last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
         assert (last.last_message_id.entryId, last.last_message_id.batch_index) == (4 * STEP, -1)
-        # the message that it names comes too: clients that do not want it leave it out
+        # the named message comes, too: a client that does not want it drops it
         assert messages(raw, 3) == [(0, 1, 0), (STEP, 3, 0), (4 * STEP, 1, 0)]
     with txlog.open(str(path), read_only=True) as client:
         assert client.subscriptions("read") == []
 
 
-def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str]) -> None:
-    """Kills: a place by name, for whoever opens a reader of that name next."""
+def test_reader_ignores_the_seek_of_another_reader(place: tuple[Path, str]) -> None:
+    """Kills: a position kept by name, from which the next reader of that name would start."""
     _, url = place
     filled(url, "nightly")
     earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
@@ -349,11 +349,11 @@ def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str])
         raw.read("success")
         subscribed(other, "nightly", **reader)
         assert [entry for entry, _, _ in messages(other, 3)] == [0, STEP, 4 * STEP]
-        # the one that was sent there comes again, and is there
+        # the consumer that was moved subscribes again, and starts at its new position
         reader["start_message_id"] = latest
         subscribed(raw, "nightly", **reader)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
-        # what was closed is another reader when it is opened again
+        # a reader that was closed and is opened again is a new reader
         raw.ask("seek", "close_consumer", consumer_id=1, message_id=latest)
         raw.read("success")
         raw.ask("close_consumer", "success", consumer_id=1)
@@ -363,23 +363,23 @@ def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str])
 
 
 @pytest.mark.parametrize("is_together", [False, True], ids=["commands", "ids"])
-def test_an_id_that_is_wrong_fails_no_other(tmp_path: Path, is_together: bool) -> None:
-    """Acknowledgements are made together, of one command or of many."""
+def test_wrong_id_fails_no_other_acknowledgement(tmp_path: Path, is_together: bool) -> None:
+    """The server makes acknowledgements in groups, from one command or from several."""
     path = tmp_path / "s"
     with served(path) as url, Raw(url) as raw:
         ledger, other = filled(url, "good"), filled(url, "other")
         subscribed(raw, "good")
         messages(raw, 3)
-        named = [MessageIdData(ledgerId=ledger, entryId=at * STEP) for at in (0, 1, 4)]
-        named.insert(1, MessageIdData(ledgerId=other, entryId=0))
-        groups = [named] if is_together else [[one] for one in named]
+        message_ids = [MessageIdData(ledgerId=ledger, entryId=at * STEP) for at in (0, 1, 4)]
+        message_ids.insert(1, MessageIdData(ledgerId=other, entryId=0))
+        groups = [message_ids] if is_together else [[message_id] for message_id in message_ids]
         frames = [
             wire.encode_command("ack", consumer_id=1, ack_type=0, message_id=group, request_id=at)
             for at, group in enumerate(groups)
         ]
         raw.socket.sendall(b"".join(frames))
-        found = [raw.read("ackResponse") for _ in groups]
-        wrong = {one.request_id for one in found if one.HasField("error")}
+        responses = [raw.read("ackResponse") for _ in groups]
+        wrong = {response.request_id for response in responses if response.HasField("error")}
         assert wrong == ({0} if is_together else {1})
         raw.ask("close_consumer", "success", consumer_id=1)
         assert backlog(path, "good") == 0
@@ -423,8 +423,8 @@ def test_an_exclusive_subscription_has_one_consumer(place: tuple[Path, str]) -> 
 def shapes(raw: Raw, count: int) -> list[tuple[int, bool, bytes | None]]:
     """(entry, whether it is in a batch, value) of the next messages, as a client reads them."""
     raw.send("flow", consumer_id=1, messagePermits=count)
-    found = list[tuple[int, bool, bytes | None]]()
-    while len(found) < count:
+    entries = list[tuple[int, bool, bytes | None]]()
+    while len(entries) < count:
         frame = raw.frame()
         if frame.kind != wire.BY_FIELD["message"]:
             continue
@@ -436,8 +436,10 @@ def shapes(raw: Raw, count: int) -> list[tuple[int, bool, bytes | None]]:
             head = SingleMessageMetadata.FromString(value[4 : 4 + size])
             value = value[4 + size :]
             assert head.payload_size == len(value)
-        found.append((frame.body.message_id.entryId, is_batch, None if head.null_value else value))
-    return found
+        entries.append(
+            (frame.body.message_id.entryId, is_batch, None if head.null_value else value)
+        )
+    return entries
 
 
 def one(value: bytes | None, **head: Any) -> bytes:
@@ -453,8 +455,8 @@ VALUES = [b"a", b"", None]
 @pytest.mark.parametrize(
     "version", ["raw", "Pulsar-Go-version-1", "Pulsar-Java-v4", "Pulsar-CPP-v3"]
 )
-def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: str) -> None:
-    """And what has no bytes, to a client that would discard it otherwise.
+def test_message_sent_in_a_batch_of_one_is_delivered_in_one(tmp_path: Path, version: str) -> None:
+    """An empty message also goes out in a batch of one, to clients that would discard it otherwise.
 
     Kills: messages that Go's client takes for corrupted, and acknowledges.
     """
@@ -479,9 +481,9 @@ def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: st
                 raw.send("connect", client_version=version, protocol_version=19)
                 raw.read("connected")
                 subscribed(raw, "empty", subscription=name.replace(" ", "-"))
-                found = shapes(raw, number)
-                assert found == [*zip(sent, forms, VALUES * 2, strict=True)]
-                for entry, _, _ in found:
+                delivered = shapes(raw, number)
+                assert delivered == [*zip(sent, forms, VALUES * 2, strict=True)]
+                for entry, _, _ in delivered:
                     acknowledge(raw, 1, entry)
             with txlog.open(str(path)) as client:
                 client.checkpoint(roll_all=True)
@@ -492,7 +494,7 @@ def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: st
 def test_go_gets_each_message_alone_if_its_client_uses_transactions(
     place: tuple[Path, str], with_transactions: bool
 ) -> None:
-    """Also once it comes back, before its client asks for the coordinator again.
+    """Also after a reconnect, before the client asks for the coordinator again.
 
     Kills: messages of an aborted transaction that Go acknowledges with their batch later.
     """
@@ -509,8 +511,8 @@ def test_go_gets_each_message_alone_if_its_client_uses_transactions(
                 raw.ask("tcClientConnectRequest", "tcClientConnectResponse", tc_id=0)
             subscribed(raw, topic)
             expected = alone if with_transactions else whole
-            found = messages(raw, len(expected))
-            assert [item[:2] for item in found] == [item[:2] for item in expected]
+            frames = messages(raw, len(expected))
+            assert [item[:2] for item in frames] == [item[:2] for item in expected]
             raw.ask("close_consumer", "success", consumer_id=1)
     with txlog.open(str(path)) as client:
         policies = client.subscription(topic, "s").set_policies()
@@ -520,7 +522,7 @@ def test_go_gets_each_message_alone_if_its_client_uses_transactions(
 def test_a_reader_behind_the_first_message_of_a_batch_gets_the_others(
     place: tuple[Path, str],
 ) -> None:
-    """The id that this message has alone is greater than the batch's, which the client leaves out.
+    """A single message has a greater id than its batch, so the client would drop the whole batch.
 
     Kills: a reader of Go or Java that misses a whole batch, after SUBSCRIBE or SEEK by such an id.
     """
@@ -542,7 +544,7 @@ def test_a_reader_behind_the_first_message_of_a_batch_gets_the_others(
 
 
 def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path, str]) -> None:
-    """Kills: a reader that began within a batch, and takes the rest of it for read."""
+    """Kills: a reader that began within a batch, and skips the rest of the batch."""
     _, url = place
     with Raw(url) as raw:
         opened(raw, "within")
@@ -557,8 +559,8 @@ def test_the_last_message_has_the_id_that_a_reader_gets_it_by(place: tuple[Path,
         assert [entry for entry, _, _ in messages(raw, 2)] == [2, 3]
 
 
-def test_the_last_message_is_that_of_its_batch(place: tuple[Path, str]) -> None:
-    """A reader that begins behind it compares the places in the batch, too."""
+def test_last_message_id_has_its_index_in_the_batch(place: tuple[Path, str]) -> None:
+    """A reader that begins behind the last message also compares indexes within the batch."""
     _, url = place
     with Raw(url) as raw:
         opened(raw, "last")
@@ -586,14 +588,14 @@ def singles(url: str, topic: str, count: int) -> list[tuple[int, int]]:
             command = wire.make_command("send", producer_id=1, sequence_id=at).SerializeToString()
             frames += wire.message_frame(command, head.SerializeToString(), b"%d" % at)
         raw.socket.sendall(b"".join(frames))
-        found = [raw.read("send_receipt") for _ in range(count)]
-        assert [one.sequence_id for one in found] == [*range(count)]
+        receipts = [raw.read("send_receipt") for _ in range(count)]
+        assert [receipt.sequence_id for receipt in receipts] == [*range(count)]
         raw.ask("close_producer", "success", producer_id=1)
-        return [(one.message_id.ledgerId, one.message_id.entryId) for one in found]
+        return [(receipt.message_id.ledgerId, receipt.message_id.entryId) for receipt in receipts]
 
 
 def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: Path) -> None:
-    """Read from the journal and from files; sent again they are stored once, the last is found."""
+    """From the journal and from files; a repeated send stores nothing, and the last id is right."""
     path = tmp_path / "s"
     with served(path) as url:
         sent = singles(url, "alone", 12)
@@ -601,8 +603,8 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
         assert singles(url, "alone", 12) == [(NO_ID, NO_ID)] * 11 + sent[11:]
     with txlog.open(str(path)) as client:
         stored = list(client.reader("alone"))
-        assert [one.value for one in stored] == [b"%d" % at for at in range(12)]
-        assert [one.properties for one in stored[2:5]] == [{}, {"lang": "en"}, {}]
+        assert [message.value for message in stored] == [b"%d" % at for at in range(12)]
+        assert [message.properties for message in stored[2:5]] == [{}, {"lang": "en"}, {}]
         tables = client.store.read(lambda view: view.rows([(sent[0][0], 0, 12)], ["lsn"]))
         assert len({row["lsn"] for table in tables for row in table.to_pylist()}) == 2
     for name in ("of the journal", "of files"):
@@ -613,18 +615,18 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
             client.checkpoint(roll_all=True)
 
 
-def test_what_was_acknowledged_before_a_seek_does_not_move_it_on(
+def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
     place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: an acknowledgement that comes while the subscription is moved, and is made after."""
+    """Kills: an acknowledgement that arrives during a seek, and is applied after it."""
     _, url = place
     begun, goes_on = Event(), Event()
     seek_to = positions.seek_to
 
-    def slowly(*given: Any) -> None:
+    def slowly(*arguments: Any) -> None:
         begun.set()
         goes_on.wait(30)
-        seek_to(*given)
+        seek_to(*arguments)
 
     monkeypatch.setattr(consumers, "seek_to", slowly)
     ledger = filled(url, "sought")
@@ -663,7 +665,7 @@ def stored(path: Path, topic: str, name: str | None, count: int, **head: Any) ->
 
 
 def test_a_long_batch_of_the_library_comes_in_pieces(tmp_path: Path) -> None:
-    """Kills: a batch so long that acknowledging it in a transaction takes too large a frame."""
+    """Kills: a batch whose acknowledgement in a transaction needs a frame above the limit."""
     path = tmp_path / "s"
     with served(path) as url:
         stored(path, "long", None, 700)
@@ -671,27 +673,31 @@ def test_a_long_batch_of_the_library_comes_in_pieces(tmp_path: Path) -> None:
             producer.send_batch(pa.table({"value": [b"x"] * 2_000}))
         with Raw(url) as raw:
             subscribed(raw, "long")
-            found = messages(raw, 4, permits=5_000)
-            assert [(entry // STEP, count) for entry, count, _ in found] == [
+            frames = messages(raw, 4, permits=5_000)
+            assert [(entry // STEP, count) for entry, count, _ in frames] == [
                 (0, 700),
                 (700, 300),
                 (1_000, 1_000),
                 (2_000, 700),
             ]
-            assert all(entry % STEP == 0 for entry, _, _ in found)
+            assert all(entry % STEP == 0 for entry, _, _ in frames)
             last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
-            shown = last.last_message_id
-            assert (shown.entryId, shown.batch_index, shown.batch_size) == (2_000 * STEP, 699, 700)
-            acknowledge(raw, shown.ledgerId, 1_000 * STEP)
-            acknowledge(raw, shown.ledgerId, 2_000 * STEP, ack_set=[-2] + [-1] * 10)
+            last_id = last.last_message_id
+            assert (last_id.entryId, last_id.batch_index, last_id.batch_size) == (
+                2_000 * STEP,
+                699,
+                700,
+            )
+            acknowledge(raw, last_id.ledgerId, 1_000 * STEP)
+            acknowledge(raw, last_id.ledgerId, 2_000 * STEP, ack_set=[-2] + [-1] * 10)
             assert backlog(path, "long") == 2_700 - 1_000 - 1
             # ids of the whole batch, which an earlier server gave out
-            acknowledge(raw, shown.ledgerId, 700 * STEP, batch_index=1_302)
-            acknowledge(raw, shown.ledgerId, 700 * STEP + 1_304)
-            left = (1 << 2_000) - 1 - (1 << 1_304)
-            words = [left >> 64 * at & ids.NOWHERE for at in range(32)]
-            signed = [one - (1 << 64) if one >> 63 else one for one in words]
-            acknowledge(raw, shown.ledgerId, 700 * STEP, ack_set=signed)
+            acknowledge(raw, last_id.ledgerId, 700 * STEP, batch_index=1_302)
+            acknowledge(raw, last_id.ledgerId, 700 * STEP + 1_304)
+            ack_set = (1 << 2_000) - 1 - (1 << 1_304)
+            words = [ack_set >> 64 * at & ids.NOWHERE for at in range(32)]
+            signed = [word - (1 << 64) if word >> 63 else word for word in words]
+            acknowledge(raw, last_id.ledgerId, 700 * STEP, ack_set=signed)
             assert backlog(path, "long") == 2_700 - 1_000 - 4
 
 
@@ -704,7 +710,7 @@ def test_a_batch_with_a_receipt_comes_whole(tmp_path: Path) -> None:
             assert messages(raw, 1, permits=5_000) == [(0, 3_000, 0)]
 
 
-def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
+def test_oversized_batch_comes_in_pieces_despite_its_receipt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ids, "BATCH_MAX", 1_500)
@@ -716,8 +722,8 @@ def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
             monkeypatch.setattr(members, "TAKE_MAX", take)
             with Raw(url) as raw:
                 subscribed(raw, "named")
-                found = messages(raw, 5, permits=5_000)
-                assert [(entry // STEP, count) for entry, count, _ in found] == [
+                frames = messages(raw, 5, permits=5_000)
+                assert [(entry // STEP, count) for entry, count, _ in frames] == [
                     *((at * 1_000, 1_000) for at in range(4)),
                     (4_000, 300),
                 ]
@@ -727,14 +733,14 @@ def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
 def test_batches_are_found_by_their_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> None:
-    """From any row of theirs, and reading not many more rows than they have."""
+    """Any row of a batch finds the whole batch, in few more row reads than the batch has rows."""
     txlog.init(str(tmp_path / "s"))
-    asked = list[int]()
+    row_counts = list[int]()
     marks = ids._marks
 
-    def counted(view: View, ledger: int, start: int, stop: int, **beside: Any) -> list[object]:
-        asked.append(stop - start)
-        return marks(view, ledger, start, stop, **beside)
+    def counted(view: View, ledger: int, start: int, stop: int, **options: Any) -> list[object]:
+        row_counts.append(stop - start)
+        return marks(view, ledger, start, stop, **options)
 
     monkeypatch.setattr(ids, "_marks", counted)
     with txlog.open(str(tmp_path / "s")) as client:
@@ -750,10 +756,10 @@ def test_batches_are_found_by_their_neighbours(
             for size in sizes:
                 want = [ids.BatchSpan(end.ledger, start, size)]
                 for at in {start, start + size // 2, start + size - 1}:
-                    asked.clear()
+                    row_counts.clear()
                     assert ids.spans(view, number, end.ledger, at, at) == want
-                    assert sum(asked) <= 5 * size + 32
-                    assert size > 1 or asked == [3] or at in (0, sum(sizes) - 1)
+                    assert sum(row_counts) <= 5 * size + 32
+                    assert size > 1 or row_counts == [3] or at in (0, sum(sizes) - 1)
                 start += size
 
         client.store.read(look)
@@ -766,11 +772,11 @@ def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:
         second = STEP // 2 + 2_000
         with Raw(url) as raw:
             subscribed(raw, "txn")
-            found = messages(raw, 3, permits=5_000)
-            assert found == [(0, 1_000, 0), (second, 1_000, 0), (second + 2_000, 500, 0)]
+            frames = messages(raw, 3, permits=5_000)
+            assert frames == [(0, 1_000, 0), (second, 1_000, 0), (second + 2_000, 500, 0)]
             last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
-            shown = last.last_message_id
-            assert (shown.entryId, shown.batch_index) == (second + 2_000, 499)
+            last_id = last.last_message_id
+            assert (last_id.entryId, last_id.batch_index) == (second + 2_000, 499)
             acknowledge(raw, ledger, second, ack_set=[-3] + [-1] * 15)  # its second message
             acknowledge(raw, ledger, second + 2_000)
             # an id of the whole transaction, which an earlier server gave out
@@ -778,26 +784,26 @@ def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:
             acknowledge(raw, ledger, 1_006)
             raw.ask("close_consumer", "success", consumer_id=1)
             subscribed(raw, "txn")
-            found = messages(raw, 2, permits=1_001)
-            assert [found[0], found[1][0]] == [(0, 1_000, 1), second + 1]
+            frames = messages(raw, 2, permits=1_001)
+            assert [frames[0], frames[1][0]] == [(0, 1_000, 1), second + 1]
         with Raw(url) as raw:
             subscribed(raw, "txn", subscription="up", subType=0)
             raw.read("active_consumer_change")
             messages(raw, 3, permits=5_000)
-            left = []
-            for entry, beside in (
+            remaining = []
+            for entry, fields in (
                 (second - 1, {}),  # what clients call the one before a piece
                 (second, {"ack_set": [-1] * 15 + [(1 << 40) - 1]}),  # nothing of this piece
                 (second, {"ack_set": [-16] + [-1] * 15}),
                 (second + 2_000, {}),
             ):
-                named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
-                raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[named])
+                message_id = MessageIdData(ledgerId=ledger, entryId=entry, **fields)
+                raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[message_id])
                 with txlog.open(str(path)) as client:
                     client.flush()
                     rows = client.subscriptions("txn")
-                left.append(sum(row["backlog"] for row in rows if row["subscription"] == "up"))
-    assert left == [1_500, 1_500, 1_496, 0]
+                remaining.append(sum(row["backlog"] for row in rows if row["subscription"] == "up"))
+    assert remaining == [1_500, 1_500, 1_496, 0]
 
 
 def test_a_reader_starts_in_the_piece_that_it_names(tmp_path: Path) -> None:
@@ -805,16 +811,16 @@ def test_a_reader_starts_in_the_piece_that_it_names(tmp_path: Path) -> None:
     with served(path) as url:
         ledger = stored(path, "txn", None, 2_500, txn=True)
         second = STEP // 2 + 2_000
-        for given, first in (
+        for start_id, first in (
             ({"entryId": second, "batch_index": 7}, second),
             ({"entryId": second}, second),
             ({"entryId": second + 8}, second + 8),  # alone: the eighth of it
             ({"entryId": 0, "batch_index": 1_007}, second + 8),  # of the whole
         ):
-            start = MessageIdData(ledgerId=ledger, **given)
+            start = MessageIdData(ledgerId=ledger, **start_id)
             with Raw(url) as raw:
-                beside = {"subscription": "r", "durable": False, "subType": 0}
-                subscribed(raw, "txn", **beside, start_message_id=start)
+                fields = {"subscription": "r", "durable": False, "subType": 0}
+                subscribed(raw, "txn", **fields, start_message_id=start)
                 raw.read("active_consumer_change")
                 assert messages(raw, 1)[0][0] == first
 
@@ -824,12 +830,12 @@ HASHES = {b"": 0, b"test": 0xBA6BD213, b"Hello, world!": 0xC0363E43, b"a": 0x3C2
 
 
 @pytest.mark.parametrize("key", HASHES)
-def test_slots_of_keys_are_those_of_pulsar(key: bytes) -> None:
+def test_key_slots_match_pulsar(key: bytes) -> None:
     assert deliveries.hash_of_key(key) == (HASHES[key] & 0x7FFFFFFF) % 65_536
 
 
 def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) -> None:
-    """Batches, too: each message goes to the one reader whose range has the hash of its key."""
+    """Each message, also of a batch, goes to the one reader whose range has the hash of its key."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("ranges")
@@ -856,12 +862,12 @@ def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) ->
 
 
 def test_ranges_that_cannot_be_had_are_refused(place: tuple[Path, str]) -> None:
-    """Kills: a durable consumer that gets other keys than it asked for, and is told nothing."""
+    """Kills: a durable consumer that silently gets other keys than it asked for."""
     _, url = place
     for durable, end in ((True, 100), (False, 65_536), (False, -1)):
         meta = message_class("KeySharedMeta")(keySharedMode=1)
         meta.hashRanges.add(start=0, end=end)
-        given = {"topic": "refused", "subscription": "s", "subType": 3, "consumer_id": 1}
+        fields = {"topic": "refused", "subscription": "s", "subType": 3, "consumer_id": 1}
         with Raw(url) as raw:
-            error = raw.ask("subscribe", "error", durable=durable, keySharedMeta=meta, **given)
+            error = raw.ask("subscribe", "error", durable=durable, keySharedMeta=meta, **fields)
             assert error.error == ERRORS["NotAllowedError"]

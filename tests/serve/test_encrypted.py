@@ -40,11 +40,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         yield path, url
 
 
-def sent(raw: Raw, head: dict[str, Any], **beside: Any) -> Any:
+def sent(raw: Raw, head: dict[str, Any], **fields: Any) -> Any:
     """Send a message; the id of its receipt."""
     sequence = head.get("sequence_id", 0)
-    given = {"producer_id": 1, "sequence_id": sequence} | beside
-    raw.message("send", SECRET, {"sequence_id": sequence} | head, **given)
+    all_fields = {"producer_id": 1, "sequence_id": sequence} | fields
+    raw.message("send", SECRET, {"sequence_id": sequence} | head, **all_fields)
     return raw.read("send_receipt").message_id
 
 
@@ -69,23 +69,25 @@ def test_an_encrypted_send_is_one_row_and_comes_out_as_it_came(
         opened(raw, topic)
         first = sent(raw, head)
         subscribed(reader, topic)
-        body, found, payload = delivered(reader)
+        body, metadata, payload = delivered(reader)
         assert payload == SECRET
         assert (body.message_id.entryId, body.message_id.ledgerId) == (0, first.ledgerId)
         for name, value in head.items():
-            given = (
-                list(found.encryption_keys) if name == "encryption_keys" else getattr(found, name)
+            fields = (
+                list(metadata.encryption_keys)
+                if name == "encryption_keys"
+                else getattr(metadata, name)
             )
-            assert given == value, name
-        assert found.HasField("num_messages_in_batch") == (head is BATCH)
-        assert [pair.key for pair in found.properties] == []
+            assert fields == value, name
+        assert metadata.HasField("num_messages_in_batch") == (head is BATCH)
+        assert [pair.key for pair in metadata.properties] == []
         [row] = client.reader(topic)
         assert (row.value, row.key) == (SECRET, b"ana")
         assert sent(raw, HEAD | {"sequence_id": COUNT}).entryId == STEP
 
 
 def test_an_encrypted_batch_is_acknowledged_with_its_last_message(place: tuple[Path, str]) -> None:
-    """Kills: an acknowledgement of one message that takes the others along."""
+    """Kills: an acknowledgement of one message that acknowledges the whole batch."""
     path, url = place
     with Raw(url) as raw, Raw(url) as reader, txlog.open(str(path)) as client:
         opened(raw, "acks")
@@ -96,11 +98,13 @@ def test_an_encrypted_batch_is_acknowledged_with_its_last_message(place: tuple[P
             [row] = client.subscriptions("acks")
             return int(row["backlog"])
 
-        def acknowledged(left: int, kind: int = 0) -> None:
-            one = MessageIdData(ledgerId=first.ledgerId, entryId=first.entryId, batch_size=COUNT)
-            if left:
-                one.ack_set.append(left)
-            reader.ask("ack", "ackResponse", consumer_id=1, ack_type=kind, message_id=[one])
+        def acknowledged(ack_set: int, kind: int = 0) -> None:
+            message_id = MessageIdData(
+                ledgerId=first.ledgerId, entryId=first.entryId, batch_size=COUNT
+            )
+            if ack_set:
+                message_id.ack_set.append(ack_set)
+            reader.ask("ack", "ackResponse", consumer_id=1, ack_type=kind, message_id=[message_id])
 
         for is_held in (False, True):
             if is_held:
@@ -110,14 +114,14 @@ def test_an_encrypted_batch_is_acknowledged_with_its_last_message(place: tuple[P
             assert backlog() == 1
         reader.send("redeliverUnacknowledgedMessages", consumer_id=1)
         assert delivered(reader)[1].num_messages_in_batch == COUNT
-        for left in (0b11101, 0b01111, 0b10111, 0b11011):
-            acknowledged(left)
+        for ack_set in (0b11101, 0b01111, 0b10111, 0b11011):
+            acknowledged(ack_set)
         assert backlog() == 1
         acknowledged(0b11110)
         assert backlog() == 0
 
 
-def test_the_permits_of_an_encrypted_batch_are_those_of_its_messages(
+def test_encrypted_batch_costs_a_permit_per_message(
     place: tuple[Path, str],
 ) -> None:
     _, url = place
@@ -129,15 +133,15 @@ def test_the_permits_of_an_encrypted_batch_are_those_of_its_messages(
         answer = reader.ask("consumerStats", "consumerStatsResponse", consumer_id=1)
         assert (answer.availablePermits, answer.unackedMessages) == (COUNT, COUNT)
         last = reader.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
-        found = last.last_message_id
-        assert (found.entryId, found.batch_index, found.batch_size) == (0, COUNT - 1, COUNT)
+        last_id = last.last_message_id
+        assert (last_id.entryId, last_id.batch_index, last_id.batch_size) == (0, COUNT - 1, COUNT)
 
 
 @pytest.mark.parametrize("kind", [0, 1, None], ids=["exclusive", "shared", "reader"])
 def test_permits_run_out_within_one_encrypted_batch_and_not_after_several(
     kind: int | None, place: tuple[Path, str]
 ) -> None:
-    """Kills: as many batches as there are permits, each of many messages."""
+    """Kills: one permit spent per batch of many messages."""
     _, url = place
     topic = f"overrun-{kind}"
     how: dict[str, Any] = {"subType": kind} if kind is not None else {"durable": False}
@@ -150,30 +154,35 @@ def test_permits_run_out_within_one_encrypted_batch_and_not_after_several(
 
         for permits, entries in ((COUNT + 1, [0, 1]), (COUNT, [2]), (COUNT, [3])):
             reader.send("flow", consumer_id=1, messagePermits=permits)
-            found = [delivered(reader, 0)[0].message_id.entryId // STEP for _ in entries]
-            assert found == entries  # of the first permits, four more than it asked for
+            delivered_entries = [
+                delivered(reader, 0)[0].message_id.entryId // STEP for _ in entries
+            ]
+            assert delivered_entries == entries  # of the first permits, four more than it asked for
             reader.send("ping")
             reader.read("pong")  # nothing more came before it
 
 
 def test_encrypted_messages_of_a_transaction_come_alone(place: tuple[Path, str]) -> None:
-    """No batch of the server can hold them: their clients made batches of their own."""
+    """The server cannot batch them, as each one is already an encrypted batch of a client."""
     _, url = place
     with Raw(url) as raw, Raw(url) as reader:
         opened(raw, "txn")
-        made = raw.ask("newTxn", "newTxnResponse", txn_ttl_seconds=60_000, tc_id=0)
-        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        response = raw.ask("newTxn", "newTxnResponse", txn_ttl_seconds=60_000, tc_id=0)
+        txn = {
+            "txnid_most_bits": response.txnid_most_bits,
+            "txnid_least_bits": response.txnid_least_bits,
+        }
         sent(raw, BATCH | txn, **txn)
         sent(raw, HEAD | txn | {"sequence_id": COUNT}, **txn)
         raw.ask("endTxn", "endTxnResponse", txn_action=0, **txn)
         subscribed(reader, "txn")
         first, second = delivered(reader), delivered(reader, 0)
-        assert [one[1].num_messages_in_batch for one in (first, second)] == [COUNT, 1]
-        assert [one[2] for one in (first, second)] == [SECRET, SECRET]
+        assert [delivery[1].num_messages_in_batch for delivery in (first, second)] == [COUNT, 1]
+        assert [delivery[2] for delivery in (first, second)] == [SECRET, SECRET]
         assert first[0].message_id.entryId < second[0].message_id.entryId
 
 
-def test_what_cannot_be_kept_is_refused(place: tuple[Path, str]) -> None:
+def test_oversized_batch_and_encrypted_chunks_are_refused(place: tuple[Path, str]) -> None:
     _, url = place
     wrong = [
         BATCH | {"num_messages_in_batch": 10_001},

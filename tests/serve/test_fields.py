@@ -1,4 +1,4 @@
-"""Every number and text of every command: refused with an answer where it means nothing."""
+"""Every number and text of every command: a senseless value is refused with an answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPIC: Final = "persistent://public/default/spoiled"
 NUMBERS: Final = (-1, 1 << 31, 1 << 63, (1 << 64) - 1)
 BAD_TEXT: Final = b"\xff\xfe"
 DEPTH: Final = 3  # of messages within messages; an id may hold another one without end
-# What a client says first has tests of its own, and these have no answer.
+# Commands without tests here: the handshake has its own tests, and the others have no answer.
 UNSPOILED: Final = {COMMANDS[name] for name in ("CONNECT", "AUTH_RESPONSE", "PING", "PONG")}
 # Values with which a command is one that the server understands.
 VALUES: Final[dict[str, Any]] = {
@@ -69,21 +69,21 @@ def sized(data: bytes) -> bytes:
 
 
 def filled(kind: Any, depth: int = DEPTH) -> Proto:
-    """A message of a class with all that it requires."""
-    made = kind()
+    """A message of a class with its required fields."""
+    message = kind()
     for field in kind.DESCRIPTOR.fields:
         value = VALUES.get(field.name)
         if field.message_type is not None:
             if field.is_required and depth:
                 inner = filled(message_class(field.message_type.name), depth - 1)
-                getattr(made, field.name).CopyFrom(inner)
+                getattr(message, field.name).CopyFrom(inner)
         elif value is not None and not field.is_repeated and field.type != field.TYPE_MESSAGE:
-            setattr(made, field.name, value)
+            setattr(message, field.name, value)
         elif field.is_required and field.type == field.TYPE_BYTES:
-            setattr(made, field.name, b"")
+            setattr(message, field.name, b"")
         elif field.is_required:
-            setattr(made, field.name, "x" if field.type == field.TYPE_STRING else 0)
-    return made
+            setattr(message, field.name, "x" if field.type == field.TYPE_STRING else 0)
+    return message
 
 
 def spoiled(message: Proto, depth: int = DEPTH) -> Iterator[Spoiled]:
@@ -104,7 +104,7 @@ def spoiled(message: Proto, depth: int = DEPTH) -> Iterator[Spoiled]:
 
 
 def is_refused(kind: Any, data: bytes) -> bool:
-    """Whether `check` refuses it as the server reads it."""
+    """Whether `check` refuses the bytes as the server parses them."""
     try:
         check(kind.FromString(data))
     except TxlogError:
@@ -129,15 +129,15 @@ async def opened(served: Served) -> Wire:
 
 
 async def answers(client: Wire) -> list[str]:
-    """What is answered up to the answer of a PING that the client sends now; "" is the end."""
+    """Send a PING, and return the answers up to its PONG; "" means that the connection ended."""
     client.send("ping")
-    found: list[str] = []
-    while not found or found[-1] not in ("pong", ""):
+    names: list[str] = []
+    while not names or names[-1] not in ("pong", ""):
         try:
-            found.append(FIELDS[(await client.answer()).type])
+            names.append(FIELDS[(await client.answer()).type])
         except (asyncio.IncompleteReadError, ConnectionError):
-            found.append("")
-    return found
+            names.append("")
+    return names
 
 
 REFUSALS: Final = {"error", "send_error", "close_producer", ""}
@@ -150,17 +150,17 @@ async def refuse_each(served: Served, kind: int) -> list[str]:
     for place, body in spoiled(filled(body_class)):
         if is_refused(body_class, body):
             client.writer.write(as_command(kind, body))
-            found = await answers(client)
-            if REFUSALS.isdisjoint(found):
+            names = await answers(client)
+            if REFUSALS.isdisjoint(names):
                 wrong.append(place)
-            if found[-1] == "":
+            if names[-1] == "":
                 client = await opened(served)
     client.close()
     return wrong
 
 
 def odd_messages() -> Iterator[tuple[str, list[bytes]]]:
-    """SENDs with an odd value in the command, the metadata, or that of a message in a batch."""
+    """SENDs with an odd value in the command, its metadata, or the metadata within its batch."""
     command, plain = filled(message_class("CommandSend")), filled(MessageMetadata)
     whole = as_command(COMMANDS["SEND"], command.SerializeToString())[8:]
     for place, body in spoiled(command):
@@ -171,9 +171,13 @@ def odd_messages() -> Iterator[tuple[str, list[bytes]]]:
         if is_refused(MessageMetadata, metadata):
             yield place, message_frame(whole, metadata, b"x")
     plain.num_messages_in_batch = 2
-    for place, one in spoiled(SingleMessageMetadata(payload_size=0)):
-        if is_refused(SingleMessageMetadata, one):
-            payload = struct.pack(">I", len(one)) + one + b"\0\0\0\2\x18\0"
+    for place, metadata_of_message in spoiled(SingleMessageMetadata(payload_size=0)):
+        if is_refused(SingleMessageMetadata, metadata_of_message):
+            payload = (
+                struct.pack(">I", len(metadata_of_message))
+                + metadata_of_message
+                + b"\0\0\0\2\x18\0"
+            )
             yield place, message_frame(whole, plain.SerializeToString(), payload)
 
 
@@ -193,8 +197,8 @@ async def refuse_messages(served: Served) -> list[str]:
     return wrong
 
 
-def test_every_odd_number_and_text_is_refused_and_others_go_on(tmp_path: Path) -> None:
-    """Kills: a command with a number beyond its range that fails what other clients have."""
+def test_every_odd_number_and_text_is_refused_alone(tmp_path: Path) -> None:
+    """Kills: a number out of range in one command that breaks other clients."""
 
     async def program(served: Served) -> None:
         witness = await served.connected()
@@ -215,10 +219,10 @@ def test_every_odd_number_and_text_is_refused_and_others_go_on(tmp_path: Path) -
 
 
 def test_a_command_with_odd_values_that_are_allowed_is_answered(tmp_path: Path) -> None:
-    """Kills: an answer that never comes, or a bug within, for a number at the end of its range."""
+    """Kills: a missing answer, or an internal error, for a number at the end of its range."""
 
     async def program(served: Served) -> None:
-        for kind in (one for one in handlers() if one not in UNSPOILED):
+        for kind in (handler for handler in handlers() if handler not in UNSPOILED):
             if kind == COMMANDS["SEND"]:
                 continue
             name = BaseCommand.DESCRIPTOR.fields_by_number[kind].message_type.name
@@ -250,7 +254,7 @@ ODD_NUMBERS: Final = (-1, 1 << 63, (1 << 64) - 1, 2**70, True, 1.5, [1])
 
 @pytest.mark.parametrize("name", ["eventTime", "sequenceId", "deliverAt", "deliverAfterMs"])
 def test_odd_numbers_by_rest_are_refused(tmp_path: Path, name: str) -> None:
-    """Kills: a stored message that no consumer of the protocol can be sent."""
+    """Kills: a stored message that the server cannot encode for its consumers."""
 
     async def program(served: Served) -> None:
         for number in ODD_NUMBERS:
@@ -270,7 +274,7 @@ def test_odd_numbers_by_rest_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_odd_numbers_of_websockets_are_refused() -> None:
-    assert [number_in(given, "n") for given in ({"n": 5}, {"n": "5"}, {"n": ""}, {})] == [
+    assert [number_in(body, "n") for body in ({"n": 5}, {"n": "5"}, {"n": ""}, {})] == [
         *(5, 5),
         *(None, None),
     ]

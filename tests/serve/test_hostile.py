@@ -1,4 +1,4 @@
-"""Slow and hostile clients: each ends alone, in bounded time and memory."""
+"""Slow and hostile clients: the server drops each one alone, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
 NOW_S = 1_790_000_000
 DAY_MS = 86_400_000
-ENOUGH_S = 30  # far less than what a test that hangs would take
+ENOUGH_S = 30  # far less than the time after which a hanging test is killed
 RULES = """
 superusers = ["boss"]
 [tokens]
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def still_served(served: Served) -> None:
-    """Another client is served as if nothing were."""
+    """Check that another client is served as usual."""
     other = await served.connected()
     assert (await other.ask("ping")) is not None
     other.close()
@@ -94,7 +94,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_what_is_no_frame_ends_the_connection(folder: Path, data: bytes) -> None:
+def test_malformed_frame_ends_the_connection(folder: Path, data: bytes) -> None:
     async def program(served: Served) -> None:
         bad = await served.client()
         bad.writer.write(data)
@@ -106,7 +106,7 @@ def test_what_is_no_frame_ends_the_connection(folder: Path, data: bytes) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", encode_command("connect", client_version="x")[:-1]])
-def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> None:
+def test_client_that_does_not_authenticate_is_dropped(folder: Path, data: bytes) -> None:
     """Kills: slowloris, and sockets that are opened and forgotten."""
 
     async def program(served: Served) -> None:
@@ -119,8 +119,8 @@ def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> Non
     serving(folder, program, limits=QUICK)
 
 
-def test_one_that_drips_is_dropped(folder: Path) -> None:
-    """A byte now and then is no sign of life: a frame that has begun has an end."""
+def test_client_that_sends_byte_by_byte_is_dropped(folder: Path) -> None:
+    """A byte now and then is no sign of life: a frame must be complete within its timeout."""
 
     async def program(served: Served) -> None:
         slow = await served.connected()
@@ -148,7 +148,7 @@ def test_a_silent_client_is_asked_and_then_dropped(folder: Path) -> None:
     serving(folder, program, limits=QUICK)
 
 
-def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: Path) -> None:
+def test_connections_beyond_the_limit_are_refused_alone(folder: Path) -> None:
     async def program(served: Served) -> None:
         first = await served.connected()
         second = await served.connected()
@@ -169,15 +169,15 @@ def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: 
     serving(folder, program, limits=Limits(connections=2))
 
 
-def test_what_is_announced_and_not_sent_takes_no_room(folder: Path) -> None:
+def test_announced_bytes_take_no_memory_until_they_arrive(folder: Path) -> None:
     """Kills: a few clients that begin large frames and bodies, and keep out all large messages."""
 
     async def program(served: Served) -> None:
         budget = served.service.budget
         size = served.service.store.settings.max_message_bytes
         clients = [await served.connected() for _ in range(20)]
-        for one in clients:
-            one.writer.write(frame(size, bytes(1_000)))
+        for client in clients:
+            client.writer.write(frame(size, bytes(1_000)))
         head = f"POST {REST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {8 << 20}\r\n\r\n"
         bodies = [await asyncio.open_connection("127.0.0.1", served.http) for _ in range(20)]
         for _, writer in bodies:
@@ -186,8 +186,8 @@ def test_what_is_announced_and_not_sent_takes_no_room(folder: Path) -> None:
             await asyncio.sleep(0)
         await stores(served, bytes(size - 1_000))
         assert budget.peak <= budget.bytes_max
-        for one in clients:
-            one.writer.transport.abort()
+        for client in clients:
+            client.writer.transport.abort()
         for _, writer in bodies:
             writer.transport.abort()
         while budget.held:
@@ -196,8 +196,8 @@ def test_what_is_announced_and_not_sent_takes_no_room(folder: Path) -> None:
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
 
 
-def test_who_waits_for_room_is_not_dropped_for_it(folder: Path) -> None:
-    """Kills: honest senders that lose their connection because others have the memory."""
+def test_client_waiting_for_memory_is_not_dropped(folder: Path) -> None:
+    """Kills: honest producers that lose their connection while other clients hold the memory."""
 
     async def program(served: Served) -> None:
         others = served.service.budget.share("others", 1 << 40)
@@ -205,7 +205,7 @@ def test_who_waits_for_room_is_not_dropped_for_it(folder: Path) -> None:
         request = f"POST {REST} HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n"
         storing = asyncio.create_task(stores(served, bytes(70_000)))
         answer = asyncio.create_task(served.request(request, bytes(150_000)))
-        for _ in range(3):  # the time for such a frame is over when one that stalls is dropped
+        for _ in range(3):  # when a stalled client is dropped, the frame timeout has passed
             slow = await served.connected()
             slow.writer.write(frame(65_000, bytes(100)))
             await slow.is_ended()
@@ -221,19 +221,19 @@ def test_who_waits_for_room_is_not_dropped_for_it(folder: Path) -> None:
 
 
 def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
-    """Kills: room that is given up at each piece, so that all frames are read in turns."""
+    """Kills: memory that is given up after each piece, so that frames are read in turns."""
 
     async def program(served: Served) -> None:
         budget = served.service.budget
         size = served.service.store.settings.max_message_bytes
         clients = [await served.connected() for _ in range(20)]
         connections = [*served.server.listeners[0].connections]  # type: ignore[attr-defined]
-        for one in clients:
-            one.writer.write(frame(size, bytes(size - 1_000_000)))
+        for item in clients:
+            item.writer.write(frame(size, bytes(size - 1_000_000)))
         most = 0
         for _ in range(40):
             await still_served(served)
-            most = max(most, sum(_held(one) for one in connections))
+            most = max(most, sum(_held(item) for item in connections))
         # Each has a little before its frame has room.
         assert most <= budget.bytes_max + budget.bytes_max // 4 + len(connections) * (64 << 10)
         assert budget.ahead <= budget.bytes_max // 4
@@ -241,8 +241,8 @@ def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
 
 
-def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
-    """Kills: all that a consumer has asked for, in memory for one that does not read it."""
+def test_consumers_that_read_nothing_use_little_memory(folder: Path) -> None:
+    """Kills: all messages that a consumer has permits for, in memory while it does not read."""
     count, size, megabyte = 10, 1_000_000, 1 << 20
 
     def fill(client: txlog.Client) -> None:
@@ -258,15 +258,15 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
         for at, one in enumerate(slow):
             for number in (1, 2):  # a connection has as much as one consumer
                 name = {"subscription": f"s{at}-{number}", "initialPosition": 1}
-                own = {"consumer_id": number, "request_id": number}
-                await one.ask("subscribe", topic="large", subType=1, **name, **own)
+                ids = {"consumer_id": number, "request_id": number}
+                await one.ask("subscribe", topic="large", subType=1, **name, **ids)
             one.reader._transport.pause_reading()  # type: ignore[attr-defined]
             for number in (1, 2):
                 one.send("flow", consumer_id=number, messagePermits=1_000_000)
-        # The last one may not be heard before the others have filled what there is for all.
+        # The server may read the last client only after the others have filled the shared backlog.
         turns_after = 0
         while turns_after < 10 * count:  # enough to deliver all, if nothing held it up
-            await served.service.client.run(lambda client: None)  # it has done what came before
+            await served.service.client.run(lambda client: None)  # all earlier calls have ended
             turns_after += served.service.backlog.is_large
         await still_served(served)
         most = [one._writer.transport.get_write_buffer_size() for one in connections]
@@ -274,16 +274,16 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
         assert max(most) < 6 * megabyte
         assert backlog.used <= backlog.peak <= backlog.bytes_max + len(slow) * 4 * megabyte
         slow[0].reader._transport.resume_reading()  # type: ignore[attr-defined]
-        for _ in range(2 * count):  # all of it comes after all
+        for _ in range(2 * count):  # all messages arrive in the end
             assert (await slow[0].answer()).HasField("message")
 
-    # none of them is to be dropped for its silence meanwhile, however long a busy machine takes
+    # the idle timeout is long, so that a busy machine drops none of the silent clients
     limits = Limits(memory_bytes=16 << 20, idle_timeout_ms=DAY_MS)
     serving(folder, program, limits=limits)
 
 
-def test_an_answer_without_end_has_no_room_of_what_was_sent(folder: Path) -> None:
-    """A few that say they send a body, and listen, would have the room of all large frames."""
+def test_endless_answer_frees_the_memory_of_its_request(folder: Path) -> None:
+    """Kills: clients that send a body, then only listen, and hold the memory of large frames."""
     head = b"GET /page/stream HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def program(served: Served) -> None:
@@ -297,8 +297,10 @@ def test_an_answer_without_end_has_no_room_of_what_was_sent(folder: Path) -> Non
     serving(folder, program)
 
 
-def test_offloads_that_hang_hold_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a few long calls of administrators that have all threads of the store."""
+def test_hanging_offloads_do_not_block_other_requests(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a few long calls of administrators that occupy all threads of the store."""
     hangs = threading.Event()
 
     def offload(*_: object) -> dict[str, object]:
@@ -319,37 +321,40 @@ def test_offloads_that_hang_hold_up_nobody(folder: Path, monkeypatch: pytest.Mon
         hangs.set()
         statuses = [status for status, _ in await asyncio.gather(*waiting)]
         assert statuses.count(200) == 4
-        assert (await served.request(head))[0] == 200  # there is room again
+        assert (await served.request(head))[0] == 200  # a thread is free again
 
     serving(folder, program, places={"cold": str(folder)})
 
 
-def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
-    """It is taken in another thread, and what a client opens meanwhile is not in it."""
+def test_older_census_closes_no_newer_handle(folder: Path) -> None:
+    """A census is taken in another thread, and lacks what a client opens meanwhile.
+
+    Kills: a new producer or consumer that the server closes because an old census lacks it.
+    """
 
     async def program(served: Served) -> None:
         run = served.service.client.run
-        before = await run(lambda client: client.store.read(CatalogSnapshot.of))
+        first_census = await run(lambda client: client.store.read(CatalogSnapshot.of))
         await run(lambda client: client.create_topic("new"))
-        one = await served.connected()
-        await one.ask("producer", topic="new", producer_id=1, request_id=1)
+        raw = await served.connected()
+        await raw.ask("producer", topic="new", producer_id=1, request_id=1)
         shared = {"subscription": "s", "subType": 1}
-        await one.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
+        await raw.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
         [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
-        after = await run(lambda client: client.store.read(CatalogSnapshot.of))
-        for census in (before, after):
+        second_census = await run(lambda client: client.store.read(CatalogSnapshot.of))
+        for census in (first_census, second_census):
             for room in connection.open_handles:
                 await room.follow(census)
-        one.send("ping")
-        assert (await one.answer()).HasField("pong"), "and nothing before it"
+        raw.send("ping")
+        assert (await raw.answer()).HasField("pong"), "and nothing before it"
         await run(lambda client: client.subscription("new", "s").delete(force=True))
-        assert (await one.answer()).HasField("close_consumer")
+        assert (await raw.answer()).HasField("close_consumer")
 
     serving(folder, program)
 
 
-def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: one checkpoint too many, and nobody hears of a topic that is gone, or of its turn."""
+def test_failed_census_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: one expired snapshot, and no client learns any more of deleted topics and its turn."""
     monkeypatch.setattr(catalog, "RETRY_SECONDS", 0)
     monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
     looks: list[str] = []
@@ -373,8 +378,8 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
         failover = {"subscription": "s", "subType": 2, "topic": "new"}
         for wire, is_active in ((one, True), (two, False)):
             wire.send("subscribe", consumer_id=1, request_id=1, **failover)
-            told = [await wire.answer(), await wire.answer()]
-            [change] = [each for each in told if each.HasField("active_consumer_change")]
+            answers = [await wire.answer(), await wire.answer()]
+            [change] = [each for each in answers if each.HasField("active_consumer_change")]
             assert change.active_consumer_change.is_active is is_active
         monkeypatch.setattr("txlog.serve.pulsar.members.active_consumer", turn)
         one.send("close_consumer", consumer_id=1, request_id=2)
@@ -391,7 +396,7 @@ def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.Monkey
 def test_a_consumer_that_acknowledges_nothing_gets_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a shared type; as in Pulsar. It gets more once it acknowledges."""
+    """As in Pulsar, a consumer of a shared type gets more once it acknowledges."""
     monkeypatch.setattr(members, "HELD_MAX", 10)
 
     def fill(client: txlog.Client) -> None:
@@ -417,17 +422,19 @@ def test_a_consumer_that_acknowledges_nothing_gets_no_more(
         await other.ask("subscribe", topic="many", consumer_id=2, request_id=1, **alone)
         assert (await other.answer()).HasField("active_consumer_change")
         other.send("flow", consumer_id=2, messagePermits=100)
-        found = [await other.answer() for _ in range(40)]
-        assert all(answer.HasField("message") for answer in found)
-        seventh, last = found[6].message.message_id, found[-1].message.message_id
+        deliveries = [await other.answer() for _ in range(40)]
+        assert all(answer.HasField("message") for answer in deliveries)
+        seventh, last = deliveries[6].message.message_id, deliveries[-1].message.message_id
         other.send("ack", consumer_id=2, ack_type=0, message_id=[seventh])
         other.send("redeliverUnacknowledgedMessages", consumer_id=2)
-        again = [(await other.answer()).message for _ in range(39)]
-        assert [one.message_id.entryId for one in again] == [
-            one.message.message_id.entryId for one in found if one.message.message_id != seventh
+        redelivered = [(await other.answer()).message for _ in range(39)]
+        assert [one.message_id.entryId for one in redelivered] == [
+            one.message.message_id.entryId
+            for one in deliveries
+            if one.message.message_id != seventh
         ]
-        named = {"consumer_id": 2, "ack_type": 1, "message_id": [last]}
-        await other.ask("ack", request_id=2, **named)
+        fields = {"consumer_id": 2, "ack_type": 1, "message_id": [last]}
+        await other.ask("ack", request_id=2, **fields)
         rows = await served.service.client.run(lambda client: client.subscriptions("many"))
         assert [row["backlog"] for row in rows if row["subscription"] == "x"] == [0]
 
@@ -435,10 +442,13 @@ def test_a_consumer_that_acknowledges_nothing_gets_no_more(
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "all"])
-def test_what_a_consumer_that_had_too_much_gives_back_comes_again(
+def test_messages_returned_by_a_full_consumer_are_redelivered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
-    """At once: it need not ask for more, nor acknowledge anything."""
+    """A consumer at its limit returns messages, and gets them again at once.
+
+    It need neither grant more permits nor acknowledge anything first.
+    """
     monkeypatch.setattr(members, "HELD_MAX", 3)
     monkeypatch.setattr(members, "TAKE_MAX", 1)
 
@@ -450,60 +460,60 @@ def test_what_a_consumer_that_had_too_much_gives_back_comes_again(
 
     async def program(served: Served) -> None:
         await served.service.client.run(fill)
-        one = await served.connected()
+        raw = await served.connected()
         shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
-        await one.ask("subscribe", topic="laden", consumer_id=1, request_id=1, **shared)
-        one.send("flow", consumer_id=1, messagePermits=100)
-        ids = [(await one.answer()).message.message_id for _ in range(3)]
-        await one.ask("ping")  # and nothing before the answer
-        named = {"message_ids": ids} if is_named else {}
-        one.send("redeliverUnacknowledgedMessages", consumer_id=1, **named)
+        await raw.ask("subscribe", topic="laden", consumer_id=1, request_id=1, **shared)
+        raw.send("flow", consumer_id=1, messagePermits=100)
+        ids = [(await raw.answer()).message.message_id for _ in range(3)]
+        await raw.ask("ping")  # and nothing before the answer
+        fields = {"message_ids": ids} if is_named else {}
+        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, **fields)
         async with asyncio.timeout(ENOUGH_S):
-            again = [(await one.answer()).message for _ in range(3)]
-        assert [found.message_id for found in again] == ids
-        assert [found.redelivery_count for found in again] == [1, 1, 1]
+            redelivered = [(await raw.answer()).message for _ in range(3)]
+        assert [message.message_id for message in redelivered] == ids
+        assert [message.redelivery_count for message in redelivered] == [1, 1, 1]
 
     serving(folder, program)
 
 
-def test_an_acknowledgement_leaves_a_consumer_that_waits_alone(
+def test_acknowledgement_does_not_restart_a_waiting_consumer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for the next message all the time, and does not begin anew."""
+    """The consumer keeps waiting for the next message, and does not restart its wait."""
     begun: list[str] = []
     until = waits.Waits.until
 
-    def noted(self: waits.Waits, look: Any, *given: Any) -> Any:
+    def noted(self: waits.Waits, look: Any, *arguments: Any) -> Any:
         if isinstance(getattr(look, "func", None), MethodType):
             begun.append(look.func.__name__)
-        return until(self, look, *given)
+        return until(self, look, *arguments)
 
     monkeypatch.setattr(waits.Waits, "until", noted)
 
     async def program(served: Served) -> None:
-        one = await served.connected()
+        consumer = await served.connected()
         await served.service.client.run(lambda client: client.create_topic("few"))
         shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
-        await one.ask("subscribe", topic="few", consumer_id=1, request_id=1, **shared)
-        one.send("flow", consumer_id=1, messagePermits=100)
+        await consumer.ask("subscribe", topic="few", consumer_id=1, request_id=1, **shared)
+        consumer.send("flow", consumer_id=1, messagePermits=100)
         for number in range(3):
             await served.service.client.run(lambda client: client.producer("few").send(b"m"))
-            given = (await one.answer()).message.message_id
-            ack = {"consumer_id": 1, "ack_type": 0, "message_id": [given]}
-            await one.ask("ack", request_id=2 + number, **ack)
-        await one.ask("ping")
+            arguments = (await consumer.answer()).message.message_id
+            ack = {"consumer_id": 1, "ack_type": 0, "message_id": [arguments]}
+            await consumer.ask("ack", request_id=2 + number, **ack)
+        await consumer.ask("ping")
         assert begun == ["_look"] * 4  # before the first message and after each
 
     serving(folder, program)
 
 
 def _held(connection: Any) -> int:
-    held: int = connection._frames.pending + len(connection._reader._buffer)
-    return held
+    pending: int = connection._frames.pending + len(connection._reader._buffer)
+    return pending
 
 
-def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
-    """Kills: answers that pile up for one that only asks."""
+def test_server_stops_reading_from_a_client_that_takes_no_answers(folder: Path) -> None:
+    """Kills: answers that pile up in memory for a client that only sends."""
 
     async def program(served: Served) -> None:
         flood = await served.connected()
@@ -525,7 +535,7 @@ def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=80), max_size=8), st.integers(1, 300))
 def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) -> None:
-    """However they are cut, and never more is kept than one frame may have."""
+    """However the bytes are cut, the decoder never buffers more than one frame."""
     frames = FrameDecoder(bytes_max)
     try:
         for piece in pieces:
@@ -553,7 +563,7 @@ def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) ->
         {"original_principal": "boss", "original_auth_data": token("boss").decode()},
     ],
 )
-def test_who_cannot_say_who_it_is_gets_nowhere(folder: Path, fields: dict[str, Any]) -> None:
+def test_failed_authentication_ends_the_connection(folder: Path, fields: dict[str, Any]) -> None:
     async def program(served: Served) -> None:
         bad = await served.client()
         bad.send("connect", client_version="test", protocol_version=19, **fields)
@@ -561,11 +571,11 @@ def test_who_cannot_say_who_it_is_gets_nowhere(folder: Path, fields: dict[str, A
         answer = await bad.answer()
         assert answer.error.error == ERRORS["AuthenticationError"]
         assert "TXL-411" in answer.error.message
-        rest = await bad.reader.read()
-        assert b"acme" not in rest
-        said = f"{served.told} {answer}"
+        remaining = await bad.reader.read()
+        assert b"acme" not in remaining
+        reported = f"{served.told} {answer}"
         for secret in (token("boss"), token("boss", exp=NOW_S)):
-            assert secret.decode()[-20:] not in said
+            assert secret.decode()[-20:] not in reported
 
     serving(folder, program, rules=RULES)
 
@@ -599,14 +609,14 @@ def test_another_token_prolongs_a_connection_of_the_same_role(folder: Path) -> N
     serving(folder, program, rules=RULES)
 
 
-def test_other_rules_end_what_they_do_not_allow(folder: Path) -> None:
+def test_new_rules_end_connections_without_rights(folder: Path) -> None:
     async def program(served: Served) -> None:
         clients = {
             role: await served.connected(auth_method_name="token", auth_data=token(role))
             for role in ("boss", "billing")
         }
-        for one in clients.values():
-            await one.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
+        for raw in clients.values():
+            await raw.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
         (folder / "rules.toml").write_text(RULES.replace("acme/shop/*", "acme/other/*"))
         served.server.reload()
         await clients["billing"].is_ended()
@@ -620,15 +630,15 @@ def test_other_rules_end_what_they_do_not_allow(folder: Path) -> None:
 
 
 class Stream(NamedTuple):
-    """What a client follows, and what it says when it is told that this has ended."""
+    """A stream that a client follows, and the client's reply when the server ends it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    last: bytes  # how the last that it is told begins, if it has to answer that
+    last: bytes  # the beginning of the server's last frame, if the client has to answer it
     answer: bytes
 
     async def ended(self) -> None:
-        """Read all until the server ends it; one that does not answer is ended seconds later."""
+        """Read until the server ends the stream; it waits seconds for a client without answer."""
         if self.answer:
             await self.reader.readuntil(self.last)
             self.writer.write(self.answer)
@@ -664,8 +674,8 @@ async def socket_of(served: Served, by: bytes) -> Stream:
 
 
 @pytest.mark.parametrize("begin", [tail_of, socket_of])
-def test_what_never_ends_ends_with_its_token_and_with_its_rule(folder: Path, begin: Any) -> None:
-    """Kills: a tail that goes on for ever with what a role had when it began."""
+def test_endless_streams_end_with_their_token_or_rule(folder: Path, begin: Any) -> None:
+    """Kills: a tail that keeps the rights that its role had when the tail began."""
     rules = RULES + '[roles.reader]\nconsume = ["acme/shop/*"]\n'
     clock = ManualClock(NOW_S * 1_000 + 950)
 
@@ -719,8 +729,8 @@ def test_a_request_without_end_is_dropped(folder: Path) -> None:
         ),
     ],
 )
-def test_a_name_of_elsewhere_is_refused(folder: Path, host: str, status: int) -> None:
-    """Kills: DNS rebinding, by which a page of another site reads what is here."""
+def test_foreign_host_name_is_refused(folder: Path, host: str, status: int) -> None:
+    """Kills: DNS rebinding, by which a page of another site reads this server's answers."""
 
     async def program(served: Served) -> None:
         head = f"GET /admin/v2/clusters HTTP/1.1\nHost: {host}\nConnection: close\n\n"
@@ -756,15 +766,18 @@ def test_roles_hold_for_http(folder: Path) -> None:
 # --- whose transactions are ------------------------------------------------------------------
 
 
-def test_transactions_are_of_the_role_that_began_them(folder: Path) -> None:
-    """Kills: a task that stores for all, as whoever was there first."""
+def test_transaction_belongs_to_the_role_that_began_it(folder: Path) -> None:
+    """Kills: a task that stores for several clients with the rights of the first one."""
     rules = RULES + '[roles.other]\nproduce = ["acme/shop/*"]\nconsume = ["acme/shop/*"]\n'
 
     async def program(served: Served) -> None:
         billing = await served.connected(auth_method_name="token", auth_data=token("billing"))
         other = await served.connected(auth_method_name="token", auth_data=token("other"))
-        made = await billing.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
-        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        response = await billing.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {
+            "txnid_most_bits": response.txnid_most_bits,
+            "txnid_least_bits": response.txnid_least_bits,
+        }
         name = "persistent://acme/shop/orders"
         for client in (billing, other):
             ready = await client.ask("producer", topic=name, producer_id=1, request_id=2)
@@ -816,14 +829,14 @@ def chunk(at: int, of: int, size: int) -> dict[str, object]:
     return {"uuid": "u", **place}
 
 
-@pytest.mark.parametrize(("payload", "said"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
-def test_a_chunk_that_cannot_be_is_refused(folder: Path, payload: bytes, said: int) -> None:
-    """Kills: chunks larger than they said, chunks without end, a message larger than may be."""
+@pytest.mark.parametrize(("payload", "announced"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
+def test_impossible_chunk_is_refused(folder: Path, payload: bytes, announced: int) -> None:
+    """Kills: chunks above their announced size, endless chunks, a message above the limit."""
 
     async def program(served: Served) -> None:
         client = await served.connected()
         await client.ask("producer", topic="x", producer_id=1, request_id=1)
-        head = chunk(0, 9, said)
+        head = chunk(0, 9, announced)
         client.message(payload, {}, head, producer_id=1, sequence_id=0)
         assert (await client.answer()).HasField("send_error")
         assert (await client.answer()).close_producer.producer_id == 1
@@ -834,8 +847,8 @@ def test_a_chunk_that_cannot_be_is_refused(folder: Path, payload: bytes, said: i
     serving(folder, program)
 
 
-def test_messages_whose_chunks_do_not_come_keep_nobody_out(folder: Path) -> None:
-    """Kills: room that is kept for what a client only said it would send."""
+def test_unfinished_chunked_messages_do_not_block_others(folder: Path) -> None:
+    """Kills: memory that is reserved for chunks that a client only announced."""
     piece = bytes(1 << 20)
 
     async def program(served: Served) -> None:
@@ -855,15 +868,15 @@ def test_messages_whose_chunks_do_not_come_keep_nobody_out(folder: Path) -> None
             for _ in range(12):
                 assert (await client.answer()).HasField("send_receipt")
 
-        # together they are more than there is: the eldest that waits goes on
+        # together they exceed the memory: the oldest waiting client goes on
         await asyncio.gather(*(send(client) for client in whole))
         assert served.service.budget.peak < 24 << 20
 
     serving(folder, program, limits=Limits(memory_bytes=16 << 20, connection_bytes=8 << 20))
 
 
-def test_a_message_whose_next_chunk_does_not_come_is_given_up(folder: Path) -> None:
-    """Its producer is told when it goes on: it sends the message again."""
+def test_message_without_its_next_chunk_is_dropped(folder: Path) -> None:
+    """The producer's next chunk is refused, and so the client sends the whole message again."""
 
     async def program(served: Served) -> None:
         client = await served.connected()
@@ -898,7 +911,7 @@ BATCHES = {
 def test_a_bad_message_is_refused_alone(
     folder: Path, bad: tuple[dict[str, Any], bytes, int]
 ) -> None:
-    """Nothing of it is stored, and what the client sends when it has come again is."""
+    """The server stores nothing of it, and later messages once the client reopens its producer."""
     head, payload, spoils = bad
 
     async def program(served: Served) -> None:

@@ -1,5 +1,5 @@
-"""Pulsar's admin API over a store: what `pulsar-admin` and the admin client of Java send, and what
-they need of the answers."""
+"""Pulsar's admin API over a store: the requests of `pulsar-admin` and of Java's admin client, and
+the fields of the answers that they need."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
         assert (await http.delete(f"{BASE}/orders")).status_code == 204
         assert [row["topic"] for row in await client.topics()] == ["wide"]
         assert (await http.delete("/admin/v2/namespaces/public/default")).status_code == 412
-        gone = await http.delete("/admin/v2/namespaces/public/default?force=true")
-        assert (gone.status_code, await client.topics()) == (204, [])
+        response = await http.delete("/admin/v2/namespaces/public/default?force=true")
+        assert (response.status_code, await client.topics()) == (204, [])
 
     serving(path, program)
 
@@ -86,19 +86,19 @@ def test_clients_look_topics_up_by_http(path: str) -> None:
         old = await http.get("/admin/persistent/p/use/ns/old/partitions", params=asks)
         assert old.json()["partitions"] == 3
         assert "p/use~ns/old" in [row["topic"] for row in await client.topics()]
-        found = await http.get("/lookup/v2/destination/persistent/p/use/ns/old")
-        assert found.json()["brokerUrl"] == "pulsar://here:80"
+        response = await http.get("/lookup/v2/destination/persistent/p/use/ns/old")
+        assert response.json()["brokerUrl"] == "pulsar://here:80"
         coordinators = await http.get(f"/admin/v2/persistent/{ASSIGN}/partitions", params=asks)
         assert coordinators.json()["partitions"] == 1
         for topic in ("persistent/public/default/none", f"persistent/{ASSIGN}-partition-0"):
-            found = (await http.get(f"/lookup/v2/topic/{topic}")).json()
+            response = (await http.get(f"/lookup/v2/topic/{topic}")).json()
             # a client of C++ ends its process without brokerUrlTls
-            assert (found["brokerUrl"], found["brokerUrlTls"]) == ("pulsar://here:80", "")
+            assert (response["brokerUrl"], response["brokerUrlTls"]) == ("pulsar://here:80", "")
 
     serving(path, program, creates_topics=True, addresses=EVERYWHERE)
 
 
-def test_who_may_only_look_creates_no_topic_by_asking(path: str) -> None:
+def test_role_that_may_only_look_creates_no_topic(path: str) -> None:
     async def gate(connection: object, action: Action) -> None:
         if action.operation != LOOK:
             raise NotAllowed("look only")
@@ -114,8 +114,8 @@ def test_who_may_only_look_creates_no_topic_by_asking(path: str) -> None:
 
 def test_a_server_without_the_protocol_of_pulsar_refuses_lookups(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
-        found = await http.get("/lookup/v2/topic/persistent/public/default/t")
-        assert (found.status_code, found.json()["code"]) == (405, "TXL-406")
+        response = await http.get("/lookup/v2/topic/persistent/public/default/t")
+        assert (response.status_code, response.json()["code"]) == (405, "TXL-406")
 
     serving(path, program)
 
@@ -133,14 +133,14 @@ def test_an_error_is_json_with_reason_code_and_hint(path: str) -> None:
             ("GET", "/admin/v2/transactions/transaction-keys/none", 404, "TXL-306"),
             ("GET", "/lookup/v2/topic/non-persistent/public/default/t", 405, "TXL-406"),
         ):
-            found = await http.request(method, where)
-            said = found.json()
-            assert (found.status_code, said["code"]) == (status, code), where
-            assert said["reason"] and "hint" in said
-        found = await http.put(f"{BASE}/orders/partitions", content=b"{nonsense")
-        assert (found.status_code, found.json()["code"]) == (400, "TXL-201")
-        found = await http.put(f"{BASE}/orders/partitions", content=b"1" * (9 << 20))
-        assert (found.status_code, found.json()["code"]) == (412, "TXL-204")
+            response = await http.request(method, where)
+            body = response.json()
+            assert (response.status_code, body["code"]) == (status, code), where
+            assert body["reason"] and "hint" in body
+        response = await http.put(f"{BASE}/orders/partitions", content=b"{nonsense")
+        assert (response.status_code, response.json()["code"]) == (400, "TXL-201")
+        response = await http.put(f"{BASE}/orders/partitions", content=b"1" * (9 << 20))
+        assert (response.status_code, response.json()["code"]) == (412, "TXL-204")
 
     serving(path, program)
 
@@ -162,15 +162,15 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
         assert peeked.headers["X-Pulsar-PROPERTY-n"] == "3"
         assert peeked.headers["X-Pulsar-partition-key"] == "k"
         assert (await http.get(f"{billing}/position/4")).status_code == 404
-        one = {"ledgerId": place.ledger, "entryId": STEP, "partitionIndex": -1}
-        assert (await http.post(f"{billing}/resetcursor", json=one)).status_code == 204
+        message_id = {"ledgerId": place.ledger, "entryId": STEP, "partitionIndex": -1}
+        assert (await http.post(f"{billing}/resetcursor", json=message_id)).status_code == 204
         assert (await http.get(f"{billing}/position/1")).content == b"1"
-        excluded = {**one, "isExcluded": True}
+        excluded = {**message_id, "isExcluded": True}
         assert (await http.post(f"{billing}/resetcursor", json=excluded)).status_code == 204
         assert (await http.get(f"{billing}/position/1")).content == b"2"
-        found = (await http.get(f"{BASE}/orders/stats")).json()
-        assert found["msgInCounter"] == 5
-        assert found["subscriptions"]["billing"]["msgBacklog"] == 3
+        stats = (await http.get(f"{BASE}/orders/stats")).json()
+        assert stats["msgInCounter"] == 5
+        assert stats["subscriptions"]["billing"]["msgBacklog"] == 3
         last = (await http.get(f"{BASE}/orders/lastMessageId")).json()
         assert (last["ledgerId"], last["entryId"]) == (place.ledger, 4 * STEP)
         entry = await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/{4 * STEP}")
@@ -192,8 +192,8 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
     serving(path, program)
 
 
-def test_ids_are_those_of_the_binary_protocol(path: str) -> None:
-    """Each id leads back to its message, and that of a whole transaction to both of its ends."""
+def test_ids_match_the_binary_protocol(path: str) -> None:
+    """The id in a header finds its message again, by ledger and entry and after a reset to it."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
@@ -204,22 +204,22 @@ def test_ids_are_those_of_the_binary_protocol(path: str) -> None:
                 await producer.send(b"%d" % n, txn=txn)
         base = f"{BASE}/orders/subscription/s"
         seen = [await http.get(f"{base}/position/{n + 1}") for n in range(3)]
-        places = [one.headers["X-Pulsar-Message-ID"].split(":") for one in seen]
+        places = [answer.headers["X-Pulsar-Message-ID"].split(":") for answer in seen]
         assert [int(entry) % STEP for _, entry in places] == [1, 2, 3]
         for n, (ledger, entry) in enumerate(places):
-            found = await http.get(f"{BASE}/orders/ledger/{ledger}/entry/{entry}")
-            assert found.content == b"%d" % n
+            message = await http.get(f"{BASE}/orders/ledger/{ledger}/entry/{entry}")
+            assert message.content == b"%d" % n
             body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
             assert (await http.post(f"{base}/resetcursor", json=body)).status_code == 204
             assert (await http.get(f"{base}/position/1")).content == b"%d" % n
         whole = {"ledgerId": int(places[0][0]), "entryId": int(places[0][1]) - 1}
         assert (await http.post(f"{base}/resetcursor", json=whole)).status_code == 204
         assert (await http.get(f"{base}/position/1")).content == b"0"
-        one = {**whole, "batchIndex": 1, "isExcluded": True}
-        assert (await http.post(f"{base}/resetcursor", json=one)).status_code == 204
+        answer = {**whole, "batchIndex": 1, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=answer)).status_code == 204
         assert (await http.get(f"{base}/position/1")).content == b"2"
-        behind = {**whole, "isExcluded": True}
-        assert (await http.post(f"{base}/resetcursor", json=behind)).status_code == 204
+        exclusive = {**whole, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=exclusive)).status_code == 204
         assert (await http.get(f"{base}/position/1")).status_code == 404
         nowhere = {"ledgerId": 99, "entryId": 0}
         assert (await http.post(f"{base}/resetcursor", json=nowhere)).status_code == 404
@@ -232,11 +232,11 @@ def test_policies_of_topics_and_namespaces(path: str) -> None:
         await client.create_topic("orders")
         namespace = "/admin/v2/namespaces/public/default"
         topic = f"{BASE}/orders"
-        kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}
-        assert (await http.post(f"{namespace}/retention", json=kept)).status_code == 204
-        assert (await http.get(f"{namespace}/retention")).json() == kept
+        retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}
+        assert (await http.post(f"{namespace}/retention", json=retention)).status_code == 204
+        assert (await http.get(f"{namespace}/retention")).json() == retention
         assert (await http.get(f"{topic}/retention")).status_code == 204  # nothing of its own
-        assert (await http.get(f"{topic}/retention?applied=true")).json() == kept
+        assert (await http.get(f"{topic}/retention?applied=true")).json() == retention
         assert (await http.post(f"{topic}/messageTTL", params={"messageTTL": 5})).is_success
         assert (await http.get(f"{topic}/messageTTL")).json() == 5
         assert (await http.delete(f"{topic}/messageTTL")).status_code == 204
@@ -247,7 +247,7 @@ def test_policies_of_topics_and_namespaces(path: str) -> None:
         strategy = f"{namespace}/schemaCompatibilityStrategy"
         assert (await http.put(strategy, json="BACKWARD_TRANSITIVE")).status_code == 204
         everything = (await http.get(namespace)).json()
-        assert everything["retention_policies"] == kept
+        assert everything["retention_policies"] == retention
         assert everything["schema_compatibility_strategy"] == "BACKWARD_TRANSITIVE"
         assert (await http.put(f"{namespace}/compactionThreshold", json=1 << 20)).is_success
         assert (await http.get(f"{topic}/compactionThreshold?applied=true")).json() == 1 << 20
@@ -267,12 +267,12 @@ def test_schemas_have_the_versions_of_the_store(path: str) -> None:
         cups = '{"type":"record","name":"R","fields":[{"name":"cups","type":"int"}]}'
         body = {"type": "JSON", "schema": cups, "properties": {}}
         assert (await http.post(f"{base}/schema", json=body)).json() == {"version": {"version": 1}}
-        found = (await http.get(f"{base}/schema")).json()
-        assert (found["version"], found["type"]) == (1, "JSON")
+        schema = (await http.get(f"{base}/schema")).json()
+        assert (schema["version"], schema["type"]) == (1, "JSON")
         assert (await http.post(f"{base}/version", json=body)).json() == {"version": 1}
         other = {**body, "schema": cups.replace("int", "string")}
-        said = (await http.post(f"{base}/compatibility", json=other)).json()
-        assert said["compatibility"] is False
+        compatibility = (await http.post(f"{base}/compatibility", json=other)).json()
+        assert compatibility["compatibility"] is False
         refused = await http.post(f"{base}/schema", json=other)
         assert (refused.status_code, refused.json()["code"]) == (409, "TXL-410")
         assert len((await http.get(f"{base}/schemas")).json()["getSchemaResponses"]) == 1
@@ -322,7 +322,7 @@ def test_transactions_and_keys_by_both_paths(path: str) -> None:
     serving(path, program)
 
 
-def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
+def test_broker_stats_name_open_producers_and_subscriptions(path: str) -> None:
     till = ProducerStats(
         "public/default/orders", 0, 7, "till", "10.0.0.9:1", "v", "Shared", 5, 4, 40
     )
@@ -333,14 +333,18 @@ def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
             await client.create_subscription(name, "s", type="shared")
         producer = await client.producer("orders")
         await producer.send(b"12345")
-        [one] = (await http.get(f"{BASE}/orders/stats")).json()["publishers"]
-        assert (one["producerId"], one["producerName"], one["address"]) == (7, "till", till.peer)
-        assert (one["averageMsgSize"], one["connectedSince"]) == (10.0, "5")
+        [publisher] = (await http.get(f"{BASE}/orders/stats")).json()["publishers"]
+        assert (publisher["producerId"], publisher["producerName"], publisher["address"]) == (
+            7,
+            "till",
+            till.peer,
+        )
+        assert (publisher["averageMsgSize"], publisher["connectedSince"]) == (10.0, "5")
         assert (await http.get(f"{BASE}/quiet/stats")).json()["publishers"] == []
         stats = "/admin/v2/broker-stats"
         [bundles] = (await http.get(f"{stats}/topics")).json().values()
-        [found] = bundles.values()
-        assert found["persistent"][ORDERS]["msgInCounter"] == 1
+        [topics] = bundles.values()
+        assert topics["persistent"][ORDERS]["msgInCounter"] == 1
         [row] = (await http.get(f"{stats}/metrics")).json()
         assert row["metrics"]["brk_no_of_subscriptions"] == 2
         assert row["metrics"]["brk_storage_size"] == 5
@@ -377,12 +381,12 @@ def test_delayed_messages_and_watermarks(path: str) -> None:
     serving(path, program)
 
 
-def test_each_request_passes_the_gate_with_what_it_wants(path: str) -> None:
-    """Kills: an endpoint beside the gate, a topic judged by another name."""
-    asked: list[Action] = []
+def test_each_request_passes_the_gate_with_its_action(path: str) -> None:
+    """Kills: an endpoint that bypasses the gate, a topic that the gate checks by another name."""
+    actions: list[Action] = []
 
     async def gate(request: object, action: Action) -> None:
-        asked.append(action)
+        actions.append(action)
         if action.operation == "admin":
             raise NotAllowed("role x may not")
 
@@ -395,7 +399,7 @@ def test_each_request_passes_the_gate_with_what_it_wants(path: str) -> None:
         assert len(await client.topics()) == 1
 
     serving(path, program, gate=gate)
-    assert [one[:2] for one in asked] == [
+    assert [action_asked[:2] for action_asked in actions] == [
         ("admin", "public/default/orders"),
         ("look", "public/default/orders"),
         ("look", ""),
@@ -478,7 +482,7 @@ def test_offloads_go_where_the_operator_said(tmp_path: Path) -> None:
     serving(str(tmp_path / "store"), program, places={"cold": str(cold)})
 
 
-def test_hints_do_not_name_what_a_client_may_not_see(tmp_path: Path) -> None:
+def test_hints_do_not_name_hidden_topics(tmp_path: Path) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("acme/hidden/orders")
         base = "/admin/v2/persistent/acme/hidden"
@@ -491,7 +495,7 @@ def test_hints_do_not_name_what_a_client_may_not_see(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", [f"{BASE}/orders", "/admin/v2/namespaces/public/default"])
 def test_a_negative_policy_is_no_policy_for_ever(tmp_path: Path, base: str) -> None:
-    """Kills: a slip of a sign that keeps everything; and numbers that no answer can hold."""
+    """Kills: a mistyped sign that keeps messages for ever; numbers that no answer can hold."""
     wrong: list[tuple[str, str, object]] = [
         ("POST", "messageTTL", -5),
         ("POST", "messageTTL", 1 << 62),

@@ -48,14 +48,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def url(store: str) -> Iterator[str]:
-    """A server of its own process."""
+    """The URL of a server in a process of its own."""
     with at(store) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def guarded(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Another one, of the same store, that wants tokens."""
+    """The URL of another server, of the same store, that requires tokens."""
     folder = tmp_path_factory.mktemp("rules")
     (folder / "secret.key").write_bytes(SECRET)
     (folder / "rules.toml").write_text(RULES)
@@ -93,7 +93,7 @@ def visited(page: Page, url: str, width: int, height: int, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844), (320, 640)])
-def test_it_fits_every_screen_and_breaks_none_of_its_rules(
+def test_page_fits_every_screen_and_keeps_its_policy(
     page: Page, url: str, width: int, height: int, scheme: str
 ) -> None:
     """Kills: a table that widens a phone's page, a style that the policy refuses, an error in the
@@ -150,7 +150,7 @@ def test_a_keyboard_is_enough(page: Page, url: str) -> None:
 def test_many_topics_hide_nothing_below_them(
     page: Page, tmp_path: Path, width: int, height: int
 ) -> None:
-    """The list has its own scroll bar, and stays where a reader has moved it."""
+    """The list of topics has its own scroll bar, and keeps the position that the user chose."""
     path = str(tmp_path / "many")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -164,7 +164,7 @@ def test_many_topics_hide_nothing_below_them(
             )
             assert len(names) == 100
             assert names == sorted(names)
-            assert names[-1] == "topic-119"  # of those without a message some are left out
+            assert names[-1] == "topic-119"  # the list leaves out some topics without messages
             assert page.ask("document.querySelector('#topics').offsetHeight") < height
             moved = "document.querySelector('#topics .scroll').scrollTop"
             page.ask(f"{moved} = 700")
@@ -175,9 +175,7 @@ def test_many_topics_hide_nothing_below_them(
             assert page.ask(moved) == 700
 
 
-def test_it_follows_the_store_and_a_topic_is_one_click_away(
-    page: Page, url: str, store: str
-) -> None:
+def test_page_follows_the_store_and_opens_topics(page: Page, url: str, store: str) -> None:
     visited(page, url, 390, 844, "dark")
     before = page.ask("document.querySelector('#topics tbody tr:last-child').innerText")
     with txlog.open(store) as client:
@@ -191,8 +189,8 @@ def test_it_follows_the_store_and_a_topic_is_one_click_away(
     assert "a new one" in page.ask(f"{RESULT}.innerText")
 
 
-def test_a_server_that_has_gone_is_told_from_one_that_is_paused(page: Page, tmp_path: Path) -> None:
-    """Kills: `live`, or a health of before, while nothing answers; `Failed to fetch`."""
+def test_page_tells_a_stopped_server_from_a_pause(page: Page, tmp_path: Path) -> None:
+    """Kills: a page without a server that shows `live`, an old health, or `Failed to fetch`."""
     path = str(tmp_path / "gone")
     txlog.init(path)
     with at(path) as url:
@@ -222,8 +220,8 @@ def test_a_server_that_has_gone_is_told_from_one_that_is_paused(page: Page, tmp_
         page.until(f"{STATE} === 'live' && {HEALTH} !== 'unknown'")
 
 
-def test_what_is_very_long_stays_in_its_place(page: Page, tmp_path: Path) -> None:
-    """A value, SQL, a reason: the page gets neither wider nor endless."""
+def test_very_long_text_keeps_the_layout(page: Page, tmp_path: Path) -> None:
+    """Kills: a long value, query or error that makes the page wider, or endless."""
     path = str(tmp_path / "long")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -243,19 +241,19 @@ def test_what_is_very_long_stays_in_its_place(page: Page, tmp_path: Path) -> Non
         assert page.ask("document.documentElement.scrollWidth") <= 390
 
 
-def test_what_has_the_focus_keeps_it_when_the_store_changes(page: Page, tmp_path: Path) -> None:
-    """Kills: a keyboard that is thrown back to the top each second, a page that jumps."""
+def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None:
+    """Kills: an update that moves the focus back to the top each second, or scrolls the page."""
     path = str(tmp_path / "store")
     full_store(path)
     with txlog.open(path) as client, at(path) as url:
         visited(page, url, 1280, 900, "light")
-        for has, what in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
-            page.ask(f"document.querySelector('#topics {what}').focus()")
+        for has, element in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
+            page.ask(f"document.querySelector('#topics {element}').focus()")
             page.ask("scrollTo({top: 900, behavior: 'instant'})")
             focused = page.ask(f"document.activeElement.{has}")
-            before = page.ask("document.querySelector('#topics').innerText")
+            text_before = page.ask("document.querySelector('#topics').innerText")
             client.producer("refunds").send(b"another")
-            page.until(f"document.querySelector('#topics').innerText !== {json.dumps(before)}")
+            page.until(f"document.querySelector('#topics').innerText !== {json.dumps(text_before)}")
             assert page.ask(f"document.activeElement.{has}") == focused != ""
             assert page.ask("scrollY") == 900
 
@@ -276,7 +274,7 @@ def asked_for(page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def test_who_logs_in_sees_the_store_until_who_logs_out(page: Page, guarded: str) -> None:
+def test_login_lasts_until_logout(page: Page, guarded: str) -> None:
     """Kills: a token in an address, which logs of proxies have, or in a cookie, which other pages
     can use."""
     page.look(390, 844, "light")
@@ -311,7 +309,7 @@ def test_a_token_behind_the_address_is_not_left_there(page: Page, guarded: str) 
     assert page.ask("location.href") == f"{guarded}/"
 
 
-def test_a_role_sees_what_it_may_and_is_told_why_not_the_rest(page: Page, guarded: str) -> None:
+def test_role_sees_its_resources_and_why_others_are_refused(page: Page, guarded: str) -> None:
     page.look(1280, 900, "light")
     page.tell("Page.navigate", url=f"{guarded}/#token={token('watcher')}")
     page.until(f"{LOOKED} >= 1")
@@ -339,7 +337,7 @@ def test_a_role_sees_what_it_may_and_is_told_why_not_the_rest(page: Page, guarde
     assert page.ask(f"{RESULT}.innerText").startswith("role reader may not consume from the store")
 
 
-def test_other_pages_and_scripts_of_others_get_nowhere(page: Page, url: str) -> None:
+def test_foreign_pages_and_scripts_are_blocked(page: Page, url: str) -> None:
     """Kills: a request of another page (CSRF), a script or a picture from elsewhere (CSP)."""
     page.tell("Page.navigate", url="about:blank")
     page.ask(
@@ -352,10 +350,10 @@ def test_other_pages_and_scripts_of_others_get_nowhere(page: Page, url: str) -> 
     page.until("document.body.innerText.includes('this request comes from a page of another site')")
     page.tell("Page.navigate", url=url)
     page.until(f"{LOOKED} >= 1")
-    found = page.ask(
+    body = page.ask(
         "fetch('topics/persistent/public/default/refunds?start=-50').then((a) => a.text())"
     )
-    assert "payload" not in found and "forged" not in found
+    assert "payload" not in body and "forged" not in body
     assert "forged" not in page.ask("document.getElementById('topics').innerText")
     page.ask(
         "window.broken = [];"

@@ -43,8 +43,8 @@ def test_a_request_is_one_transaction_and_is_read_page_by_page(path: str) -> Non
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
         rows = [{"payload": f"m{n}", "key": "k", "properties": {"n": str(n)}} for n in range(3)]
-        found = (await http.post(f"{TOPICS}/orders", json={"messages": rows})).json()
-        ids = [one["messageId"] for one in found["messagePublishResults"]]
+        response = (await http.post(f"{TOPICS}/orders", json={"messages": rows})).json()
+        ids = [one["messageId"] for one in response["messagePublishResults"]]
         bad = {"messages": [{"payload": "good"}, {"payload": "bad", "properties": 5}]}
         assert (await http.post(f"{TOPICS}/orders", json=bad)).status_code == 400
         raw = {"messages": [{"payloadBase64": b64(b"\xff"), "eventTime": 7}]}
@@ -85,7 +85,7 @@ def test_a_producer_by_websocket(path: str) -> None:
     serving(path, program)
 
 
-def test_a_consumer_by_websocket_gets_what_its_permits_allow(path: str) -> None:
+def test_websocket_consumer_respects_its_permits(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
         await client.create_subscription("orders", "s", type="shared")
@@ -110,8 +110,8 @@ def test_a_consumer_by_websocket_gets_what_its_permits_allow(path: str) -> None:
     serving(path, program)
 
 
-def test_a_consumer_by_websocket_gets_rid_of_what_cannot_be_processed(path: str) -> None:
-    """maxRedeliverCount and deadLetterTopic are those of the subscription."""
+def test_websocket_consumer_dead_letters_poison_messages(path: str) -> None:
+    """maxRedeliverCount and deadLetterTopic set the dead letter policy of the subscription."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
@@ -128,9 +128,9 @@ def test_a_consumer_by_websocket_gets_rid_of_what_cannot_be_processed(path: str)
         while "dead" not in [one["topic"] for one in await client.topics()]:
             await client.wait_for_change(0)
         async with client.reader("dead", START) as reader:
-            found = await reader.read_next(None)
-            assert found is not None
-            assert found.value == b"poison"
+            dead_letter = await reader.read_next(None)
+            assert dead_letter is not None
+            assert dead_letter.value == b"poison"
         await talk.close()
         not_durable = socket(http, where, f"{query}&subscriptionMode=NonDurable")
         assert "durable" in (await not_durable.get())["reason"]
@@ -138,8 +138,8 @@ def test_a_consumer_by_websocket_gets_rid_of_what_cannot_be_processed(path: str)
     serving(path, program)
 
 
-def test_only_who_may_send_there_names_a_topic_of_dead_letters(path: str) -> None:
-    """Kills: a consumer that has the server write into a topic of others."""
+def test_dead_letter_topic_needs_the_right_to_produce(path: str) -> None:
+    """Kills: a consumer that makes the server write into a topic that its role may not use."""
 
     async def gate(connection: HTTPConnection, action: Action) -> None:
         if action.operation == PRODUCE and action.resource.endswith("hidden"):
@@ -166,7 +166,7 @@ def test_only_who_may_send_there_names_a_topic_of_dead_letters(path: str) -> Non
     ],
 )
 def test_half_a_character_is_refused(path: str, body: bytes) -> None:
-    """Kills: text of JSON that UTF-8 cannot hold, as a bug of the server."""
+    """Kills: JSON text that UTF-8 cannot encode, as an internal error of the server."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
@@ -182,7 +182,7 @@ def test_half_a_character_is_refused(path: str, body: bytes) -> None:
     serving(path, program)
 
 
-def test_a_reader_by_websocket_starts_where_it_is_told(path: str) -> None:
+def test_websocket_reader_starts_at_its_message_id(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
         async with client.producer("orders") as producer:
@@ -228,7 +228,7 @@ def test_a_tail_goes_on_behind_the_last_event(path: str) -> None:
     serving(path, program)
 
 
-def test_what_never_ends_ends_when_the_server_stops(path: str) -> None:
+def test_endless_streams_end_when_the_server_stops(path: str) -> None:
     """Kills: a server that waits for its streams until it is killed."""
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:

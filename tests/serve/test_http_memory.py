@@ -1,4 +1,4 @@
-"""What clients of HTTP have in the memory of a server: counted, bounded, and given back."""
+"""The memory of a server that HTTP clients occupy: it is counted, bounded, and freed."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_read_ends_after_some_bytes_and_says_where_to_go_on(tmp_path: Path) -> None:
-    """Kills: one GET that takes a multiple of a topic as memory."""
+def test_read_is_bounded_and_names_the_next_position(tmp_path: Path) -> None:
+    """Kills: one GET that needs several times the size of a topic as memory."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(12, MIB))
@@ -87,15 +87,15 @@ def test_a_read_ends_after_some_bytes_and_says_where_to_go_on(tmp_path: Path) ->
     serving(tmp_path, program)
 
 
-def test_answers_that_nobody_takes_are_bounded_and_end(tmp_path: Path) -> None:
-    """Kills: answers in memory, for ever, of clients that read nothing."""
+def test_unread_answers_are_bounded_and_dropped(tmp_path: Path) -> None:
+    """Kills: answers that stay in memory for ever, because clients do not read them."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(8, MIB))
         budget = served.service.budget
         unread = [await asked(served, f"{TOPIC}?limit=100") for _ in range(20)]
         await until(lambda: budget.held > 5 * MIB)
-        # whoever waits for room goes on when those before it are dropped
+        # a client that waits for memory goes on when earlier clients are dropped
         await until(lambda: len(served.told) == len(unread))
         assert {fact["reason"] for _, fact in served.told} == {"it did not read its answer"}
         assert budget.peak < 16 * MIB + 4 * 9 * MIB  # four read at a time
@@ -110,8 +110,8 @@ def test_answers_that_nobody_takes_are_bounded_and_end(tmp_path: Path) -> None:
     serving(tmp_path, program, limits=limits)
 
 
-def test_tails_that_nobody_reads_wait(tmp_path: Path) -> None:
-    """Kills: a queue of messages for each client that looks at a topic and reads nothing."""
+def test_unread_tails_stop_reading_the_topic(tmp_path: Path) -> None:
+    """Kills: a growing queue of messages for each client that follows a topic and reads nothing."""
 
     async def program(served: Served) -> None:
         await served.service.client.run(filled(12, MIB))
@@ -134,8 +134,8 @@ def test_tails_that_nobody_reads_wait(tmp_path: Path) -> None:
     serving(tmp_path, program, limits=Limits(memory_bytes=64 * MIB))
 
 
-def test_what_a_websocket_sends_waits_for_room(tmp_path: Path) -> None:
-    """Kills: a thousand messages of each connection, read before any of them is stored."""
+def test_websocket_messages_wait_for_memory(tmp_path: Path) -> None:
+    """Kills: a server that reads a thousand messages of each connection before it stores one."""
 
     async def program(served: Served) -> None:
         budget = served.service.budget
@@ -144,7 +144,7 @@ def test_what_a_websocket_sends_waits_for_room(tmp_path: Path) -> None:
         others = budget.share("others", 1 << 40)
         for reader, _ in sockets:
             assert b"101" in await reader.readline()
-        others.take(64 * MIB)  # of others: there is no room
+        others.take(64 * MIB)  # other clients hold all the memory
         for _, writer in sockets:
             for _ in range(5):
                 writer.write(framed(text))

@@ -1,4 +1,4 @@
-"""The live page: its stream, its SQL, and what a browser is told about it."""
+"""The live page: its stream, its SQL, and the headers that protect it in a browser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def filled(client: txlog.aio.Client) -> None:
         await producer.send(b"\xff")
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_has_no_script_in_itself(path: str) -> None:
+def test_page_has_no_inline_script_and_loads_nothing_foreign(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         page = await http.get("/")
         policy = page.headers["content-security-policy"]
@@ -51,7 +51,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_script_in_itself(path:
     serving(path, program)
 
 
-def test_the_stream_sends_everything_and_then_what_has_changed(
+def test_stream_sends_everything_and_then_changes(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
@@ -77,8 +77,8 @@ def test_the_stream_sends_everything_and_then_what_has_changed(
     serving(path, program)
 
 
-def test_the_stream_says_what_fails_and_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a look that fails once, and a page that stands still from then on."""
+def test_stream_reports_failures_and_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a page that stops updating after one failed look at the store."""
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(live, "SHARE", 0)
     right = drawing.figures_of
@@ -148,7 +148,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("statements", graded([HOSTILE[:3], HOSTILE[3:]], 1))
-def test_sql_of_the_page_reads_nothing_else_and_changes_nothing(
+def test_sql_of_the_page_cannot_leave_the_store_or_change_it(
     statements: tuple[str, ...], path: str, tmp_path: Path
 ) -> None:
     """Kills: a statement that gets past the gate to a file, a variable, the network."""
@@ -210,7 +210,7 @@ def test_a_cell_is_text_that_a_browser_can_hold() -> None:
 
 @pytest.mark.deep
 def test_a_server_starts_without_duckdb() -> None:
-    """Kills: an import that makes each start wait for what only a query needs."""
+    """Kills: an import that delays each start for a library that only queries need."""
     program = (
         "import sys, txlog.aio\n"
         "from txlog.serve.http.application import application\n"

@@ -1,7 +1,7 @@
-"""Ids of producers and consumers: whatever comes while one opens or closes, nothing is left over.
+"""Ids of producers and consumers: an interrupted open or close leaves no handle behind.
 
 Each command is held up at each call of the store that it makes, before the call begins and while it
-runs. Meanwhile its client sends it again, closes the id, opens it, or is gone.
+runs. Meanwhile its client sends it again, closes the id, opens it, or disconnects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.raw import Place, Raw, told
+from tests.serve.raw import Place, Raw, run_story
 from txlog.client.aio.worker import Worker
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar.ids import NOWHERE
@@ -66,7 +66,7 @@ def close_producer(topic: str, request: int) -> bytes:
 
 
 class Gate:
-    """Holds up one call of the store: the one with this number that a command makes."""
+    """Holds up one call of the store: call number `at` of a command."""
 
     def __init__(self) -> None:
         self.at, self.is_early = -1, True
@@ -82,13 +82,13 @@ class Gate:
         self._late.clear()
 
     def open(self) -> None:
-        """Hold up nothing any more."""
+        """Let every call pass from now on."""
         self.at = -1
         self._early.set()
         self._late.set()
 
     async def passed(self, act: Callable[[], Any]) -> Callable[[], Any]:
-        """The act to run instead, once it may begin."""
+        """Wait until the call may begin; returns the act to run in its place."""
         task = asyncio.current_task()
         assert task is not None
         if "_answer" not in str(task.get_coro()):  # of a task in the background
@@ -121,29 +121,29 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 async def answers(raw: Raw, *requests: int) -> dict[int, str]:
-    """The names of the answers to these requests; those of pings have number 0."""
-    found: dict[int, str] = {}
+    """The names of the answers, by request; the answer to a PING has number 0."""
+    names: dict[int, str] = {}
     async with asyncio.timeout(WAIT_SECONDS):
-        while not found.keys() >= {*requests}:
+        while not names.keys() >= {*requests}:
             name, body = await raw.next()
             assert name, "the connection has ended"
             if name == "pong":
-                found[0] = name
+                names[0] = name
             elif name in ("error", "success") or (
                 name == "producer_success" and body.producer_ready
             ):
-                found[body.request_id] = name
-    return found
+                names[body.request_id] = name
+    return names
 
 
 async def one_more(place: Place, frame: bytes) -> None:
-    """Another client gets the one place there is, as soon as the server knows that it is free."""
+    """Check that another client can open the handle once the server has freed it."""
     other = await place.client()
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             other.write([frame])
-            found = await answers(other, 7)
-            if found[7] != "error":
+            names = await answers(other, 7)
+            if names[7] != "error":
                 break
     await other.close()
 
@@ -154,7 +154,7 @@ OPENERS: dict[str, Command] = {
     "produce": produce,
     "wait": wait_to_produce,
 }
-MOVERS: dict[str, tuple[Command, Command]] = {  # what they need, and what they do
+MOVERS: dict[str, tuple[Command, Command]] = {  # the command that it needs, and the command itself
     "close-consumer": (subscribe, close_consumer),
     "close-reader": (read, close_consumer),
     "close-producer": (produce, close_producer),
@@ -173,7 +173,7 @@ def closer_of(name: str) -> Command:
 
 
 async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: str) -> bool:
-    """One story; False: the command made fewer calls than the gate waits for."""
+    """Run one story; returns False if the command made fewer calls than the gate waits for."""
     opener, closer = opener_of(name), closer_of(name)
     command = OPENERS[name] if name in OPENERS else MOVERS[name][1]
     raw, at, is_early = await place.client(), gate.at, gate.is_early
@@ -197,18 +197,18 @@ async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: st
     else:
         again = {"again": command, "close": closer, "open": opener}[meanwhile]
         raw.write([again(topic, 2), encode_command("ping")])
-        found = had | await answers(raw, 0)  # the server has it
+        names = had | await answers(raw, 0)  # the server has it
         gate.open()
         is_waiting = name == "wait" and meanwhile == "close"  # only the CLOSE is answered
-        wanted = {2 if is_waiting else 1, 2} - found.keys()
-        if wanted:
-            found |= await answers(raw, *wanted)
+        expected = {2 if is_waiting else 1, 2} - names.keys()
+        if expected:
+            names |= await answers(raw, *expected)
         if name in OPENERS and meanwhile == "again":
-            assert found[1] == found[2] != "error"
+            assert names[1] == names[2] != "error"
         if meanwhile == "close":
-            assert found[2] == "success"
+            assert names[2] == "success"
         if meanwhile == "open":
-            assert found[2] != "error"
+            assert names[2] != "error"
         if meanwhile != "close":
             raw.write([closer(topic, 3)])
             await answers(raw, 3)  # refused if it is closed
@@ -218,10 +218,10 @@ async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: st
 
 @pytest.mark.parametrize("meanwhile", ["again", "close", "open", "gone"])
 @pytest.mark.parametrize("name", [*OPENERS, *MOVERS])
-def test_nothing_is_left_of_a_command_that_is_interrupted(
+def test_interrupted_command_leaves_no_handle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: str
 ) -> None:
-    """Kills: consumers and producers that nobody can close, and that keep others out."""
+    """Kills: consumers and producers that no client can close, and that keep other clients out."""
     reached = []
 
     async def story(place: Place) -> None:
@@ -234,47 +234,47 @@ def test_nothing_is_left_of_a_command_that_is_interrupted(
                         break
                     reached.append(at)
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
     assert reached.count(0) == 2
     assert max(reached) < CALLS_MAX - 1
 
 
-def test_an_id_that_is_open_is_opened_again_only_as_it_is(tmp_path: Path) -> None:
+def test_open_id_is_reopened_only_with_the_same_fields(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         raw.write([subscribe("t", 1), produce("t", 2)])
         assert set((await answers(raw, 1, 2)).values()) == {"success", "producer_success"}
         raw.write([subscribe("t", 3), produce("t", 4)])
-        found = await answers(raw, 3, 4)
-        assert (found[3], found[4]) == ("success", "producer_success")
+        names = await answers(raw, 3, 4)
+        assert (names[3], names[4]) == ("success", "producer_success")
         raw.write([subscribe("other", 5), produce("other", 6)])
-        found = await answers(raw, 5, 6)
-        assert (found[5], found[6]) == ("error", "error")
+        names = await answers(raw, 5, 6)
+        assert (names[5], names[6]) == ("error", "error")
         raw.write([close_consumer("t", 7), close_producer("t", 8)])
         await answers(raw, 7, 8)
         raw.write([subscribe("other", 9), produce("other", 10)])
-        found = await answers(raw, 9, 10)
-        assert (found[9], found[10]) == ("success", "producer_success")
+        names = await answers(raw, 9, 10)
+        assert (names[9], names[10]) == ("success", "producer_success")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_what_a_close_follows_is_not_opened_behind_it(tmp_path: Path) -> None:
-    """Each of many commands that come at once is answered; the last one decides."""
+def test_close_ends_the_opens_before_it(tmp_path: Path) -> None:
+    """A client pipelines opens and closes: the server answers each, and the last one decides."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
         for opener, closer in ((subscribe, close_consumer), (produce, close_producer)):
             steps = [opener, opener, closer, closer, opener, closer, opener, opener, closer]
             raw.write([step("t", at) for at, step in enumerate(steps, 1)])
-            found = await answers(raw, *range(1, len(steps) + 1))
-            assert [found[at] for at in (3, 4, 6, 9)] == ["success"] * 4
+            names = await answers(raw, *range(1, len(steps) + 1))
+            assert [names[at] for at in (3, 4, 6, 9)] == ["success"] * 4
             await one_more(place, opener("t", 7))
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_one_that_cannot_be_closed_keeps_no_other_open(
+def test_failed_close_does_not_keep_other_handles_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave, left = StoreConsumer.leave, set[int]()
@@ -300,7 +300,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(
             while left != {1, 2}:
                 await other.ask("ping")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 SHARED, EXCLUSIVE, WAITING, FENCING = range(4)
@@ -325,55 +325,55 @@ async def asked(raw: Raw, number: int, mode: int, **beside: Any) -> str:
     return next(text for text, error in ERRORS.items() if error == body.error)
 
 
-def test_an_exclusive_producer_stands_beside_no_other(tmp_path: Path) -> None:
+def test_exclusive_producer_excludes_all_others(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
-        one, two = await place.client(), await place.client()
-        assert await asked(one, 1, SHARED) == "producer_success"
-        assert await asked(two, 2, EXCLUSIVE) == "ProducerFenced"
-        assert await asked(one, 3, EXCLUSIVE) == "ProducerFenced"
-        name, body = await two.ask("producer", **opening(4, WAITING))
+        first, second = await place.client(), await place.client()
+        assert await asked(first, 1, SHARED) == "producer_success"
+        assert await asked(second, 2, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(first, 3, EXCLUSIVE) == "ProducerFenced"
+        name, body = await second.ask("producer", **opening(4, WAITING))
         assert (name, body.producer_ready) == ("producer_success", False)
-        assert await asked(one, 5, SHARED) == "ProducerBusy"
-        one.write([encode_command("close_producer", producer_id=1, request_id=1)])
-        assert (await answers(one, 1))[1] == "success"
-        assert (await answers(two, 4))[4] == "producer_success"
-        assert await asked(one, 6, SHARED) == "ProducerBusy"
-        assert await asked(one, 7, EXCLUSIVE) == "ProducerFenced"
-        assert await asked(one, 8, FENCING) == "producer_success"
-        name, body = await two.next()
+        assert await asked(first, 5, SHARED) == "ProducerBusy"
+        first.write([encode_command("close_producer", producer_id=1, request_id=1)])
+        assert (await answers(first, 1))[1] == "success"
+        assert (await answers(second, 4))[4] == "producer_success"
+        assert await asked(first, 6, SHARED) == "ProducerBusy"
+        assert await asked(first, 7, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(first, 8, FENCING) == "producer_success"
+        name, body = await second.next()
         assert (name, body.producer_id) == ("close_producer", 4)
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None:
+def test_waiting_producer_is_fenced_by_a_takeover(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
-        one, two, three = [await place.client() for _ in range(3)]
-        assert await asked(one, 1, EXCLUSIVE) == "producer_success"
-        two.write([encode_command("producer", **opening(2, WAITING))])
-        assert not (await two.next())[1].producer_ready
-        assert await asked(three, 3, FENCING) == "producer_success"
-        name, body = await two.next()
+        first, second, third = [await place.client() for _ in range(3)]
+        assert await asked(first, 1, EXCLUSIVE) == "producer_success"
+        second.write([encode_command("producer", **opening(2, WAITING))])
+        assert not (await second.next())[1].producer_ready
+        assert await asked(third, 3, FENCING) == "producer_success"
+        name, body = await second.next()
         assert (name, body.error) == ("error", ERRORS["ProducerFenced"])
-        assert (await one.next())[0] == "close_producer"
+        assert (await first.next())[0] == "close_producer"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_name_is_that_of_its_newest_holder(tmp_path: Path) -> None:
-    """Kills: the end of an old connection that frees the name for a third one."""
+def test_producer_name_belongs_to_its_newest_holder(tmp_path: Path) -> None:
+    """Kills: an old connection's end that frees the name while a newer client holds it."""
 
     async def story(place: Place) -> None:
-        one, two, three = [await place.client() for _ in range(3)]
-        assert await asked(one, 1, SHARED, name="till") == "producer_success"
-        assert await asked(two, 2, SHARED, name="till") == "ProducerBusy"
-        assert await asked(two, 2, SHARED, name="till", epoch=1) == "producer_success"
-        assert (await one.next())[0] == "close_producer"
-        await one.close()
+        first, second, third = [await place.client() for _ in range(3)]
+        assert await asked(first, 1, SHARED, name="till") == "producer_success"
+        assert await asked(second, 2, SHARED, name="till") == "ProducerBusy"
+        assert await asked(second, 2, SHARED, name="till", epoch=1) == "producer_success"
+        assert (await first.next())[0] == "close_producer"
+        await first.close()
         for _ in range(3):
-            assert await asked(three, 3, SHARED, name="till") == "ProducerBusy"
-        two.write([encode_command("close_producer", producer_id=2, request_id=1)])
-        await answers(two, 1)
-        assert await asked(three, 3, SHARED, name="till") == "producer_success"
+            assert await asked(third, 3, SHARED, name="till") == "ProducerBusy"
+        second.write([encode_command("close_producer", producer_id=2, request_id=1)])
+        await answers(second, 1)
+        assert await asked(third, 3, SHARED, name="till") == "producer_success"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)

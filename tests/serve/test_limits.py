@@ -1,4 +1,4 @@
-"""What clients may use at most, who may be listened to, and what systemd is told."""
+"""Limits on clients, the addresses that a server may listen at, and its messages to systemd."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_connections_are_counted_in_all_and_per_address() -> None:
 
 
 def test_a_role_leaves_connections_for_others() -> None:
-    """Kills: a role, with any right or none, that opens all connections there are."""
+    """Kills: a role, with any right or none, that occupies all connections."""
     slots = ConnectionLimit(Limits(connections=100, connections_per_address=100))
 
     def taken(role: str, **more: bool) -> int:
@@ -81,13 +81,13 @@ def test_a_role_leaves_connections_for_others() -> None:
     assert taken("second") == 22
     for at in range(15):
         assert taken(f"other {at}") > 0
-    left = 100 - slots.count
-    assert left > 0
-    assert taken("boss", is_superuser=True) == left
+    remaining = 100 - slots.count
+    assert remaining > 0
+    assert taken("boss", is_superuser=True) == remaining
 
 
-def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
-    """Kills: connections without a byte that take the places of clients that would say more."""
+def test_silent_connections_do_not_block_new_ones() -> None:
+    """Kills: silent connections that occupy the places of real clients."""
     slots, dropped = ConnectionLimit(Limits(connecting=8, connections=2)), list[str]()
 
     def arrive(address: str, name: str) -> ConnectionSlot:
@@ -99,14 +99,16 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
 
     for at in range(20):
         arrive("10.0.0.1", f"first {at}")
-    assert dropped == [f"first {at}" for at in range(16)]  # the oldest of its own
+    assert dropped == [
+        f"first {at}" for at in range(16)
+    ]  # the oldest connections of the same address
     dropped.clear()
     for at in range(20):
         arrive("10.0.0.2", f"second {at}")
     assert all(name.startswith("second") for name in dropped)
     dropped.clear()
     good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
-    assert "good" not in dropped  # those of the address with most go for it
+    assert "good" not in dropped  # the address with most connections loses one instead
     assert slots.waiting <= 8
     assert not slots.is_full
     good[0].take(None)
@@ -117,11 +119,11 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
 
 
 def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
-    """Kills: a thousand clients that come again at once, of which most are dropped unread."""
+    """Kills: a server that drops most of a thousand clients that reconnect at once, unread."""
     slots = ConnectionLimit(Limits(connecting=4))
     for _ in range(4):
         slots.arrive("10.0.0.1", lambda: False)
-    assert slots.is_full  # the listener takes no more for a moment
+    assert slots.is_full  # the listener accepts no more for a moment
     slots.arrive("10.0.0.2", no_drop)
     assert slots.is_full
     assert slots.waiting == 5
@@ -188,11 +190,11 @@ def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:
         (None, False),
     ],
 )
-def test_loopback_is_what_only_this_machine_reaches(name: object, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(name: object, expected: bool) -> None:
     assert is_loopback(name) == expected
 
 
-def test_others_reach_a_server_with_tls_and_authentication_only() -> None:
+def test_public_address_needs_tls_and_authentication() -> None:
     with socket.socket() as bound:
         bound.bind(("0.0.0.0", 0))
         for has_tls, has_auth, missing in (
@@ -232,14 +234,14 @@ def test_a_certificate_is_replaced_while_the_server_runs(tmp_path: Path) -> None
     old = cert.read_bytes()
     cert.write_bytes(other.read_bytes())
     with pytest.raises(InvalidArgument, match="no TLS with"):
-        tls.reload()  # the key is not that of the certificate
+        tls.reload()  # the key does not belong to the certificate
     assert tls.context.cert_store_stats() is not None
     key.write_bytes(other_key.read_bytes())
     tls.reload()
     assert cert.read_bytes() != old
 
 
-def test_bad_files_of_tls_are_told_in_one_line(tmp_path: Path) -> None:
+def test_bad_tls_files_are_refused_in_one_line(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "a.example")
     empty = tmp_path / "empty"
     empty.write_bytes(b"")
@@ -267,7 +269,7 @@ def test_sockets_for_another_process_are_not_taken() -> None:
 
 
 @pytest.mark.parametrize("names", [None, "", "txlog.socket", "pulsar2"])
-def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
+def test_inherited_socket_without_a_listener_is_refused(names: str | None) -> None:
     """Kills: clients that connect to a socket of systemd, and wait there for ever."""
     environment = {"LISTEN_PID": "7", "LISTEN_FDS": "1"}
     if names is not None:
@@ -276,12 +278,12 @@ def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
         systemd_sockets(environment, 7)
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_gets_its_notifications(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(path)
         notify({"NOTIFY_SOCKET": path}, "READY=1")
-        assert told.recv(100) == b"READY=1"
-    notify({"NOTIFY_SOCKET": path}, "READY=1")  # nobody is there any more
+        assert notifications.recv(100) == b"READY=1"
+    notify({"NOTIFY_SOCKET": path}, "READY=1")  # no process listens any more
     notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
     notify({}, "READY=1")

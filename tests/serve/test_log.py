@@ -1,4 +1,4 @@
-"""What `txlog serve` says on stderr of its clients."""
+"""The log of `txlog serve` on stderr, and its bound on the lines about clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txlog.cli.commands.serve import _log
 
 
 def test_a_flood_of_clients_is_no_flood_of_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """Kills: a server that stands still because nobody reads a full pipe fast enough."""
+    """Kills: a server that blocks because the reader of its stderr pipe is slower than the log."""
     now = [5_000]
     flags = SimpleNamespace(quiet=0, log_format="json", log_file=None)
     call: Any = SimpleNamespace(flags=flags, now_ms=lambda: now[0])

@@ -28,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
 
 
 def came(raw: Raw, name: str) -> Any:
-    """The next command, but for those that say whose turn it is."""
+    """The next command, skipping changes of the active consumer."""
     while (frame := raw.frame()).kind == wire.BY_FIELD["active_consumer_change"]:
         pass
     assert frame.kind == wire.BY_FIELD[name], frame
@@ -36,17 +36,20 @@ def came(raw: Raw, name: str) -> Any:
 
 
 def positions(raw: Raw) -> tuple[Position, Position]:
-    """(up to where all is done, the last message), as clients compare them."""
+    """(mark-delete position, last message), as clients compare them."""
     raw.send("getLastMessageId", request_id=7, consumer_id=1)
-    found = came(raw, "getLastMessageIdResponse")
+    response = came(raw, "getLastMessageIdResponse")
     return tuple(
-        tuple(part - (1 << 64) if part > LATEST else part for part in (one.ledgerId, one.entryId))
-        for one in (found.consumer_mark_delete_position, found.last_message_id)
+        tuple(
+            part - (1 << 64) if part > LATEST else part
+            for part in (position.ledgerId, position.entryId)
+        )
+        for position in (response.consumer_mark_delete_position, response.last_message_id)
     )  # type: ignore[return-value]
 
 
 def moved(raw: Raw, topic: str, durable: bool, **to: Any) -> bool:
-    """Seek and come again, as a client does; returns whether there is more."""
+    """Seek and subscribe again, as a client does; returns whether there is more."""
     raw.send("seek", consumer_id=1, request_id=9, **to)
     came(raw, "close_consumer")
     came(raw, "success")
@@ -59,7 +62,7 @@ def moved(raw: Raw, topic: str, durable: bool, **to: Any) -> bool:
 def test_there_is_more_after_a_seek_to_a_time_before_the_last_message(
     durable: bool, place: tuple[Path, str]
 ) -> None:
-    """Kills: no position, or that of the last message. Java and Python said the opposite then."""
+    """Kills: no position, or the last message's; then Java and Python answered the opposite."""
     path, url = place
     topic = f"times-{durable}"
     filled(url, topic)
@@ -76,18 +79,18 @@ def test_there_is_more_after_a_seek_to_a_time_before_the_last_message(
             assert moved(raw, topic, durable, message_publish_time=time_ms) is has_more, time_ms
 
 
-def test_a_batch_of_which_a_part_is_left_is_more(place: tuple[Path, str]) -> None:
+def test_partly_acknowledged_batch_is_more(place: tuple[Path, str]) -> None:
     path, url = place
     ledger = filled(url, "parts")
     with txlog.open(str(path)) as client, Raw(url) as raw:
         subscribed(raw, "parts")
         assert positions(raw) == ((0, -1), (ledger, 4 * STEP))
-        held = client.subscription("parts", "s")
+        handle = client.subscription("parts", "s")
         for to, most in ((1, STEP - 1), (2, STEP - 1), (3, STEP - 1), (4, STEP)):
             start = MessageIdData(ledgerId=ledger, entryId=to * STEP)
             assert moved(raw, "parts", True, message_id=start)
             assert positions(raw)[0] <= (ledger, most)
-        held.clear_backlog()
+        handle.clear_backlog()
         done, last = positions(raw)
         assert done == last
 
@@ -99,11 +102,11 @@ def test_more_of_a_transaction_is_seen_by_its_pieces(place: tuple[Path, str]) ->
         with client.transaction() as txn:
             client.producer("txn").send_batch(pa.table({"value": [b"x"] * 2_500}), txn=txn)
         subscribed(raw, "txn")
-        found = positions(raw)
-        assert found[0] < found[1]
+        pair = positions(raw)
+        assert pair[0] < pair[1]
         client.subscription("txn", "s").clear_backlog()
-        found = positions(raw)
-        assert found[0] == found[1]
+        pair = positions(raw)
+        assert pair[0] == pair[1]
 
 
 def test_a_reader_at_the_end_has_more_with_the_next_message(place: tuple[Path, str]) -> None:

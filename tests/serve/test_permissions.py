@@ -1,4 +1,4 @@
-"""Who may what: each command and each route, for those without a role and those without rights."""
+"""Permissions of each command and each route, for callers without a role and without rights."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ consume = ["acme/*"]
 """
 TOPIC = "persistent://acme/shop/orders"
 
-# What each command is about. anyone: nobody's data; own: the store knows whose it is, tested with
-# transactions; handle: of a producer or consumer that this connection has opened; otherwise the
-# rules that allow it.
+# The right that each command needs. anyone: none, it has no data; own: the store checks the owner,
+# tested with transactions; handle: this connection has opened the producer or consumer; otherwise
+# one of the rules in its line.
 WHO: dict[str, str] = {
     "CONNECT": "anyone",
     "AUTH_RESPONSE": "anyone",
@@ -83,13 +83,13 @@ def token(role: str) -> bytes:
     return jwt.encode({"sub": role}, SECRET).encode()
 
 
-def test_every_command_says_who_may() -> None:
-    """Kills: a new command that nobody has thought about. It needs a line in WHO."""
+def test_every_command_declares_its_permissions() -> None:
+    """Kills: a new command without a decision on its permissions. It needs a line in WHO."""
     names = {number: name for name, number in COMMANDS.items()}
     assert {names[number] for number in handlers()} <= set(WHO)
 
 
-def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> None:
+def test_commands_at_a_topic_need_a_rule(folder: Path) -> None:
     at_topic = [name for name, who in WHO.items() if {"produce", "consume"} & set(who.split())]
     there = [name for name in at_topic if COMMANDS[name] in handlers()]
     assert len(there) >= 6
@@ -97,43 +97,46 @@ def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> N
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
-        made = await boss.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
-        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        response = await boss.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {
+            "txnid_most_bits": response.txnid_most_bits,
+            "txnid_least_bits": response.txnid_least_bits,
+        }
         wrong = []
         for role, may in (("idle", ""), ("sender", "produce"), ("reader", "consume")):
             for name in there:
                 client = await served.connected(auth_method_name="token", auth_data=token(role))
                 client.send(FIELDS[COMMANDS[name]], **_fields(name, txn))
-                said = str(await client.answer())
-                # in a transaction of another its topic was allowed
-                is_refused = f"role {role} may not" in said and "NotAllowedError" in said
+                answer = str(await client.answer())
+                # the answer may name another owner's transaction: then the topic was allowed
+                is_refused = f"role {role} may not" in answer and "NotAllowedError" in answer
                 if is_refused == bool({may} & set(WHO[name].split())):
-                    wrong.append((role, name, said))
+                    wrong.append((role, name, answer))
         assert wrong == []
 
     serving(folder, program, rules=RULES)
 
 
 def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
-    given = dict(FIELDS_OF.get(name, {}))
+    fields = dict(FIELDS_OF.get(name, {}))
     if name == "ADD_PARTITION_TO_TXN":
         return {**txn, "partitions": [TOPIC], "request_id": 7}
     if name == "ADD_SUBSCRIPTION_TO_TXN":
-        one = message_class("Subscription")(topic=TOPIC, subscription="s")
-        return {**txn, "subscription": [one], "request_id": 7}
-    if "schema" in given:
-        given["schema"] = message_class("Schema")(**given["schema"])
-    return {"topic": TOPIC, "request_id": 7, **given}
+        item = message_class("Subscription")(topic=TOPIC, subscription="s")
+        return {**txn, "subscription": [item], "request_id": 7}
+    if "schema" in fields:
+        fields["schema"] = message_class("Schema")(**fields["schema"])
+    return {"topic": TOPIC, "request_id": 7, **fields}
 
 
 def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
-    """Kills: a producer or consumer that another connection uses, by its number."""
+    """Kills: a connection that uses another one's producer or consumer by its number."""
     handles = [
         name for name, who in WHO.items() if who == "handle" and COMMANDS[name] in handlers()
     ]
     assert len(handles) >= 9
     place = message_class("MessageIdData")(ledgerId=1, entryId=0)
-    known: dict[str, Any] = {
+    all_fields: dict[str, Any] = {
         "topic": TOPIC,
         **{name: 1 for name in ("producer_id", "consumer_id", "request_id", "watcher_id")},
         **{"sequence_id": 9, "messagePermits": 9, "ack_type": 1, "message_id": place},
@@ -154,14 +157,14 @@ def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
                 idle.message(b"x", {}, {}, producer_id=1, sequence_id=9)
                 continue
             takes = message_class(type_of(field)).DESCRIPTOR.fields_by_name
-            given = {one: value for one, value in known.items() if one in takes}
+            fields = {key: value for key, value in all_fields.items() if key in takes}
             if "message_id" in takes and takes["message_id"].is_repeated:
-                given["message_id"] = [place]
-            idle.send(field, **given)
+                fields["message_id"] = [place]
+            idle.send(field, **fields)
         idle.send("ping")
         while not (answer := await idle.answer()).HasField("pong"):
-            said = str(answer)
-            assert not any(word in said for word in ("receipt", "message {")), said
+            answer_text = str(answer)
+            assert not any(word in answer_text for word in ("receipt", "message {")), answer_text
         boss.message(b"y", {}, {}, producer_id=1, sequence_id=2)
         assert (await boss.answer()).HasField("send_receipt")  # it is still open
         with txlog.open(str(folder / "store")) as client:
@@ -177,7 +180,7 @@ def type_of(field: str) -> str:
     return str(BaseCommand.DESCRIPTOR.fields_by_name[field].message_type.name)
 
 
-def test_names_of_topics_are_shown_to_those_who_may_use_them(folder: Path) -> None:
+def test_topic_names_are_shown_to_permitted_roles(folder: Path) -> None:
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
@@ -203,9 +206,11 @@ GIVEN = {
 }
 
 
-def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
-    """Kills: a new route without a gate. One that needs none stands in OPEN_PATHS above."""
-    spared = {one.path for one in ENDPOINTS if one.act.__name__ in PUBLIC | OWNER_ONLY}
+def test_every_route_refuses_callers_without_role_or_right(folder: Path) -> None:
+    """Kills: a new route without a gate. OPEN_PATHS above lists the routes that need none."""
+    spared = {
+        endpoint.path for endpoint in ENDPOINTS if endpoint.act.__name__ in PUBLIC | OWNER_ONLY
+    }
 
     async def program(served: Served) -> None:
         wrong, count = [], 0
@@ -213,7 +218,7 @@ def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
             path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
                 for role in (None, "idle"):
-                    found = await _status(served, method, path, role)
+                    status = await _status(served, method, path, role)
                     count += 1
                     if route.path in OPEN_PATHS:
                         expected = 200
@@ -223,8 +228,8 @@ def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
                         continue
                     else:
                         expected = 403
-                    if found != expected:
-                        wrong.append((method, route.path, role, found))
+                    if status != expected:
+                        wrong.append((method, route.path, role, status))
         assert wrong == []
         assert count > 200
 
@@ -232,7 +237,7 @@ def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
 
 
 def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
-    """As by the binary protocol; of a topic the rules decide. A role that asks creates nothing."""
+    """As by the binary protocol. For a topic the rules decide; asking creates nothing."""
     assign = "pulsar/system/transaction_coordinator_assign"
 
     async def program(served: Served) -> None:
@@ -250,28 +255,32 @@ def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
-    """Kills: an endpoint that spares the gate, and asks nobody whose it is."""
-    own = [one for one in ENDPOINTS if one.act.__name__ in OWNER_ONLY]
-    assert {one.act.__name__ for one in own} == OWNER_ONLY
+def test_owned_resources_are_refused_to_other_roles(folder: Path) -> None:
+    """Kills: an endpoint that bypasses the gate, and does not check the owner either."""
+    owned = [endpoint for endpoint in ENDPOINTS if endpoint.act.__name__ in OWNER_ONLY]
+    assert {endpoint.act.__name__ for endpoint in owned} == OWNER_ONLY
 
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
         boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="k", epoch=-1)
         assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
-        made = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
-        given = {
+        response = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
+        words = {
             **GIVEN,
-            "most": str(made.txnid_most_bits),
-            "least": str(made.txnid_least_bits),
+            "most": str(response.txnid_most_bits),
+            "least": str(response.txnid_least_bits),
             "key": "k",
             "transaction_key": "k",
         }
-        for one in own:
-            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: given[m[1]], one.path)
-            found = await _status(served, one.method, path, "idle")
-            # a key is one of its owner's: others have none of that name
-            assert found == (403 if "most" in one.path else 404), (one.method, path, found)
+        for endpoint in owned:
+            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: words[m[1]], endpoint.path)
+            status = await _status(served, endpoint.method, path, "idle")
+            # a key belongs to a role: another role's key of this name does not exist
+            assert status == (403 if "most" in endpoint.path else 404), (
+                endpoint.method,
+                path,
+                status,
+            )
         with txlog.open(str(folder / "store")) as client:
             assert [row["txn_state"] for row in client.admin.transaction_keys()] == ["open"]
 
@@ -288,20 +297,23 @@ consume = ["acme/shop/orders"]
 admin = ["acme/shop/orders"]
 """
 HIDDEN = ["acme/shop/secret-merger", "acme/secrets/orders", "rival/secrets/orders"]
-NEAR = ["orders", "secret-merge"]  # its own topic, and what a hint would be about
+NEAR = [
+    "orders",
+    "secret-merge",
+]  # its own topic, and one so close to a hidden name that an error could hint at it
 
 
 async def _made_by_boss(served: Served) -> dict[str, str]:
-    """Topics, subscriptions, a key and a transaction over all of them; what paths say of it."""
+    """Make topics, subscriptions, a key and a transaction over them; returns words for paths."""
     boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
     boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="key-x", epoch=-1)
     assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
     topics = [TOPIC, *(f"persistent://{name}" for name in HIDDEN)]
     for at, topic in enumerate(topics):
-        made = await boss.ask("producer", topic=topic, producer_id=at, request_id=10 + at)
-        assert made.producer_ready
-        given = {"subscription": "s", "subType": 1, "consumer_id": at, "request_id": 20 + at}
-        await boss.ask("subscribe", topic=topic, **given)
+        ready = await boss.ask("producer", topic=topic, producer_id=at, request_id=10 + at)
+        assert ready.producer_ready
+        fields = {"subscription": "s", "subType": 1, "consumer_id": at, "request_id": 20 + at}
+        await boss.ask("subscribe", topic=topic, **fields)
     txn = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
     halves = {"txnid_most_bits": txn.txnid_most_bits, "txnid_least_bits": txn.txnid_least_bits}
     await boss.ask("addPartitionToTxn", request_id=3, partitions=topics, **halves)
@@ -312,29 +324,33 @@ def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: P
     """Kills: a list, a hint or an error with the names of other tenants."""
 
     async def program(served: Served) -> None:
-        made = {**GIVEN, **await _made_by_boss(served), "subscription": "s"}
+        base_words = {**GIVEN, **await _made_by_boss(served), "subscription": "s"}
         by = f"Authorization: Bearer {token('tenant').decode()}\nConnection: close\n"
-        shown, answered, listed = [], 0, ""
+        leaks, answered, listed = [], 0, ""
         for topic in NEAR:
-            given = {**made, "topic": topic}
-            paths = {(one.method, one.path) for one in ENDPOINTS if one.method in ("GET", "POST")}
+            words = {**base_words, "topic": topic}
+            paths = {
+                (endpoint.method, endpoint.path)
+                for endpoint in ENDPOINTS
+                if endpoint.method in ("GET", "POST")
+            }
             paths |= {("GET", route.path) for route in routes_of(served)}
-            if topic != "orders":  # of other topics, those that are about a topic
+            if topic != "orders":  # for the other topics, only paths with a topic
                 paths = {(method, path) for method, path in paths if "{topic}" in path}
             for method, path in sorted(paths):
-                if path.endswith("/events"):  # never ends by itself; the gate is asked as for GET
+                if path.endswith("/events"):  # never ends by itself; passes the same gate as GET
                     continue
-                there = _filled(path, given)
+                there = _filled(path, words)
                 head = f"{method} {there} HTTP/1.1\nHost: a.example\n{by}Content-Length: 2\n\n"
                 status, text = await served.request(head, b"{}")
                 answered += status == 200
                 if "persistent://acme/shop/orders" in text:
                     listed += there
                 if re.search(r"secret-merger|secrets|rival", text.replace(there, "")):
-                    shown.append((method, there, text))
-        assert shown == []
+                    leaks.append((method, there, text))
+        assert leaks == []
         assert answered > 50
-        assert "/admin/v2/namespaces/acme/shop/topics" in listed  # its own name is there
+        assert "/admin/v2/namespaces/acme/shop/topics" in listed  # the answer lists its own topics
 
     serving(folder, program, rules=ONE_TOPIC)
 
@@ -345,12 +361,12 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
     async def program(served: Served) -> None:
         halves = await _made_by_boss(served)
         txn = {"txnid_most_bits": int(halves["most"]), "txnid_least_bits": int(halves["least"])}
-        shown = []
+        leaks = []
         for topic in NEAR:
             for name in sorted(one for one, who in WHO.items() if who not in ("anyone", "handle")):
                 if COMMANDS[name] not in handlers():
                     continue
-                known: dict[str, Any] = {
+                all_fields: dict[str, Any] = {
                     "transaction_key": "key-x",
                     "tc_id": 0,
                     "namespace": "acme/shop",
@@ -360,22 +376,22 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
                     **_fields(name, txn),
                 }
                 takes = message_class(type_of(FIELDS[COMMANDS[name]])).DESCRIPTOR.fields_by_name
-                fields = {key: one for key, one in known.items() if key in takes}
+                fields = {key: one for key, one in all_fields.items() if key in takes}
                 if "topic" in fields:
                     fields["topic"] = f"persistent://acme/shop/{topic}"
                 client = await served.connected(auth_method_name="token", auth_data=token("tenant"))
                 client.send(FIELDS[COMMANDS[name]], **fields)
-                said = str(await client.answer())
+                answer = str(await client.answer())
                 client.close()
-                if re.search(r"secret-merger|secrets|rival", said):
-                    shown.append((name, topic, said))
-        assert shown == []
+                if re.search(r"secret-merger|secrets|rival", answer):
+                    leaks.append((name, topic, answer))
+        assert leaks == []
 
     serving(folder, program, rules=ONE_TOPIC)
 
 
 def test_an_error_of_a_file_names_no_file_to_clients(folder: Path) -> None:
-    """Kills: paths of the machine, or an address of an offload, in what anybody is answered."""
+    """Kills: an answer that shows a client a path of the machine, or the address of an offload."""
 
     async def program(served: Served) -> None:
         boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
@@ -397,19 +413,19 @@ def test_an_error_of_a_file_names_no_file_to_clients(folder: Path) -> None:
 
     serving(folder, program, rules=ONE_TOPIC)
     for kind in (DiskFailed, MissingFile, Corruption):
-        said = text_of(kind("cannot open /srv/a.parquet", path="/srv/a.parquet"))
-        assert "/srv" not in said
+        shown_text = text_of(kind("cannot open /srv/a.parquet", path="/srv/a.parquet"))
+        assert "/srv" not in shown_text
 
 
-def _filled(path: str, given: dict[str, str]) -> str:
+def _filled(path: str, words: dict[str, str]) -> str:
     """The path of a route with these words in its places, and 0 in the others."""
-    return re.sub(r"{(\w+)(?::\w+)?}", lambda place: given.get(place[1], "0"), path)
+    return re.sub(r"{(\w+)(?::\w+)?}", lambda place: words.get(place[1], "0"), path)
 
 
 def routes_of(served: Served) -> list[Route]:
-    """The routes of requests; those of WebSockets are below."""
+    """The routes of requests, without WebSockets, which have a test of their own below."""
     app = served.server.listeners[1].application  # type: ignore[attr-defined]
-    return [one for one in app.routes if isinstance(one, Route)]
+    return [route for route in app.routes if isinstance(route, Route)]
 
 
 async def _status(served: Served, method: str, path: str, role: str | None) -> int:
@@ -420,10 +436,10 @@ async def _status(served: Served, method: str, path: str, role: str | None) -> i
     return (await served.request(head))[0]
 
 
-def test_every_websocket_refuses_those_without_role_or_right(folder: Path) -> None:
+def test_every_websocket_refuses_callers_without_role_or_right(folder: Path) -> None:
     async def program(served: Served) -> None:
         app = served.server.listeners[1].application  # type: ignore[attr-defined]
-        sockets = [one for one in app.routes if isinstance(one, WebSocketRoute)]
+        sockets = [socket for socket in app.routes if isinstance(socket, WebSocketRoute)]
         assert len(sockets) >= 3
         for route in sockets:
             path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)

@@ -1,4 +1,4 @@
-"""What a command becomes has a price, and a turn of the loop a bound: counted, not timed."""
+"""Each command has a price, and a turn of the event loop a bound: counted, not timed."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ IDS = ("ack", "message_id"), ("redeliverUnacknowledgedMessages", "message_ids")
 
 
 def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
-    """A batch of empty messages, compressed; and what its metadata says."""
-    one = SingleMessageMetadata(payload_size=0)
+    """A compressed batch of empty messages, and the fields of its metadata."""
+    metadata = SingleMessageMetadata(payload_size=0)
     for _ in range(properties):
-        one.properties.add(key="", value="")
-    text = one.SerializeToString()
+        metadata.properties.add(key="", value="")
+    text = metadata.SerializeToString()
     payload = (struct.pack(">I", len(text)) + text) * count
     data = pa.Codec("zstd").compress(pa.py_buffer(payload), asbytes=True)
     head = {"num_messages_in_batch": count, "compression": 3, "uncompressed_size": len(payload)}
@@ -61,15 +61,15 @@ def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
     ("count", "properties", "is_stored"),
     [(20_000, 0, True), (MESSAGES_MAX + 1, 0, False), (1_000, PAIRS_MAX // 1_000 + 1, False)],
 )
-def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
+def test_expanding_batch_is_read_in_a_thread_within_the_budget(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     properties: int,
     is_stored: bool,
 ) -> None:
-    """Kills: 500 bytes that keep the event loop for seconds, and take gigabytes."""
-    held: list[int] = []
+    """Kills: 500 bytes that block the event loop for seconds, and need gigabytes."""
+    held_bytes: list[int] = []
     unpack = batches.unpack_send
 
     async def program(served: Served) -> None:
@@ -79,7 +79,7 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
             if head.compression:
                 with pytest.raises(RuntimeError):
                     asyncio.get_running_loop()
-                held.append(budget.held)
+                held_bytes.append(budget.held)
             return unpack(head, *args)
 
         monkeypatch.setattr("txlog.serve.pulsar.producers.unpack_send", unpacked)
@@ -90,9 +90,9 @@ def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
         client.message(b"x", {"producer_id": 1}, {}, sequence_id=count)
         name = FIELDS[(await client.answer()).type]
         assert name == ("send_receipt" if is_stored else "send_error")
-        assert all(size >= count * batches.ROW_BYTES for size in held)
-        assert held or count > MESSAGES_MAX
-        if is_stored:  # the one behind it waits for it
+        assert all(size >= count * batches.ROW_BYTES for size in held_bytes)
+        assert held_bytes or count > MESSAGES_MAX
+        if is_stored:  # the message behind the batch waits for it
             assert FIELDS[(await client.answer()).type] == "send_receipt"
         assert budget.held < 1 << 16
 
@@ -117,15 +117,20 @@ def test_small_batches_are_read_at_once() -> None:
 
 @pytest.mark.parametrize(("name", "field"), IDS)
 def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
-    """Kills: 16 MiB that become millions of ids before anybody has counted them."""
-    given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
-    one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
-    assert decoded_size(memoryview(encode_command(name, **given, **{field: [one] * 100}))[4:]) == 0
-    most = memoryview(encode_command(name, **given, **{field: [one] * IDS_MAX}))[4:]
+    """Kills: 16 MiB that become millions of ids before the server has counted them."""
+    fields: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
+    message_id = MessageIdData(
+        ledgerId=26, entryId=26, ack_set=[26, 18]
+    )  # numbers that look like tags
+    assert (
+        decoded_size(memoryview(encode_command(name, **fields, **{field: [message_id] * 100}))[4:])
+        == 0
+    )
+    most = memoryview(encode_command(name, **fields, **{field: [message_id] * IDS_MAX}))[4:]
     assert decoded_size(most) > len(most)
     with pytest.raises(InvalidMessage):
         decoded_size(
-            memoryview(encode_command(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:]
+            memoryview(encode_command(name, **fields, **{field: [message_id] * (IDS_MAX + 1)}))[4:]
         )
     with pytest.raises(InvalidMessage):  # the rest of the ids in a second field of the command
         command = bytes(most[4:]) + bytes(most[6:])
@@ -133,16 +138,16 @@ def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
 
 
 def test_other_commands_are_short() -> None:
-    assert (
-        decoded_size(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0
-    )  # it is no command at all
-    named = encode_command("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
+    assert decoded_size(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0  # no command
+    command = encode_command(
+        "addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX
+    )
     with pytest.raises(InvalidMessage):
-        decoded_size(memoryview(named)[4:])
+        decoded_size(memoryview(command)[4:])
 
 
 def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a client that sends much at once, and keeps others waiting until it is all done."""
+    """Kills: a client that sends much at once, and delays other clients until all is done."""
     turns: list[int] = []
     spend = Connection.spend
 
@@ -166,7 +171,7 @@ def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
 def test_unknown_ids_are_looked_for_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one acknowledgement that has the thread of the store for minutes."""
+    """Kills: one acknowledgement that occupies the thread of the store for minutes."""
     looks = [0]
     most: list[int] = []
     look, place_of = members.resolve_ids, ids.target_of
@@ -191,9 +196,13 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
         await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
         monkeypatch.setattr(members, "resolve_ids", act)
         monkeypatch.setattr(ids, "target_of", counted)
-        known = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
-        named = known * 1_000 + [MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)]
-        answer = await client.ask("ack", consumer_id=1, ack_type=0, message_id=named, request_id=3)
+        known_ids = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
+        message_ids = known_ids * 1_000 + [
+            MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)
+        ]
+        answer = await client.ask(
+            "ack", consumer_id=1, ack_type=0, message_id=message_ids, request_id=3
+        )
         assert not answer.HasField("error"), answer
         backlog = await client.ask("consumerStats", consumer_id=1, request_id=4)
         assert backlog.msgBacklog == 0
@@ -203,7 +212,7 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
     serving(tmp_path, program)
 
 
-def test_a_look_at_the_whole_store_keeps_no_client_waiting(
+def test_figures_of_the_whole_store_block_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: figures of thousands of topics in the thread that serves the clients."""
@@ -226,13 +235,13 @@ def test_a_look_at_the_whole_store_keeps_no_client_waiting(
         client.send("flow", consumer_id=1, messagePermits=10)
         monkeypatch.setattr(Admin, "metrics", slow)
         head = "GET /metrics HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
-        asked = asyncio.ensure_future(served.request(head))
+        request = asyncio.ensure_future(served.request(head))
         await asyncio.to_thread(is_looking.wait, 30)
         client.message(b"x", {"producer_id": 1}, {}, sequence_id=0)
         came = {FIELDS[(await client.answer()).type] for _ in range(2)}
         assert came == {"send_receipt", "message"}
         goes_on.set()
-        status, text = await asked
+        status, text = await request
         assert status == 200 and "txlog_" in text
 
     try:
@@ -242,22 +251,22 @@ def test_a_look_at_the_whole_store_keeps_no_client_waiting(
 
 
 def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
-    """Kills: 900 KB of JSON that are 300,000 messages, for which everybody waits."""
+    """Kills: 900 KB of JSON that are 300,000 messages, while all other clients wait."""
 
     async def program(served: Served) -> None:
         for count, status in ((rest.MESSAGES_MAX + 1, 412), (2, 200)):
             body = b'{"messages":[' + b",".join([b"{}"] * count) + b"]}"
             head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
             length = f"Content-Length: {len(body)}\nConnection: close\n\n"
-            found, text = await served.request(head + length, body)
-            assert found == status, text
+            response_status, text = await served.request(head + length, body)
+            assert response_status == status, text
 
     serving(tmp_path, program)
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '"a\\\\"', '{"a":["\\"["]}'])
 def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
-    """Kills: 8 MiB of brackets for which the event loop stands still for two seconds."""
+    """Kills: 8 MiB of brackets that block the event loop for two seconds."""
     each = 1 + value.count("[") + value.count("{") - ('"["' in value)
     data = f"[{','.join([value] * 30_000)}]".encode()
     assert answers.count_values(data) == 30_000 * each
@@ -265,11 +274,11 @@ def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
     assert answers.count_values(quoted) == 2
 
 
-def test_large_json_is_read_beside_the_loop_within_the_budget(
+def test_large_json_is_read_in_a_thread_within_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[int] = []
-    parsed = answers.parse_json
+    held_bytes: list[int] = []
+    parse_json = answers.parse_json
     rows = [{"payload": "x", "properties": {str(at): "" for at in range(15)}}] * 1_000
 
     async def program(served: Served) -> None:
@@ -278,8 +287,8 @@ def test_large_json_is_read_beside_the_loop_within_the_budget(
         def counted(data: bytes) -> object:
             with pytest.raises(RuntimeError):
                 asyncio.get_running_loop()
-            held.append(budget.held - len(data))
-            return parsed(data)
+            held_bytes.append(budget.held - len(data))
+            return parse_json(data)
 
         monkeypatch.setattr(answers, "parse_json", counted)
         too_many = b"[" + b"0," * answers.VALUES_MAX + b"0]"
@@ -292,21 +301,21 @@ def test_large_json_is_read_beside_the_loop_within_the_budget(
             await asyncio.sleep(0)
 
     serving(tmp_path, program)
-    assert len(held) == 1
-    assert held[0] >= 15_000 * answers.VALUE_BYTES
+    assert len(held_bytes) == 1
+    assert held_bytes[0] >= 15_000 * answers.VALUE_BYTES
 
 
 def test_messages_of_a_request_are_stored_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one request for which everybody who sends waits until all of it is stored."""
+    """Kills: one request that makes all other producers wait until all of it is stored."""
     together: list[int] = []
     lead = Store._lead
     count = 3 * rest.MESSAGES_PER_STEP
 
-    def led(store: Store, own: list[Call]) -> None:
-        together.append(len(own))
-        lead(store, own)
+    def led(store: Store, calls: list[Call]) -> None:
+        together.append(len(calls))
+        lead(store, calls)
 
     async def program(served: Served) -> None:
         monkeypatch.setattr(Store, "_lead", led)
@@ -323,10 +332,10 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     assert max(together) <= rest.MESSAGES_PER_STEP
 
 
-def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
+def test_messages_are_read_a_few_at_a_time_and_encoded_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: one GET that has the thread of the store, or the event loop, for a second."""
+    """Kills: one GET that occupies the thread of the store, or the event loop, for a second."""
     read: list[int] = []
     count = 2 * rest.MESSAGES_PER_STEP + 1
 
@@ -334,7 +343,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
         read.append(table.num_rows)
         return messages(table)
 
-    def encoded_beside(message: Message) -> Any:
+    def encoded_in_thread(message: Message) -> Any:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
         assert not threading.current_thread().name.startswith("txlog")
@@ -348,7 +357,7 @@ def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
 
     async def program(served: Served) -> None:
         monkeypatch.setattr(rest, "messages", made)
-        monkeypatch.setattr(rest, "as_json", encoded_beside)
+        monkeypatch.setattr(rest, "as_json", encoded_in_thread)
         await served.service.client.run(fill)
         for limit, expected in (
             (10_000, count),
@@ -397,13 +406,17 @@ def test_figures_of_partitions_look_at_a_topic_once(
         page = json.loads(text.partition("\n{")[1] + text.partition("\n{")[2])
         assert len(page["partitions"]) == count
         for number in range(count):
-            one = page["partitions"][f"{TOPIC.replace('priced', 'wide')}-partition-{number}"]
+            partition_stats = page["partitions"][
+                f"{TOPIC.replace('priced', 'wide')}-partition-{number}"
+            ]
             if path == "partitioned-stats":
-                assert one["msgInCounter"] == 1
-                assert one["subscriptions"]["b"]["msgBacklog"] == 1
+                assert partition_stats["msgInCounter"] == 1
+                assert partition_stats["subscriptions"]["b"]["msgBacklog"] == 1
             else:
-                assert one["numberOfEntries"] == 1
-                assert one["cursors"]["b"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+                assert partition_stats["numberOfEntries"] == 1
+                assert (
+                    partition_stats["cursors"]["b"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+                )
 
     serving(tmp_path, program)
     assert len(looks) < 10
@@ -418,9 +431,9 @@ def test_figures_of_a_topic_look_at_each_subscription_once(
     looks: list[str] = []
     count, live_count = 20, topics_and_txns.live_count
 
-    def counted(view: View, store: Store, held: Subscription) -> int:
+    def counted(view: View, store: Store, subscription: Subscription) -> int:
         looks.append(threading.current_thread().name)
-        return live_count(view, store, held)
+        return live_count(view, store, subscription)
 
     def fill(client: txlog.Client) -> None:
         client.create_topic("priced")
@@ -451,10 +464,10 @@ def test_figures_of_a_topic_look_at_each_subscription_once(
         ("DELETE", "tenants/public?force=true"),
     ],
 )
-def test_calls_for_each_of_many_things_run_beside_the_others(
+def test_calls_over_many_topics_run_in_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
-    """Kills: one request for all subscriptions or topics, and other calls wait for all of it."""
+    """Kills: other calls that wait for one request over all subscriptions or topics."""
     threads: set[str] = set()
     under_lock = Store._under_lock
 

@@ -1,4 +1,4 @@
-"""Producers of Pulsar's WebSocket protocol beside those of its binary one: one table of names."""
+"""Producers by WebSocket and by Pulsar's binary protocol share one table of names."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_a_name_has_one_producer_over_both_protocols(places: list[str]) -> None:
             with joined(places[1], "named", "other") as other:
                 assert is_stored(other)
             # A client that comes again by another connection has its name back.
-            again = {**opening("named", SHARED, name="till"), "epoch": 1}
-            raw.ask("producer", "producer_success", **again)
+            fields = {**opening("named", SHARED, name="till"), "epoch": 1}
+            raw.ask("producer", "producer_success", **fields)
             with pytest.raises(ConnectionClosed):
                 socket.recv(30)
         with pytest.raises(InvalidStatus):

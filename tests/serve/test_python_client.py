@@ -1,4 +1,4 @@
-"""The stock Python client of Apache Pulsar, unmodified, beside commands on the same store."""
+"""The stock Python client of Apache Pulsar, unmodified, while commands use the same store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
 
 
 def everything(consumer: Any, count: int, *, acks: bool = True) -> list[Any]:
-    """So many messages."""
-    found = []
+    """Receive so many messages."""
+    messages = []
     for _ in range(count):
         message = consumer.receive(20_000)
         if acks:
             consumer.acknowledge(message)
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def first(client: Any, topic: str, name: str = "s", **options: Any) -> Any:
@@ -53,7 +53,9 @@ def send(client: Any, topic: str, count: int, **options: Any) -> list[str]:
     )
     for number in range(count):
         producer.send_async(
-            b"%d" % number, lambda result, one: ids.append(str(one)), partition_key=str(number % 7)
+            b"%d" % number,
+            lambda result, message_id: ids.append(str(message_id)),
+            partition_key=str(number % 7),
         )
     producer.flush()
     producer.close()
@@ -71,12 +73,12 @@ def test_receipts_have_the_ids_that_consumers_get(place: tuple[Path, Any], kind:
     path, client = place
     pressed = getattr(pulsar.CompressionType, kind)
     ids = send(client, f"ids{kind}", 50, compression_type=pressed)
-    found = everything(first(client, f"ids{kind}"), 50)
-    assert [str(one.message_id()) for one in found] == ids
-    assert [one.data() for one in found] == [b"%d" % number for number in range(50)]
-    assert found[9].partition_key() == "2"
+    messages = everything(first(client, f"ids{kind}"), 50)
+    assert [str(message.message_id()) for message in messages] == ids
+    assert [message.data() for message in messages] == [b"%d" % number for number in range(50)]
+    assert messages[9].partition_key() == "2"
     with txlog.open(str(path), read_only=True) as store:
-        rows = [(one.value, one.key) for one in store.reader(f"ids{kind}")]
+        rows = [(message.value, message.key) for message in store.reader(f"ids{kind}")]
     assert rows[9] == (b"9", b"2")
     assert len(rows) == 50
 
@@ -86,8 +88,8 @@ def test_each_type_of_subscription_gets_everything_once(place: tuple[Path, Any],
     path, client = place
     send(client, f"types{kind}", 100)
     consumer = first(client, f"types{kind}", consumer_type=getattr(pulsar.ConsumerType, kind))
-    found = sorted(int(one.data()) for one in everything(consumer, 100))
-    assert found == list(range(100))
+    numbers = sorted(int(message.data()) for message in everything(consumer, 100))
+    assert numbers == list(range(100))
     consumer.close()
     assert backlog(path, f"types{kind}") == 0
 
@@ -98,19 +100,19 @@ def test_partitions_are_one_subscription(place: tuple[Path, Any]) -> None:
         store.create_topic("parts", partitions=3)
     send(client, "parts", 100)
     consumer = first(client, "parts", consumer_type=pulsar.ConsumerType.Exclusive)
-    assert sorted(int(one.data()) for one in everything(consumer, 100)) == list(range(100))
+    assert sorted(int(message.data()) for message in everything(consumer, 100)) == list(range(100))
     consumer.close()
     assert backlog(path, "parts") == 0
 
 
-def test_what_is_not_acknowledged_comes_again(place: tuple[Path, Any]) -> None:
+def test_negatively_acknowledged_messages_come_again(place: tuple[Path, Any]) -> None:
     path, client = place
     send(client, "nacks", 10)
     consumer = first(client, "nacks", negative_ack_redelivery_delay_ms=100)
-    for one in everything(consumer, 10, acks=False):
-        consumer.negative_acknowledge(one)
-    again = everything(consumer, 10)
-    assert {one.redelivery_count() for one in again} == {1}
+    for message in everything(consumer, 10, acks=False):
+        consumer.negative_acknowledge(message)
+    redelivered = everything(consumer, 10)
+    assert {message.redelivery_count() for message in redelivered} == {1}
     consumer.close()
     assert backlog(path, "nacks") == 0
 
@@ -119,12 +121,14 @@ def test_acknowledgements_of_parts_of_a_batch(place: tuple[Path, Any]) -> None:
     path, client = place
     send(client, "odd", 50)
     consumer = first(client, "odd", batch_index_ack_enabled=True)
-    for one in everything(consumer, 50, acks=False):
-        if int(one.data()) % 2:
-            consumer.acknowledge(one)
+    for message in everything(consumer, 50, acks=False):
+        if int(message.data()) % 2:
+            consumer.acknowledge(message)
     consumer.close()
     consumer = first(client, "odd")
-    assert sorted(int(one.data()) for one in everything(consumer, 25)) == list(range(0, 50, 2))
+    assert sorted(int(message.data()) for message in everything(consumer, 25)) == list(
+        range(0, 50, 2)
+    )
     consumer.close()
     assert backlog(path, "odd") == 0
 
@@ -133,13 +137,13 @@ def test_readers_seek_and_know_whether_there_is_more(place: tuple[Path, Any]) ->
     _, client = place
     send(client, "read", 20)
     reader = client.create_reader("read", pulsar.MessageId.earliest)
-    found = []
+    messages = []
     while reader.has_message_available():
-        found.append(reader.read_next(20_000))
-    assert len(found) == 20
-    reader.seek(found[9].message_id())
+        messages.append(reader.read_next(20_000))
+    assert len(messages) == 20
+    reader.seek(messages[9].message_id())
     assert reader.read_next(20_000).data() == b"10"
-    later = client.create_reader("read", found[17].message_id())
+    later = client.create_reader("read", messages[17].message_id())
     assert [later.read_next(20_000).data() for _ in range(2)] == [b"18", b"19"]
     assert not later.has_message_available()
 
@@ -148,8 +152,8 @@ def test_a_consumer_seeks_by_id_and_by_time(place: tuple[Path, Any]) -> None:
     _, client = place
     send(client, "seeks", 20)
     consumer = first(client, "seeks")
-    found = everything(consumer, 20)
-    consumer.seek(found[4].message_id())
+    messages = everything(consumer, 20)
+    consumer.seek(messages[4].message_id())
     assert consumer.receive(20_000).data() == b"5"
     consumer = first(client, "seeks", "by-time")
     everything(consumer, 20)
@@ -162,8 +166,8 @@ def test_a_message_in_chunks_comes_whole(place: tuple[Path, Any]) -> None:
     producer = client.create_producer("large", chunking_enabled=True)
     producer.send(b"z" * 12_000_000, properties={"a": "b"})
     consumer = first(client, "large")
-    [one] = everything(consumer, 1)
-    assert (one.data(), one.properties()) == (b"z" * 12_000_000, {"a": "b"})
+    [message] = everything(consumer, 1)
+    assert (message.data(), message.properties()) == (b"z" * 12_000_000, {"a": "b"})
     consumer.close()
     assert backlog(path, "large") == 0
 
@@ -175,11 +179,11 @@ def test_a_delayed_message_waits(place: tuple[Path, Any]) -> None:
     begun = time.monotonic()
     producer.send(b"later", deliver_after=timedelta(milliseconds=400))
     producer.send(b"now")
-    assert [one.data() for one in everything(consumer, 2)] == [b"now", b"later"]
+    assert [message.data() for message in everything(consumer, 2)] == [b"now", b"later"]
     assert time.monotonic() - begun >= 0.4
 
 
-def test_what_it_sends_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
+def test_producer_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
     """Nothing is lost or doubled: the new server knows what the old one stored."""
     with served(tmp_path / "s") as url:
         client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -192,11 +196,11 @@ def test_what_it_sends_goes_on_after_the_server_was_replaced(tmp_path: Path) -> 
             producer.send(b"%d" % number)
         client.close()
     with txlog.open(str(tmp_path / "s"), read_only=True) as store:
-        assert [one.value for one in store.reader("goes")] == [b"%d" % n for n in range(40)]
+        assert [message.value for message in store.reader("goes")] == [b"%d" % n for n in range(40)]
 
 
 def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Path, Any]) -> None:
-    """All have one key; a Key_Shared consumer gets all of an ordering key, and sees it."""
+    """All messages have one key; Key_Shared consumers share them by their ordering keys."""
     path, client = place
     keys = [f"o{number}" for number in range(20)]
     with txlog.open(str(path)) as store:
@@ -210,28 +214,26 @@ def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Pa
     for turn in range(2):
         for key in keys:
             producer.send(b"%d" % turn, partition_key="same", ordering_key=key)
-    found: list[dict[str, list[bytes]]] = [{}, {}]
-    left = 2 * len(keys) + 1
-    while left:
-        for consumer, seen in zip(consumers, found, strict=True):
+    values_by_key: list[dict[str, list[bytes]]] = [{}, {}]
+    remaining = 2 * len(keys) + 1
+    while remaining:
+        for consumer, seen in zip(consumers, values_by_key, strict=True):
             try:
                 message = consumer.receive(50)
             except pulsar.Timeout:
                 continue
             consumer.acknowledge(message)
             seen.setdefault(message.ordering_key(), []).append(message.data())
-            left -= 1
-    [odd] = [seen.pop("") for seen in found if "" in seen]
+            remaining -= 1
+    [odd] = [seen.pop("") for seen in values_by_key if "" in seen]
     assert odd == [b"odd"]
-    assert all(found)  # both have some
-    assert not set(found[0]) & set(found[1])
-    assert sorted([*found[0], *found[1]]) == sorted(keys)
-    assert all(values == [b"0", b"1"] for seen in found for values in seen.values())
+    assert all(values_by_key)  # both have some
+    assert not set(values_by_key[0]) & set(values_by_key[1])
+    assert sorted([*values_by_key[0], *values_by_key[1]]) == sorted(keys)
+    assert all(values == [b"0", b"1"] for seen in values_by_key for values in seen.values())
 
 
-def test_encrypted_batches_are_read_by_who_has_the_key(
-    place: tuple[Path, Any], tmp_path: Path
-) -> None:
+def test_encrypted_batches_are_read_with_the_key(place: tuple[Path, Any], tmp_path: Path) -> None:
     """Python's batches are encrypted as a whole, after they are compressed."""
     path, client = place
     private = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
@@ -254,8 +256,8 @@ def test_encrypted_batches_are_read_by_who_has_the_key(
         producer.send_async(b"clear %d" % number, None)
     producer.flush()
     consumer = first(client, "secret", crypto_key_reader=keys)
-    found = everything(consumer, 20)
-    assert [message.data() for message in found] == [b"clear %d" % one for one in range(20)]
+    messages = everything(consumer, 20)
+    assert [message.data() for message in messages] == [b"clear %d" % one for one in range(20)]
     consumer.close()
     with txlog.open(str(path)) as store:
         rows = list(store.reader("secret"))

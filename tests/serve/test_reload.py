@@ -1,4 +1,4 @@
-"""What becomes of open connections when rules, keys or authorities are read again."""
+"""A reload of rules, keys or authorities, and the connections that it ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reasons(served: Served) -> list[object]:
 
 
 def test_a_second_connect_ends_the_connection(folder: Path) -> None:
-    """Kills: a client that exchanges the token that ends for one without any right."""
+    """Kills: a client that replaces an expiring token by one without any rights."""
 
     async def program(served: Served) -> None:
         client = await served.connected(**token("owner"))
@@ -57,8 +57,8 @@ def test_a_second_connect_ends_the_connection(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_a_superuser_that_is_none_any_more_has_no_power_over_others(folder: Path) -> None:
-    """Kills: an open connection that ends transactions of others as it could when it came."""
+def test_former_superuser_has_no_power_over_others(folder: Path) -> None:
+    """Kills: a former superuser whose open connection still ends other roles' transactions."""
 
     async def program(served: Served) -> None:
         owner, deputy = [await served.connected(**token(role)) for role in ("owner", "deputy")]
@@ -67,8 +67,11 @@ def test_a_superuser_that_is_none_any_more_has_no_power_over_others(folder: Path
             for _ in range(2)
         ]
         first, second = [
-            {"txnid_most_bits": one.txnid_most_bits, "txnid_least_bits": one.txnid_least_bits}
-            for one in begun
+            {
+                "txnid_most_bits": response.txnid_most_bits,
+                "txnid_least_bits": response.txnid_least_bits,
+            }
+            for response in begun
         ]
         answer = await deputy.ask("endTxn", request_id=2, txn_action=1, **first)
         assert not answer.HasField("error")
@@ -95,8 +98,8 @@ async def tail_of(served: Served, by: bytes) -> asyncio.StreamReader:
 def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
     async def program(served: Served) -> None:
         client = await served.connected(**token("owner"))
-        made = await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
-        assert made.producer_ready
+        response = await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        assert response.producer_ready
         tail = await tail_of(served, token("owner")["auth_data"])
         served.server.reload()
         assert await client.ask("ping") is not None  # the same secret was read again
@@ -110,8 +113,8 @@ def test_connections_of_a_replaced_secret_end(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
-def test_connections_of_a_key_end_that_has_left_the_file_of_keys(folder: Path) -> None:
-    """The file is read again as soon as anybody logs in after it has changed, without a signal."""
+def test_connections_of_a_removed_key_end(folder: Path) -> None:
+    """The server reads a changed file at the next login, without a signal."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     public = [
         {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": str(at)}
@@ -139,7 +142,7 @@ def test_connections_of_a_key_end_that_has_left_the_file_of_keys(folder: Path) -
 
 
 def tls_of(folder: Path, name: str, signer: Signer) -> dict[str, Any]:
-    """What a client connects with that has a certificate of an authority."""
+    """The TLS options of a client whose certificate is signed by an authority."""
     cert, key = written(folder, name, make_signed(name, signer))
     context = ssl.create_default_context(cafile=folder / "localhost.pem")
     context.load_cert_chain(cert, key)
@@ -156,7 +159,7 @@ async def status_of(client: Wire) -> bytes:
 
 
 @pytest.mark.parametrize("has_rules", [True, False])
-def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: bool) -> None:
+def test_removed_authorities_are_no_longer_trusted(folder: Path, has_rules: bool) -> None:
     """Kills: a context that adds the new authority to the old one; connections that outlive it."""
     old, new = make_signed("old authority"), make_signed("new authority")
     written(folder, "old", old)
@@ -192,7 +195,7 @@ def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: 
         )
         served.server.reload()
         second = await logged_in(by_new)
-        assert await first.ask("ping") is not None  # its authority is still among them
+        assert await first.ask("ping") is not None  # the server still trusts its authority
         assert await status_of(web) == b"200"
         shutil.copy(folder / "new.pem", folder / "ca.pem")
         served.server.reload()
@@ -205,7 +208,7 @@ def test_authorities_that_are_gone_are_trusted_no_more(folder: Path, has_rules: 
     serving(folder, program, rules=rules, tls=tls)
 
 
-def test_authorities_that_cannot_be_read_change_nothing(folder: Path) -> None:
+def test_unreadable_authorities_change_nothing(folder: Path) -> None:
     old = make_signed("old authority")
     written(folder, "ca", old)
     served_by = make_certificate(folder, "localhost")

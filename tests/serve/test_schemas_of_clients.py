@@ -1,4 +1,4 @@
-"""Schemas by the binary protocol: versions are the store's, and so is what is compatible."""
+"""Schemas by the binary protocol: the store decides versions and compatibility."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import txlog
-from tests.serve.raw import Place, Raw, told
+from tests.serve.raw import Place, Raw, run_story
 from txlog.lake.sql.client_query import Query
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
@@ -31,8 +31,8 @@ WHO = {"name": "who", "type": "string"}
 NOTE = {"name": "note", "type": ["null", "string"], "default": None}
 
 
-async def created(raw: Raw, made: Any) -> tuple[int | None, bytes]:
-    name, body = await raw.ask("getOrCreateSchema", request_id=1, topic=TOPIC, schema=made)
+async def created(raw: Raw, schema_data: Any) -> tuple[int | None, bytes]:
+    name, body = await raw.ask("getOrCreateSchema", request_id=1, topic=TOPIC, schema=schema_data)
     assert name == "getOrCreateSchemaResponse"
     return body.error_code if body.HasField("error_code") else None, body.schema_version
 
@@ -51,7 +51,7 @@ def test_versions_count_as_in_the_store(tmp_path: Path) -> None:
             assert len(json.loads(body.schema.schema_data)["fields"]) == count
             assert body.schema.type == AVRO
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_change_that_breaks_readers_is_refused(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_change_that_breaks_readers_is_refused(tmp_path: Path) -> None:
         with txlog.open(place.store) as client:
             assert len(client.topic("orders").schemas.list()) == 1
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 KEY_VALUE, BYTES = 15, 0
@@ -72,7 +72,7 @@ MARKED = (
     b'{"type":"record","name":"W","fields":[{"name":"e","type":{"type":"record","name":"E",'
     b'"fields":[]}},{"name":"a","type":"int"}]}'
 )
-# What a client declares: type, bytes, properties.
+# Schemas that a client declares: type, bytes, properties.
 DECLARED = [
     (STRING, b"", {}),
     (9, b"", {}),  # Int64
@@ -90,29 +90,31 @@ DECLARED = [
 
 
 def declared(kind: int, data: bytes, properties: dict[str, str]) -> Any:
-    made = message_class("Schema")(name="x", schema_data=data, type=kind)
+    schema_data = message_class("Schema")(name="x", schema_data=data, type=kind)
     for key, value in properties.items():
-        made.properties.add(key=key, value=value)
-    return made
+        schema_data.properties.add(key=key, value=value)
+    return schema_data
 
 
 @pytest.mark.parametrize(("kind", "data", "properties"), DECLARED)
-def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
+def test_schema_of_any_type_is_returned_as_declared(
     kind: int, data: bytes, properties: dict[str, str], tmp_path: Path
 ) -> None:
-    """AUTO_CONSUME asks for it; values are none of the server's business."""
+    """AUTO_CONSUME asks for the schema; the server does not check values of such a type."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
         first = struct.pack(">q", 1)
-        given = declared(kind, data, properties)
-        _, made = await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
-        assert made.schema_version == first
-        assert await created(raw, given) == (None, first)
+        schema_of_client = declared(kind, data, properties)
+        _, schema_data = await raw.ask(
+            "producer", request_id=1, topic=TOPIC, producer_id=1, schema=schema_of_client
+        )
+        assert schema_data.schema_version == first
+        assert await created(raw, schema_of_client) == (None, first)
         for version in (first, None):
             _, body = await raw.ask("getSchema", request_id=2, topic=TOPIC, schema_version=version)
-            found = {pair.key: pair.value for pair in body.schema.properties}
-            assert (body.schema.type, body.schema.schema_data, found) == (kind, data, properties)
+            answer = {pair.key: pair.value for pair in body.schema.properties}
+            assert (body.schema.type, body.schema.schema_data, answer) == (kind, data, properties)
             assert body.schema_version == first
         with txlog.open(place.store) as client:
             client.producer("orders").send(b"anything")
@@ -124,13 +126,13 @@ def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
             assert (await delivered(raw)).schema_version == first
             assert client.topic("orders").schemas.delete() == 1
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 async def delivered(raw: Raw) -> Any:
     """The metadata of the first message of the topic."""
-    given = {"subscription": "s", "subType": 0, "consumer_id": 1, "initialPosition": 1}
-    await raw.ask("subscribe", request_id=3, topic=TOPIC, **given)
+    schema_of_client = {"subscription": "s", "subType": 0, "consumer_id": 1, "initialPosition": 1}
+    await raw.ask("subscribe", request_id=3, topic=TOPIC, **schema_of_client)
     raw.write([wire.encode_command("flow", consumer_id=1, messagePermits=1)])
     while True:
         for frame in await raw.frames():
@@ -139,7 +141,7 @@ async def delivered(raw: Raw) -> Any:
 
 
 def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:
-    """AUTO_CONSUME subscribes with what it got, but for names, which Java changes."""
+    """AUTO_CONSUME subscribes with the schema that it received, but Java changes its names."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -148,28 +150,35 @@ def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:
             (types, 1),
             (types | {"key.schema.name": "x"}, 1),
         ):
-            found = await created(raw, declared(KEY_VALUE, bytes(8), properties))
-            assert found == (None, struct.pack(">q", version))
+            answer = await created(raw, declared(KEY_VALUE, bytes(8), properties))
+            assert answer == (None, struct.pack(">q", version))
         for name in types:
             error, _ = await created(raw, declared(KEY_VALUE, bytes(8), types | {name: "INT32"}))
             assert error == ERRORS["IncompatibleSchema"]
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
+def test_producer_of_another_type_is_refused_and_closes_no_other(
     tmp_path: Path,
 ) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
-        kinds = [declared(*one) for one in DECLARED[:4]] + [schema(WHO), schema(WHO, kind=JSON)]
+        kinds = [declared(*declaration) for declaration in DECLARED[:4]] + [
+            schema(WHO),
+            schema(WHO, kind=JSON),
+        ]
         for number, first in enumerate(kinds):
             topic = f"{TOPIC}-{number}"
-            given: dict[str, Any] = {"topic": topic, "request_id": 1}
-            name, _ = await raw.ask("producer", producer_id=number, schema=first, **given)
+            schema_of_client: dict[str, Any] = {"topic": topic, "request_id": 1}
+            name, _ = await raw.ask(
+                "producer", producer_id=number, schema=first, **schema_of_client
+            )
             assert name == "producer_success"
             for other in kinds:
-                name, body = await raw.ask("producer", producer_id=99, schema=other, **given)
+                name, body = await raw.ask(
+                    "producer", producer_id=99, schema=other, **schema_of_client
+                )
                 if other is first:
                     assert name == "producer_success"
                     await raw.ask("close_producer", producer_id=99, request_id=2)
@@ -178,10 +187,10 @@ def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
             with txlog.open(place.store) as client:
                 assert len(client.topic(topic).schemas.list()) == 1
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_schema_that_is_none_of_its_type_is_refused(tmp_path: Path) -> None:
+def test_malformed_schema_is_refused(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         for kind, data in ((AVRO, b"{"), (AVRO, b'"strin"'), (JSON, b"\xff"), (AVRO, b"[" * 9_000)):
@@ -191,13 +200,13 @@ def test_a_schema_that_is_none_of_its_type_is_refused(tmp_path: Path) -> None:
         assert error == ERRORS["NotAllowedError"]
         assert await created(raw, declared(BYTES, b"", {})) == (None, b"")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_records_and_declared_values_may_follow_each_other_where_nothing_is_checked(
+def test_records_and_declared_values_mix_without_checks(
     tmp_path: Path,
 ) -> None:
-    """Records stay columns; those of a declared type have none."""
+    """Messages with a record keep its columns, and messages of a declared type have none."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -209,8 +218,8 @@ def test_records_and_declared_values_may_follow_each_other_where_nothing_is_chec
             assert await created(raw, declared(STRING, b"", {})) == (None, struct.pack(">q", 2))
             client.producer("orders").send(b"plain")
             client.checkpoint()
-            found = [message.schema_version for message in client.reader("orders")]
-            assert found == [1, None]
+            answer = [message.schema_version for message in client.reader("orders")]
+            assert answer == [1, None]
             with Query(client, "SELECT record.who FROM orders ORDER BY entry") as query:
                 assert query.rows().read_all().to_pydict() == {"who": ["ana", None]}
             assert await created(raw, schema(WHO, NOTE, kind=JSON)) == (None, struct.pack(">q", 3))
@@ -221,7 +230,7 @@ def test_records_and_declared_values_may_follow_each_other_where_nothing_is_chec
                 rows = query.rows().read_all().to_pydict()
             assert rows == {"who": ["ana", None, "bob"], "note": [None, None, "x"]}
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 async def sent(raw: Raw, value: bytes, sequence: int) -> str:
@@ -232,41 +241,41 @@ async def sent(raw: Raw, value: bytes, sequence: int) -> str:
     return (await raw.next())[0]
 
 
-def test_values_of_clients_that_are_no_records_are_stored_and_counted(tmp_path: Path) -> None:
+def test_malformed_records_are_stored_and_counted(tmp_path: Path) -> None:
     """Python writes an enum as its value, and Go a field by its tag. Kills: ChecksumError."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
-        given = schema({"name": "ID", "type": "int"}, kind=JSON)
-        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
+        schema_of_client = schema({"name": "ID", "type": "int"}, kind=JSON)
+        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=schema_of_client)
         assert await sent(raw, b'{"ID":1}', 0) == "send_receipt"
         assert await sent(raw, b'{"id":2}', 1) == "send_receipt"
         with txlog.open(place.store) as client:
             assert [m.schema_version for m in client.reader("orders")] == [1, None]
             assert client.describe_topic("orders")["mismatched"] == 1
-            found = client.admin.get_schema_policies("orders")
-            assert found["policies"]["validation"] == "record"
+            answer = client.admin.get_schema_policies("orders")
+            assert answer["policies"]["validation"] == "record"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 @pytest.mark.parametrize("scope", ["topic", "namespace", "library"])
-def test_a_topic_stays_strict_where_somebody_wants_that(scope: str, tmp_path: Path) -> None:
+def test_enforced_validation_refuses_bad_records(scope: str, tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
-        given = schema(WHO, kind=JSON)
+        schema_of_client = schema(WHO, kind=JSON)
         with txlog.open(place.store) as client:
             client.create_topic("orders")
             if scope == "library":
                 client.topic("orders").schemas.add(
-                    txlog.Schema.parse("json", given.schema_data.decode())
+                    txlog.Schema.parse("json", schema_of_client.schema_data.decode())
                 )
             else:
                 place_of = (
                     {"topic": "orders"} if scope == "topic" else {"namespace": "public/default"}
                 )
                 client.admin.set_schema_policies(**place_of, validation="enforce")
-        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
+        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=schema_of_client)
         assert await sent(raw, b"{}", 0) == "send_error"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)

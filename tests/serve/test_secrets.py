@@ -1,4 +1,4 @@
-"""What the log and the errors of a server never have: tokens, keys, messages."""
+"""The log and the errors of a server never show tokens, keys or messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOKENS = {
 
 
 class Talkative:
-    """A server that says all it can, and what it has said."""
+    """A server with its most detailed log, and the text of that log."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "secret.key").write_bytes(SECRET)
@@ -61,7 +61,7 @@ class Talkative:
             )
         while '"urls"' not in self.said or not self.said.endswith("\n"):
             assert self.process.poll() is None, self.said
-        line = next(one for one in self.said.splitlines() if '"serving"' in one)
+        line = next(logged for logged in self.said.splitlines() if '"serving"' in logged)
         self.pulsar, self.http = (int(url.rpartition(":")[2]) for url in json.loads(line)["urls"])
 
     @property
@@ -71,31 +71,34 @@ class Talkative:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Talkative]:
-    made = Talkative(tmp_path)
-    yield made
-    made.process.kill()
-    made.process.wait()
+    talkative = Talkative(tmp_path)
+    yield talkative
+    talkative.process.kill()
+    talkative.process.wait()
 
 
 def requested(server: Talkative, method: str, path: str, body: Any, token: str | None) -> str:
-    """The body of an answer that is an error; of others nothing, as they may have messages."""
+    """The body of an answer that is an error; "" for success, as such a body may have messages."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=30)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     data = body if isinstance(body, str | bytes) else json.dumps(body)
     connection.request(method, path, data, headers)
     answer = connection.getresponse()
-    said = answer.read().decode(errors="replace")
+    text = answer.read().decode(errors="replace")
     connection.close()
-    return said if answer.status >= 400 else ""
+    return text if answer.status >= 400 else ""
 
 
 def by_http(server: Talkative) -> Iterator[str]:
     """Errors of requests with every token, in a header and in the query, good and bad bodies."""
-    place = "/topics/persistent/acme/shop/orders"
+    path_of_topic = "/topics/persistent/acme/shop/orders"
     admin = "/admin/v2/persistent/acme/shop/orders"
     bodies: list[Any] = [
         {"messages": [{"payload": PAYLOAD, "key": PAYLOAD, "properties": {"a": PAYLOAD}}]},
-        *({"messages": [{"payload": PAYLOAD, "properties": one}]} for one in (PAYLOAD, {"a": 1})),
+        *(
+            {"messages": [{"payload": PAYLOAD, "properties": properties}]}
+            for properties in (PAYLOAD, {"a": 1})
+        ),
         *(
             {"messages": [{"payload": PAYLOAD, name: "soon"}]}
             for name in ("eventTime", "deliverAt")
@@ -113,12 +116,12 @@ def by_http(server: Talkative) -> Iterator[str]:
     ]
     for token in (None, *TOKENS.values()):
         for body in bodies:
-            yield requested(server, "POST", place, body, token)
+            yield requested(server, "POST", path_of_topic, body, token)
         for path in (f"{admin}/retention", f"{admin}/partitions", f"{admin}/subscription/s"):
             for body in (PAYLOAD, [PAYLOAD], {PAYLOAD: PAYLOAD}):
                 yield requested(server, "POST", path, body, token)
                 yield requested(server, "PUT", path, body, token)
-        for path in (place, "/metrics", "/nowhere", f"{admin}/stats"):
+        for path in (path_of_topic, "/metrics", "/nowhere", f"{admin}/stats"):
             yield requested(server, "GET", path, b"", token)
             yield requested(server, "GET", f"{path}?token={token}", b"", None)
 
@@ -141,7 +144,7 @@ def by_websocket(server: Talkative) -> Iterator[str]:
 
 def by_pulsar(server: Talkative) -> Iterator[str]:
     """The same by Pulsar's protocol, and frames that are none."""
-    for token in (b"", *(one.encode() for one in TOKENS.values())):
+    for token in (b"", *(text.encode() for text in TOKENS.values())):
         with Raw(f"pulsar://127.0.0.1:{server.pulsar}", connects=False) as raw:
             login = {"auth_method_name": "token", "auth_data": token} if token else {}
             raw.send("connect", client_version="test", protocol_version=19, **login)
@@ -166,29 +169,29 @@ def by_pulsar(server: Talkative) -> Iterator[str]:
 
 @pytest.mark.deep
 def test_no_token_key_or_message_is_in_the_log_or_in_errors(server: Talkative) -> None:
-    """Kills: a log of addresses with ?token=, an error that repeats what it was given."""
+    """Kills: a log of addresses with ?token=, an error that repeats its input."""
     errors = [*by_http(server), *by_websocket(server), *by_pulsar(server)]
     os.kill(server.process.pid, signal.SIGHUP)
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(60)
-    said = server.said
-    assert len([one for one in errors if one]) > 100
-    assert '"event": "refused"' in said and '"event": "reloaded"' in said
+    log = server.said
+    assert len([text for text in errors if text]) > 100
+    assert '"event": "refused"' in log and '"event": "reloaded"' in log
     parts = {part for token in TOKENS.values() for part in token.split(".")[1:]}
     secrets = {*parts, SECRET.decode(), base64.b64encode(SECRET).decode(), PAYLOAD}
     for secret in secrets:
-        assert [one for one in (*errors, said) if secret in one] == []
+        assert [text for text in (*errors, log) if secret in text] == []
 
 
-def test_a_failure_is_told_without_its_text() -> None:
-    """Kills: the message of a bug, which may have what it failed at."""
-    told: list[tuple[str, Any]] = []
+def test_failure_is_logged_without_its_message() -> None:
+    """Kills: a log of a bug's message, which may quote the data at which it failed."""
+    events: list[tuple[str, Any]] = []
     service = BrokerService.__new__(BrokerService)
-    service.tell = ServerOptions(tell=lambda event, facts: told.append((event, facts))).tell
+    service.tell = ServerOptions(tell=lambda event, facts: events.append((event, facts))).tell
     try:
         raise RuntimeError(PAYLOAD)
     except RuntimeError as error:
         service.failed(error)
-    [(event, facts)] = told
+    [(event, facts)] = events
     assert (event, facts["class"]) == ("failed", "RuntimeError")
     assert facts["at"].startswith("test_secrets.py:") and PAYLOAD not in str(facts)

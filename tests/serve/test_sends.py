@@ -1,4 +1,4 @@
-"""SEND: batches become rows, a repeated message is stored once, what is wrong is refused alone."""
+"""SEND: batches become rows, a repeated message is stored once, a bad one is refused alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, SingleMessageMetadata
 
-NO_ID = (1 << 64) - 1  # -1: the client is not told where an older repetition is
+NO_ID = (1 << 64) - 1  # -1: a receipt for an older repetition does not say its position
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -29,11 +29,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         yield path, url
 
 
-def batch(values: list[bytes], **beside: object) -> bytes:
+def batch(values: list[bytes], **fields: object) -> bytes:
     """A payload of several messages."""
     out = b""
     for at, value in enumerate(values):
-        head = SingleMessageMetadata(payload_size=len(value), **beside)
+        head = SingleMessageMetadata(payload_size=len(value), **fields)
         if at % 2:
             head.partition_key = f"k{at}"
         text = head.SerializeToString()
@@ -43,16 +43,18 @@ def batch(values: list[bytes], **beside: object) -> bytes:
 
 def rows(path: Path, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     with txlog.open(str(path), read_only=True) as client:
-        return [(one.value, one.key) for one in client.reader(topic)]
+        return [(message.value, message.key) for message in client.reader(topic)]
 
 
 def opened(raw: Raw, topic: str, name: str | None = None) -> str:
-    found = raw.ask("producer", "producer_success", topic=topic, producer_id=1, producer_name=name)
-    return str(found.producer_name)
+    response = raw.ask(
+        "producer", "producer_success", topic=topic, producer_id=1, producer_name=name
+    )
+    return str(response.producer_name)
 
 
 def again(raw: Raw, topic: str, name: str | None = None) -> None:
-    """Open a producer once more, which the server has closed."""
+    """Open a producer again after the server has closed it."""
     raw.read("close_producer")
     opened(raw, topic, name)
 
@@ -62,8 +64,8 @@ EXCLUSIVE, FENCING = 1, 3
 
 def seated(raw: Raw, topic: str, mode: int, epoch: int | None = None) -> int:
     """Open an exclusive producer; returns its epoch."""
-    given = {"topic": topic, "producer_id": 1, "producer_access_mode": mode, "topic_epoch": epoch}
-    return int(raw.ask("producer", "producer_success", **given).topic_epoch)
+    fields = {"topic": topic, "producer_id": 1, "producer_access_mode": mode, "topic_epoch": epoch}
+    return int(raw.ask("producer", "producer_success", **fields).topic_epoch)
 
 
 def sent(raw: Raw, value: bytes, sequence: int) -> None:
@@ -84,36 +86,34 @@ def test_a_batch_becomes_rows_with_one_receipt(place: tuple[Path, str]) -> None:
     assert rows(path, "batches") == [(b"a", None), (b"", b"k1"), (b"c", None), (b"d", None)]
 
 
-def test_what_is_sent_again_is_stored_once(place: tuple[Path, str]) -> None:
-    """As a client does that lost its connection before the receipt."""
+def test_repeated_send_is_stored_once(place: tuple[Path, str]) -> None:
+    """A client that lost its connection before the receipt sends the batch again."""
     path, url = place
-    found = []
+    entries = []
     for _ in range(2):
         with Raw(url) as raw:
             opened(raw, "again", "till")
             head = {"sequence_id": 5, "num_messages_in_batch": 2}
             raw.message("send", batch([b"a", b"b"]), head, producer_id=1, sequence_id=5)
-            found.append(raw.read("send_receipt").message_id.entryId)
+            entries.append(raw.read("send_receipt").message_id.entryId)
             raw.ask("close_producer", "success", producer_id=1)
-    assert found == [0, NO_ID]
+    assert entries == [0, NO_ID]
     assert len(rows(path, "again")) == 2
 
 
 def grouped(raw: Raw, first: int, numbers: list[int]) -> None:
     """A batch whose messages have numbers of their own."""
     out = b""
-    for one in numbers:
-        text = SingleMessageMetadata(payload_size=2, sequence_id=one).SerializeToString()
-        out += pack(">I", len(text)) + text + b"%2d" % one
+    for number in numbers:
+        text = SingleMessageMetadata(payload_size=2, sequence_id=number).SerializeToString()
+        out += pack(">I", len(text)) + text + b"%2d" % number
     head = {"sequence_id": first, "num_messages_in_batch": len(numbers)}
     raw.message("send", out, head, producer_id=1, sequence_id=first)
 
 
 @pytest.mark.parametrize("name", [None, "own"])
-def test_what_was_overtaken_by_later_messages_is_stored(
-    place: tuple[Path, str], name: str | None
-) -> None:
-    """As of clients that make a batch for each key, or send what is delayed ahead of a batch.
+def test_messages_out_of_sequence_are_stored(place: tuple[Path, str], name: str | None) -> None:
+    """Clients reorder: they make a batch per key, and send delayed messages ahead of a batch.
 
     Kills: messages that are answered as if repeated, and stored nowhere.
     """
@@ -125,15 +125,15 @@ def test_what_was_overtaken_by_later_messages_is_stored(
         raw.message("send", b"2", head, producer_id=1, sequence_id=2)
         for numbers in ([0, 1], [3, 6], [4, 7], [5], [9], [8], [8], [0, 1], [5, 10]):
             grouped(raw, numbers[0], numbers)
-        found = [raw.read("send_receipt") for _ in range(10)]
-    assert [one.sequence_id for one in found] == [2, 0, 3, 4, 5, 9, 8, 8, 0, 5]
-    assert all(one.message_id.ledgerId > 0 for one in found[:7])
+        receipts = [raw.read("send_receipt") for _ in range(10)]
+    assert [receipt.sequence_id for receipt in receipts] == [2, 0, 3, 4, 5, 9, 8, 8, 0, 5]
+    assert all(receipt.message_id.ledgerId > 0 for receipt in receipts[:7])
     stored = [int(value or b"") for value, _ in rows(path, topic)]
     assert stored == [2, 0, 1, 3, 6, 4, 7, 5, 9, 8, 10]
 
 
-def test_what_was_overtaken_is_stored_once(place: tuple[Path, str]) -> None:
-    """A client that lost its connection repeats all of it, in the order in which it was sent."""
+def test_repeated_messages_out_of_sequence_are_stored_once(place: tuple[Path, str]) -> None:
+    """A client that lost its connection repeats its batches in the order in which it sent them."""
     path, url = place
     for _ in range(2):
         with Raw(url) as raw:
@@ -146,45 +146,53 @@ def test_what_was_overtaken_is_stored_once(place: tuple[Path, str]) -> None:
     assert [int(value or b"") for value, _ in rows(path, "overtaken")] == [0, 3, 1, 4, 2]
 
 
-def test_a_client_that_comes_again_numbers_its_next_messages_apart(
+def test_reconnected_client_numbers_new_messages_above_old_ones(
     place: tuple[Path, str],
 ) -> None:
-    """The library of C++ takes the sequence of the answer if it has no receipt so far, and repeats
-    what has none under numbers behind it: the next message must not be one of those."""
+    """Kills: a new message that the server takes for a repetition, and loses.
+
+    A C++ client that has no receipt so far starts from the sequence of the answer, and repeats its
+    unacked messages under the numbers after it. Its next message must have a higher number.
+    """
     path, url = place
     with Raw(url) as raw:
         name = opened(raw, "apart")
         sent(raw, b"lost receipt", 0)
         raw.read("send_receipt")
-    given = {"topic": "apart", "producer_id": 1, "producer_name": name, "epoch": 1}
+    fields = {"topic": "apart", "producer_id": 1, "producer_name": name, "epoch": 1}
     with Raw(url) as raw:
-        made = raw.ask("producer", "producer_success", **given, user_provided_producer_name=False)
+        answer = raw.ask(
+            "producer", "producer_success", **fields, user_provided_producer_name=False
+        )
         for number, value in enumerate([b"lost receipt", b"waited"]):
             sent(raw, value, number)
-        sent(raw, b"next", made.last_sequence_id + 1)
+        sent(raw, b"next", answer.last_sequence_id + 1)
         for _ in range(3):
             raw.read("send_receipt")
     assert [value for value, _ in rows(path, "apart")] == [b"lost receipt", b"waited", b"next"]
 
 
-def test_a_named_producer_that_gives_a_number_twice_is_fenced(place: tuple[Path, str]) -> None:
-    """It has to be told what is stored; what it sends under a number it has used is not that."""
+def test_named_producer_that_reuses_a_number_is_fenced(place: tuple[Path, str]) -> None:
+    """A named producer that uses a number for another message is fenced, and asks what is stored.
+
+    Kills: a message that is answered as a repetition of another one, and lost.
+    """
     path, url = place
-    given = {"topic": "twice", "producer_id": 1, "producer_name": "own", "epoch": 1}
+    fields = {"topic": "twice", "producer_id": 1, "producer_name": "own", "epoch": 1}
     with Raw(url, connects=False) as raw:
         raw.send("connect", client_version="Pulsar-CPP-v3", protocol_version=19)
         raw.read("connected")
-        made = raw.ask("producer", "producer_success", **given)
-        assert made.last_sequence_id == -1
+        answer = raw.ask("producer", "producer_success", **fields)
+        assert answer.last_sequence_id == -1
         for number, value in enumerate([b"a", b"b"]):
             sent(raw, value, number)
         for number, value in enumerate([b"c", b"d", b"e"]):
             sent(raw, value, number)
         assert [raw.read("send_receipt").sequence_id for _ in range(2)] == [0, 1]
         raw.read("close_producer")
-        assert raw.ask("producer", "error", **given).error == ERRORS["ProducerFenced"]
-        made = raw.ask("producer", "producer_success", **given)
-        assert made.last_sequence_id == 1
+        assert raw.ask("producer", "error", **fields).error == ERRORS["ProducerFenced"]
+        answer = raw.ask("producer", "producer_success", **fields)
+        assert answer.last_sequence_id == 1
     assert [value for value, _ in rows(path, "twice")] == [b"a", b"b"]
 
 
@@ -255,8 +263,8 @@ def test_chunks_are_one_message_with_the_receipts_of_all(place: tuple[Path, str]
             head = {"sequence_id": 0, "uuid": "u", "chunk_id": at, "num_chunks_from_msg": 3}
             head["total_chunk_msg_size"] = 6_000_001
             raw.message("send", piece, head, producer_id=1, sequence_id=0)
-        found = {raw.read("send_receipt").message_id.entryId for _ in pieces}
-    assert len(found) == 1
+        entries = {raw.read("send_receipt").message_id.entryId for _ in pieces}
+    assert len(entries) == 1
     [(value, _)] = rows(path, "chunks")
     assert value == b"".join(pieces)
 
@@ -272,7 +280,7 @@ def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
 
 
 def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Path, str]) -> None:
-    """Kills: each opened it in the store, and the last one fenced the others."""
+    """Kills: a producer in the store for each partition, where the last one fences the others."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("at-once", 2)
@@ -298,25 +306,25 @@ def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Pat
 def test_partitions_of_one_producer_come_over_several_connections(
     place: tuple[Path, str],
 ) -> None:
-    """A partition has one producer of a name; one that comes again takes its place there."""
+    """A partition has one producer of a name; a reconnecting producer replaces its old one."""
     path, url = place
     with txlog.open(str(path)) as client:
         client.create_topic("spread", 2)
     with Raw(url) as raw, Raw(url) as other, Raw(url) as later:
-        one, two = (f"spread-partition-{at}" for at in range(2))
-        opened(raw, one, "till")
-        opened(other, two, "till")
-        given = {"topic": one, "producer_id": 2, "producer_name": "till"}
-        error = other.ask("producer", "error", **given)
+        first, second = (f"spread-partition-{at}" for at in range(2))
+        opened(raw, first, "till")
+        opened(other, second, "till")
+        fields = {"topic": first, "producer_id": 2, "producer_name": "till"}
+        error = other.ask("producer", "error", **fields)
         assert error.error == ERRORS["ProducerBusy"]
         sent(raw, b"a", 0)
         sent(other, b"b", 0)
         raw.read("send_receipt")
         other.read("send_receipt")
-        found = other.ask("producer", "producer_success", epoch=1, **given)
-        assert found.last_sequence_id >= 0
+        response = other.ask("producer", "producer_success", epoch=1, **fields)
+        assert response.last_sequence_id >= 0
         raw.read("close_producer")
-        error = later.ask("producer", "error", **given)
+        error = later.ask("producer", "error", **fields)
         assert error.error == ERRORS["ProducerBusy"]
         sent(other, b"c", 1)
         other.read("send_receipt")
@@ -336,7 +344,7 @@ WRONG = {
 def test_nothing_is_stored_behind_a_message_that_is_refused(
     tmp_path: Path, wrong: dict[str, Any], size: int
 ) -> None:
-    """Kills: a message that is sent again, taken for a duplicate and answered, and stored nowhere.
+    """Kills: a repeated message that is answered as a duplicate, but was never stored.
 
     size: of batches; 0: messages without one
     """
@@ -356,10 +364,10 @@ def test_nothing_is_stored_behind_a_message_that_is_refused(
                 elif size:
                     head["num_messages_in_batch"] = size
                     value = batch([value] * size)
-                made = MessageMetadata(producer_name="", publish_time=1, **head)
+                answer = MessageMetadata(producer_name="", publish_time=1, **head)
                 command = wire.make_command("send", producer_id=1, sequence_id=2 * at)
                 frames += wire.message_frame(
-                    command.SerializeToString(), made.SerializeToString(), value
+                    command.SerializeToString(), answer.SerializeToString(), value
                 )
             of.socket.sendall(b"".join(frames))
 
@@ -381,7 +389,7 @@ def test_nothing_is_stored_behind_a_message_that_is_refused(
 
 
 def test_a_repeated_message_is_answered_among_new_ones(tmp_path: Path) -> None:
-    """Kills: a whole group refused for one of them; an older repetition has no id."""
+    """Kills: a group that is refused for one repetition; the receipt of an old one has no id."""
     path = tmp_path / "s"
     with served(path) as url, Raw(url) as raw:
         opened(raw, "one", "till")
@@ -398,9 +406,9 @@ def test_a_repeated_message_is_answered_among_new_ones(tmp_path: Path) -> None:
                     command.SerializeToString(), head.SerializeToString(), batch([b"x"])
                 )
             raw.socket.sendall(b"".join(frames))
-            found = [raw.read("send_receipt") for _ in range(3)]
-            assert [one.sequence_id for one in found] == [3 + 2 * at, 4 + 2 * at, 1]
-            assert found[2].message_id.entryId == NO_ID
+            receipts = [raw.read("send_receipt") for _ in range(3)]
+            assert [receipt.sequence_id for receipt in receipts] == [3 + 2 * at, 4 + 2 * at, 1]
+            assert receipts[2].message_id.entryId == NO_ID
     assert len(rows(path, "one")) == 43
 
 
@@ -423,21 +431,21 @@ def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) 
                 command.SerializeToString(), head.SerializeToString(), value
             )
         raw.socket.sendall(b"".join(frames))
-        found = [raw.read("send_receipt") for _ in range(9)]
-    ids = {(one.producer_id, one.sequence_id): one.message_id for one in found}
-    assert {key: (one.partition, one.entryId) for key, one in ids.items()} == {
+        receipts = [raw.read("send_receipt") for _ in range(9)]
+    ids = {(item.producer_id, item.sequence_id): item.message_id for item in receipts}
+    assert {key: (item.partition, item.entryId) for key, item in ids.items()} == {
         (where, at): (where, at * STEP) for where in range(3) for at in range(3)
     }
     with txlog.open(str(path), read_only=True) as client:
         for where in range(3):
-            stored = [one.value for one in client.reader(f"parted/{where}")]
+            stored = [item.value for item in client.reader(f"parted/{where}")]
             assert stored == [b"%d %d" % (where, at) for at in range(3)]
 
 
 def test_a_producer_that_was_fenced_is_closed_and_its_connection_goes_on(
     place: tuple[Path, str],
 ) -> None:
-    """Kills: SEND_ERROR, after which a client begins again all that it has on the connection."""
+    """Kills: SEND_ERROR, on which a client resets everything on its connection."""
     path, url = place
     with Raw(url) as first, Raw(url) as second:
         epoch = seated(first, "fenced", EXCLUSIVE)
@@ -448,11 +456,11 @@ def test_a_producer_that_was_fenced_is_closed_and_its_connection_goes_on(
             sent(first, b"too late", sequence)
         assert first.read("close_producer").producer_id == 1
         sent(first, b"still on its way", 3)
-        given = {"topic": "fenced", "producer_access_mode": EXCLUSIVE, "topic_epoch": epoch}
-        refused = first.ask("producer", "error", producer_id=1, **given)
+        fields = {"topic": "fenced", "producer_access_mode": EXCLUSIVE, "topic_epoch": epoch}
+        refused = first.ask("producer", "error", producer_id=1, **fields)
         assert refused.error == ERRORS["ProducerFenced"]
         second.ask("close_producer", "success", producer_id=1)
-        refused = first.ask("producer", "error", producer_id=1, **given)  # it is over for ever
+        refused = first.ask("producer", "error", producer_id=1, **fields)  # it is over for ever
         assert refused.error == ERRORS["ProducerFenced"]
         opened(first, "others")
         sent(first, b"b", 0)
@@ -460,7 +468,7 @@ def test_a_producer_that_was_fenced_is_closed_and_its_connection_goes_on(
     assert rows(path, "fenced") == [(b"a", None)]
 
 
-def test_an_exclusive_producer_comes_again_if_nobody_was_there(place: tuple[Path, str]) -> None:
+def test_exclusive_producer_reopens_if_the_topic_is_free(place: tuple[Path, str]) -> None:
     path, url = place
     epoch = None
     for sequence in range(3):
@@ -472,7 +480,7 @@ def test_an_exclusive_producer_comes_again_if_nobody_was_there(place: tuple[Path
     assert len(rows(path, "seat")) == 3
 
 
-def test_producers_that_share_a_topic_are_closed_when_another_takes_it(
+def test_shared_producers_are_closed_by_an_exclusive_one(
     place: tuple[Path, str],
 ) -> None:
     path, url = place

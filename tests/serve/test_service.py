@@ -48,7 +48,7 @@ def command(store: str, *options: str) -> list[str]:
 
 
 class Running:
-    """A server, and what it has said so far, line by line."""
+    """A server process, and the lines of its log that were read so far."""
 
     def __init__(self, command: list[str], **options: object) -> None:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
@@ -64,12 +64,12 @@ class Running:
         raise AssertionError(f"it never said {word}: {self.lines}")
 
     def failed(self) -> tuple[int, str]:
-        """Its exit code and what it says, of one that does not start."""
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+        """The exit code and the output of a server that does not start."""
+        _, output = self.process.communicate(timeout=60)
+        return self.process.returncode, output
 
     def ended(self, number: int = signal.SIGTERM) -> int:
-        """Its exit code once it is told to end."""
+        """Send a signal, read the log to its end; returns the exit code."""
         self.process.send_signal(number)
         code: int = self.process.wait(60)
         assert self.process.stderr is not None
@@ -77,7 +77,7 @@ class Running:
         return code
 
     def urls(self) -> list[str]:
-        """Where it listens."""
+        """The URLs at which it listens."""
         urls = self.until("serving")["urls"]
         assert isinstance(urls, list)
         return urls
@@ -96,28 +96,28 @@ def running(command: list[str], **options: object) -> Iterator[Running]:
 
 
 def listener(host: str = "127.0.0.1") -> socket.socket:
-    made = socket.create_server(
+    bound = socket.create_server(
         (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
     )
-    made.set_inheritable(True)
-    return made
+    bound.set_inheritable(True)
+    return bound
 
 
-def port(one: socket.socket) -> int:
-    return int(one.getsockname()[1])
+def port(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
 
 
 @contextlib.contextmanager
 def activated(store: str, names: str, sockets: list[socket.socket]) -> Iterator[Running]:
-    """A server that is given sockets."""
-    numbers = [one.fileno() for one in sockets]
+    """A server that inherits sockets."""
+    numbers = [bound.fileno() for bound in sockets]
     wrapped = [sys.executable, "-c", ACTIVATE, names, ",".join(map(str, numbers))]
     with running([*wrapped, *command(store)], pass_fds=numbers) as server:
         yield server
 
 
 def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
-    """Kills: a server that takes its own port beside them, and clients that are cut off."""
+    """Kills: a server that opens its own port besides, and clients that lose their connection."""
     pulsar, web = listener(), listener()
     early = socket.create_connection(("127.0.0.1", port(web)))  # before there is a server
     with pulsar, web, early:
@@ -129,57 +129,55 @@ def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
                 )
                 assert b" 200 " in early.recv(1 << 16)
                 with Raw(f"pulsar://127.0.0.1:{port(pulsar)}") as raw:
-                    made = raw.ask("producer", "producer_success", topic="t", producer_id=1)
-                    assert made.producer_ready
+                    response = raw.ask("producer", "producer_success", topic="t", producer_id=1)
+                    assert response.producer_ready
                 early.close()
                 early = socket.create_connection(("127.0.0.1", port(web)))
                 with running(command(store, "--pulsar", "127.0.0.1:0", "--http", "off")) as other:
-                    other.until("pulsar://")  # one that has its own sockets serves beside it
+                    other.until("pulsar://")  # a second server with its own sockets also serves
                 assert server.ended() == 0, turn
             early.close()
-            # nobody accepts now, yet it connects: it waits for the next server
+            # no server accepts now, but a client can connect, and waits for the next server
             early = socket.create_connection(("127.0.0.1", port(web)))
         early.close()
 
 
 def test_one_name_may_have_several_sockets(store: str) -> None:
-    """Kills: a socket for the other version of IP that nobody serves."""
+    """Kills: a socket for the other version of IP that the server ignores."""
     if not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6 here")
     four, six = listener(), listener("::1")
     with four, six, activated(store, "pulsar:pulsar", [four, six]) as server:
         server.until("pulsar://")
-        for host, one in (("127.0.0.1", four), ("::1", six)):
-            with socket.create_connection((host, port(one))) as client:
+        for host, bound in (("127.0.0.1", four), ("::1", six)):
+            with socket.create_connection((host, port(bound))) as client:
                 client.sendall(encode_command("connect", client_version="x", protocol_version=19))
                 assert client.recv(1 << 16)
 
 
 def test_a_socket_without_a_known_name_ends_the_start(store: str) -> None:
-    with listener() as one, activated(store, "txlog.socket", [one]) as server:
-        code, said = server.failed()
-    assert (code, "FileDescriptorName=pulsar" in said) == (2, True), said
+    with listener() as bound, activated(store, "txlog.socket", [bound]) as server:
+        code, output = server.failed()
+    assert (code, "FileDescriptorName=pulsar" in output) == (2, True), output
 
 
-def test_systemd_is_told_that_it_is_ready_and_that_it_stops(store: str, tmp_path: Path) -> None:
+def test_systemd_is_notified_of_start_and_stop(store: str, tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(path)
-        told.settimeout(60)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(path)
+        notifications.settimeout(60)
         environment = {**os.environ, "NOTIFY_SOCKET": path}
         options = ("--pulsar", "127.0.0.1:0", "--http", "off")
         with running(command(store, *options), env=environment) as server:
-            assert told.recv(100) == f"READY=1\nMAINPID={server.process.pid}".encode()
+            assert notifications.recv(100) == f"READY=1\nMAINPID={server.process.pid}".encode()
             server.ended()
-            assert told.recv(100) == b"STOPPING=1"
+            assert notifications.recv(100) == b"STOPPING=1"
 
 
 # --- pid files -------------------------------------------------------------------------------
 
 
-def test_a_pid_file_is_there_while_it_serves_and_is_nobody_elses(
-    store: str, tmp_path: Path
-) -> None:
+def test_pid_file_belongs_to_the_running_server(store: str, tmp_path: Path) -> None:
     """Kills: a second server that takes the file away from the first, a stale file that keeps a
     server from starting, a file that is no pid file and is overwritten."""
     file = tmp_path / "txlog.pid"
@@ -189,8 +187,8 @@ def test_a_pid_file_is_there_while_it_serves_and_is_nobody_elses(
         server.until("pulsar://")
         assert file.read_text() == f"{server.process.pid}\n"
         with running(line) as second:
-            code, said = second.failed()
-        assert (code, f"is of process {server.process.pid}, which serves" in said) == (4, True)
+            code, output = second.failed()
+        assert (code, f"is of process {server.process.pid}, which serves" in output) == (4, True)
         assert file.read_text() == f"{server.process.pid}\n"
         server.process.kill()
         server.process.wait()
@@ -202,17 +200,17 @@ def test_a_pid_file_is_there_while_it_serves_and_is_nobody_elses(
     assert not file.exists()
     file.write_text("my thesis")
     with running(line) as server:
-        code, said = server.failed()
-    assert (code, "has no process id" in said) == (4, True), said
+        code, output = server.failed()
+    assert (code, "has no process id" in output) == (4, True), output
     assert file.read_text() == "my thesis"
 
 
-def test_the_lock_of_a_pid_file_tells_whether_its_server_runs(tmp_path: Path) -> None:
+def test_lock_of_a_pid_file_shows_whether_its_server_runs(tmp_path: Path) -> None:
     """In two containers that share a volume both are process 1, and see no other process."""
     path = str(tmp_path / "txlog.pid")
     first, second, third = PidFile(path), PidFile(path), PidFile(path)
     first.begin()
-    second.begin()  # nobody has written it yet
+    second.begin()  # the file has no pid yet
     first.write()
     with pytest.raises(AlreadyExists, match="which serves"):
         third.begin()
@@ -242,7 +240,7 @@ def test_a_pid_file_of_another_is_left(store: str, tmp_path: Path) -> None:
 SENT = 2_000
 
 
-def test_sigterm_answers_what_came_and_stores_what_it_answered(store: str) -> None:
+def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
     """Kills: a receipt without its message, a message that is stored twice, a server that hangs."""
     options = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
     with running(command(store, *options)) as server:
@@ -266,15 +264,15 @@ def test_sigterm_answers_what_came_and_stores_what_it_answered(store: str) -> No
         events.close()
     assert code == 0
     with txlog.open(store) as client:
-        values = [int(one.value or b"-1") for one in client.reader("t")]
+        values = [int(message.value or b"-1") for message in client.reader("t")]
     assert values == list(range(len(values)))
     assert receipts == list(range(len(receipts)))
     assert len(receipts) <= len(values)
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(2, 10), (60, 0)])
-def test_a_call_that_waits_does_not_keep_the_server(store: str, seconds: int, code: int) -> None:
-    """Kills: SIGTERM that waits as long as a call of the store does, here for another process."""
+def test_blocked_call_does_not_delay_the_stop(store: str, seconds: int, code: int) -> None:
+    """Kills: SIGTERM that waits for a blocked call, which here waits for another process."""
     options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--limit", f"stop_timeout_ms={seconds}s")
     with running(command(store, *options)) as server:
         (pulsar,) = server.urls()

@@ -18,7 +18,7 @@ EXCLUSIVE, FAILOVER, KEY_SHARED = 0, 2, 3
 
 
 def until(raw: Raw, name: str) -> Any:
-    """The next command of a name; other news of a subscription before it are skipped."""
+    """The next command with a name; notifications about subscriptions before it are skipped."""
     while True:
         frame = raw.frame()
         kind = BaseCommand.DESCRIPTOR.fields_by_number[frame.kind].name
@@ -28,7 +28,7 @@ def until(raw: Raw, name: str) -> Any:
 
 
 def asked(raw: Raw, answer: str, partition: int, kind: int) -> Any:
-    """Subscribe to a partition by a consumer that its user named."""
+    """Subscribe to a partition by a consumer with a name from the user."""
     raw.send(
         "subscribe",
         request_id=7,
@@ -43,10 +43,10 @@ def asked(raw: Raw, answer: str, partition: int, kind: int) -> Any:
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
 def test_each_partition_comes_by_its_connection(tmp_path: Path, kind: int) -> None:
-    """Kills: for each connection a seat of its own, or a share of the keys that nobody takes."""
-    with served(tmp_path / "s") as url, Raw(url) as one, Raw(url) as two, Raw(url) as three:
+    """Kills: a consumer of the store per connection, or keys that no consumer gets."""
+    with served(tmp_path / "s") as url, Raw(url) as first, Raw(url) as second, Raw(url) as third:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 20)
-        raws = (one, two, three)
+        raws = (first, second, third)
         for at, raw in enumerate(raws):
             asked(raw, "success", at, kind)
         for at, raw in enumerate(raws):
@@ -55,17 +55,17 @@ def test_each_partition_comes_by_its_connection(tmp_path: Path, kind: int) -> No
 
 
 def test_a_partition_of_an_exclusive_subscription_has_one_consumer(tmp_path: Path) -> None:
-    with served(tmp_path / "s") as url, Raw(url) as one, Raw(url) as two:
+    with served(tmp_path / "s") as url, Raw(url) as first, Raw(url) as second:
         parted(tmp_path / "s", "parted", [b"v"], 1)
-        asked(one, "success", 0, EXCLUSIVE)
-        asked(two, "success", 1, EXCLUSIVE)
-        error = asked(two, "error", 0, EXCLUSIVE)
+        asked(first, "success", 0, EXCLUSIVE)
+        asked(second, "success", 1, EXCLUSIVE)
+        error = asked(second, "error", 0, EXCLUSIVE)
         assert error.error == ERRORS["ConsumerBusy"]
 
 
 @pytest.mark.parametrize("kind", [FAILOVER, KEY_SHARED], ids=["failover", "key-shared"])
 def test_clients_of_one_name_do_not_starve_each_other(tmp_path: Path, kind: int) -> None:
-    """Both joined two consumers of the store; what is left of these when one goes is one again."""
+    """Two clients share two consumers of the store; when one client leaves, the other gets all."""
     with served(tmp_path / "s") as url, Raw(url) as stays:
         parted(tmp_path / "s", "parted", [b"v"] * 20, 20)
         with Raw(url) as goes:

@@ -1,4 +1,4 @@
-"""Shares: whoever takes all that is to be had of something leaves some of it for others."""
+"""Shares: a role that takes all it can get of a resource still leaves some for other roles."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def begun(client: Wire) -> str:
-    """Begin a transaction; returns why not, or nothing."""
+    """Begin a transaction; returns the error, or ""."""
     answer = await client.ask("newTxn", request_id=1, tc_id=0, txn_ttl_seconds=60_000)
     return str(answer.message)
 
 
 async def keyed(client: Wire, key: str) -> str:
-    """Take a transaction key; returns why not, or nothing."""
+    """Connect a transaction key; returns the error, or ""."""
     name = "tcClientConnectRequest"
     answer = await client.ask(name, request_id=1, tc_id=0, transaction_key=key, epoch=-1)
     return str(answer.message)
 
 
 async def subscribed(client: Wire, number: int) -> str:
-    """Open a consumer; returns why not, or nothing."""
+    """Open a consumer; returns the error, or ""."""
     name = f"s{number}"
     kind = {"subType": 1, "consumer_id": number}
     answer = await client.ask("subscribe", topic=TOPIC, subscription=name, request_id=1, **kind)
@@ -82,7 +82,7 @@ async def subscribed(client: Wire, number: int) -> str:
 
 
 def test_a_role_without_a_right_begins_nothing(folder: Path) -> None:
-    """Kills: a token that may do nothing, and opens all transactions that the store allows."""
+    """Kills: a token without rights that begins all transactions that the store allows."""
 
     async def program(served: Served) -> None:
         client = await served.connected(**token("nothing"))
@@ -101,7 +101,7 @@ def test_a_role_leaves_transactions_for_others(folder: Path) -> None:
         ]
         answers = [await begun(hog) for _ in range(6)]
         assert answers[:4] == [""] * 4
-        assert all("4 open transactions of role hog" in one for one in answers[4:])
+        assert all("4 open transactions of role hog" in resource for resource in answers[4:])
         assert [await begun(other) for _ in range(2)] == [""] * 2
         assert [await begun(boss) for _ in range(2)] == [""] * 2
         assert "txn_active_max" in await begun(boss)
@@ -110,7 +110,7 @@ def test_a_role_leaves_transactions_for_others(folder: Path) -> None:
 
 
 def test_begins_that_come_together_are_counted_one_by_one(folder: Path) -> None:
-    """Kills: a share that is looked at once for a group of begins."""
+    """Kills: a share that is checked only once for a group of begins."""
     txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=100)
 
     async def program(served: Served) -> None:
@@ -118,7 +118,7 @@ def test_begins_that_come_together_are_counted_one_by_one(folder: Path) -> None:
         for number in range(80):
             hog.send("newTxn", request_id=number, tc_id=0, txn_ttl_seconds=60_000)
         answers = [(await hog.answer()).newTxnResponse for _ in range(80)]
-        assert sum(not one.HasField("error") for one in answers) == 44
+        assert sum(not resource.HasField("error") for resource in answers) == 44
 
     serving(folder, program, rules=RULES)
 
@@ -130,8 +130,8 @@ def test_a_role_leaves_keys_for_others(folder: Path, monkeypatch: pytest.MonkeyP
         hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
         answers = [await keyed(hog, f"k{number}") for number in range(6)]
         assert answers[:4] == [""] * 4
-        assert all("4 transaction keys of role hog" in one for one in answers[4:])
-        assert await keyed(hog, "k0") == ""  # one that it has
+        assert all("4 transaction keys of role hog" in resource for resource in answers[4:])
+        assert await keyed(hog, "k0") == ""  # a key that the role already has
         assert await keyed(other, "k0") == ""
 
     serving(folder, program, rules=RULES)
@@ -153,12 +153,12 @@ def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.Monke
         assert [await produced(hog, at) for at in range(2)] == [""] * 2
         assert "roles may make no more (TXL-509)" in await produced(hog, 3)
         assert await produced(boss, 4) == ""
-        assert await produced(hog, 4) == ""  # it is there
+        assert await produced(hog, 4) == ""  # the topic exists
 
     serving(folder, program, rules=RULES)
 
 
-def test_a_pool_gives_back_what_was_taken() -> None:
+def test_pool_counts_down_again() -> None:
     pool = Quota("things", 8)
     for _ in range(4):
         pool.take("a")
@@ -176,11 +176,11 @@ def test_a_pool_gives_back_what_was_taken() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 2_000, 20_000])
 def test_many_holders_that_take_all_they_can_leave_some(limit: int) -> None:
-    """Kills: seven roles that fill a hundred places, after which nobody else gets one."""
+    """Kills: seven roles that fill a hundred places, so that no other role gets one."""
     pool = Quota("things", limit)
 
     def taken(holder: str) -> int:
-        """How many a holder gets that takes all it can."""
+        """Take as many as the pool allows this holder; returns the count."""
         for count in range(limit + 1):
             try:
                 pool.take(holder)
@@ -196,7 +196,7 @@ def test_many_holders_that_take_all_they_can_leave_some(limit: int) -> None:
         assert all(taken(f"other {number}") >= 1 for number in range(min(30, limit // 16)))
 
 
-def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
+def test_handles_with_a_file_are_refused_when_descriptors_run_short(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: consumers and exclusive producers that leave the store no descriptor to write with."""
@@ -207,8 +207,8 @@ def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
         monkeypatch.setattr(limits, "descriptor_limit", lambda: 4)
         assert "open files already, the most allowed (TXL-509)" in await subscribed(hog, 2)
         for mode, expected in ((1, "TXL-509"), (0, "")):
-            asked = {"topic": TOPIC, "producer_id": mode + 1, "producer_access_mode": mode}
-            answer = await hog.ask("producer", request_id=1, **asked)
+            fields = {"topic": TOPIC, "producer_id": mode + 1, "producer_access_mode": mode}
+            answer = await hog.ask("producer", request_id=1, **fields)
             assert expected in str(getattr(answer, "message", ""))
             assert answer.DESCRIPTOR.name == ("CommandError", "CommandProducerSuccess")[not mode]
         by = token("hog")["auth_data"].decode()
@@ -225,7 +225,7 @@ def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
     serving(folder, program, rules=RULES)
 
 
-# --- the table of what all share -------------------------------------------------------------
+# --- the table of shared resources -----------------------------------------------------------
 
 Exceed = Callable[[Served], Awaitable[None]]
 
@@ -269,8 +269,8 @@ async def _consumers(served: Served) -> None:
 
 async def _memory(served: Served) -> None:
     other = await served.connected(**token("other"))
-    made = await other.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
-    assert made.producer_ready
+    answer = await other.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+    assert answer.producer_ready
     command = encode_command("ping")
     begun = (4 << 20).to_bytes(4, "big") + command[4:] + bytes(3 << 20)  # and no more comes
     hogs = [await served.connected(**token("hog")) for _ in range(3)]
@@ -302,8 +302,8 @@ async def _topics(served: Served) -> None:
     hog, boss = [await served.connected(**token(role)) for role in ("hog", "boss")]
     answers = []
     for client, at in ((hog, 0), (hog, 1), (hog, 2), (boss, 3)):
-        made = await client.ask("producer", topic=f"{TOPIC}{at}", producer_id=at, request_id=1)
-        answers.append(str(getattr(made, "message", "")))
+        answer = await client.ask("producer", topic=f"{TOPIC}{at}", producer_id=at, request_id=1)
+        answers.append(str(getattr(answer, "message", "")))
     assert answers[0] == answers[1] == answers[3] == ""
     assert "TXL-509" in answers[2]
 
@@ -319,8 +319,10 @@ async def _long_calls(served: Served) -> None:
         head = (
             "GET /admin/v2/persistent/acme/shop/orders/examinemessage HTTP/1.1\nHost: localhost\n"
         )
-        shown = f"Authorization: Bearer {token(role)['auth_data'].decode()}\nConnection: close\n\n"
-        return asyncio.create_task(served.request(head + shown))
+        headers = (
+            f"Authorization: Bearer {token(role)['auth_data'].decode()}\nConnection: close\n\n"
+        )
+        return asyncio.create_task(served.request(head + headers))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "SLOW_CALLS_MAX", 2)
@@ -348,14 +350,14 @@ EXCEED: dict[str, Exceed] = {
 
 
 def test_every_resource_of_the_table_is_exceeded_here() -> None:
-    assert {one.name for one in RESOURCES} == set(EXCEED)
+    assert {resource.name for resource in RESOURCES} == set(EXCEED)
 
 
 @pytest.mark.parametrize("name", EXCEED)
-def test_who_exceeds_a_limit_is_told_and_others_go_on(
+def test_role_over_a_limit_is_refused_and_others_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each is told as the table says, and another role still gets what it asks for."""
+    """A role at its limit gets the answer in the table, and another role is still served."""
     txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=8)
     monkeypatch.setattr(shares, "KEYS_MAX", 8)
     monkeypatch.setattr(shares, "TOPICS_MAX", 4)
@@ -365,12 +367,14 @@ def test_who_exceeds_a_limit_is_told_and_others_go_on(
 
 
 def test_the_guide_has_the_table() -> None:
-    """docs/serve.md says what all share as the program has it."""
+    """The table of shared resources in docs/serve.md has the program's rows."""
     text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     rows = re.findall(r"^\| `?([a-z_ ]+)`? \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.M)
-    listed = {(one.name, one.bound, one.counted, one.answer) for one in RESOURCES}
+    listed = {
+        (resource.name, resource.bound, resource.counted, resource.answer) for resource in RESOURCES
+    }
     assert listed <= {tuple(cell.strip() for cell in row) for row in rows}
 
 
-def test_numbers_of_roles_are_told_from_users() -> None:
+def test_numbers_of_roles_are_above_those_of_users() -> None:
     assert number_of_role("hog") >= 1 << 32

@@ -1,4 +1,4 @@
-"""A task or a command that meets a bug fails alone, is logged, and closes what it served."""
+"""A task or a command that meets a bug fails alone, is logged, and closes its own handle."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ GOOD, BAD = "persistent://public/default/good", "persistent://public/default/bad
 
 
 class Bug(Exception):
-    """What no code here raises by itself."""
+    """An error that no code of the server raises."""
 
 
 def failing(act: Callable[..., Any], is_bad: Callable[..., bool]) -> Callable[..., Any]:
-    """A function that meets a bug where its arguments are bad."""
+    """A function that raises Bug for arguments that `is_bad` selects."""
 
     def call(*args: Any, **more: Any) -> Any:
         if is_bad(*args):
@@ -49,10 +49,8 @@ def bugs(served: Served) -> list[str]:
     return [str(facts.get("class")) for event, facts in served.told if event == "failed"]
 
 
-def test_a_bug_at_one_message_fails_nothing_else_of_its_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: messages and commits of other clients that fail with what one client has sent."""
+def test_bug_at_one_message_fails_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: one client's bad message that fails messages and commits of other clients, too."""
 
     def is_bad(view: object, topic: Topic, *_: object) -> bool:
         return topic.name.endswith("/bad")
@@ -66,11 +64,11 @@ def test_a_bug_at_one_message_fails_nothing_else_of_its_group(
             good.message(b"x", {"producer_id": 1}, {}, sequence_id=number)
             third.send("newTxn", request_id=number, tc_id=0, txn_ttl_seconds=60_000)
             begun = (await third.answer()).newTxnResponse
-            named = {
+            halves = {
                 "txnid_most_bits": begun.txnid_most_bits,
                 "txnid_least_bits": begun.txnid_least_bits,
             }
-            ended = await third.ask("endTxn", request_id=number, txn_action=0, **named)
+            ended = await third.ask("endTxn", request_id=number, txn_action=0, **halves)
             assert not begun.HasField("error") and not ended.HasField("error")
             assert FIELDS[(await good.answer()).type] == "send_receipt"
             assert await bad.is_ended()
@@ -88,9 +86,9 @@ def test_a_bug_at_one_commit_fails_no_message_of_its_group(
     async def program(served: Served) -> None:
         good, other = await producer(served, GOOD), await served.connected()
         for number in range(20):
-            named = {"txnid_most_bits": 0, "txnid_least_bits": number}
+            halves = {"txnid_most_bits": 0, "txnid_least_bits": number}
             good.message(b"x", {"producer_id": 1}, {}, sequence_id=number)
-            ended = await other.ask("endTxn", request_id=number, txn_action=0, **named)
+            ended = await other.ask("endTxn", request_id=number, txn_action=0, **halves)
             assert ended.HasField("error")
             assert FIELDS[(await good.answer()).type] == "send_receipt"
 
@@ -100,7 +98,7 @@ def test_a_bug_at_one_commit_fails_no_message_of_its_group(
 def test_a_delivery_that_meets_a_bug_closes_its_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a consumer that gets nothing any more, and nobody knows."""
+    """Kills: a consumer that silently gets no more messages."""
 
     async def program(served: Served) -> None:
         client = await producer(served, GOOD)
@@ -121,7 +119,7 @@ def test_a_delivery_that_meets_a_bug_closes_its_consumer(
     serving(tmp_path, program)
 
 
-def test_what_a_task_served_is_closed_when_it_fails() -> None:
+def test_failed_task_runs_its_close() -> None:
     """Cancelling a task is no failure; a close that fails is one more."""
     failed: list[BaseException] = []
     closed: list[str] = []
@@ -154,14 +152,14 @@ def test_what_a_task_served_is_closed_when_it_fails() -> None:
 
 
 def test_tasks_of_the_protocol_begin_at_the_supervisor() -> None:
-    """Kills: a task whose exception nobody sees; `allowed` await theirs where they begin."""
+    """Kills: a task whose exception is lost. The `allowed` modules await a task where it begins."""
     allowed = {"core/service.py", "pulsar/connection.py", "pulsar/members.py", "app.py"}
     begins = re.compile(r"create_task|ensure_future")
     folder = ROOT / "src/txlog/serve"
-    found = {
+    modules = {
         str(path.relative_to(folder))
         for path in folder.rglob("*.py")
         if begins.search(path.read_text())
     }
-    assert {one for one in found if not one.startswith("http/")} <= allowed
-    assert "http/page/live.py" not in found
+    assert {module for module in modules if not module.startswith("http/")} <= allowed
+    assert "http/page/live.py" not in modules

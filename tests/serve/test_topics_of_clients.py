@@ -26,9 +26,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
 
 def asked(raw: Raw, topic: str) -> tuple[int, int]:
     """Ask whether a topic exists: (partitions, error)."""
-    found = raw.ask("partitionMetadata", ANSWER, topic=topic, metadata_auto_creation_enabled=False)
-    assert found.response == (0 if not found.HasField("error") else 1)
-    return found.partitions, found.error
+    response = raw.ask(
+        "partitionMetadata", ANSWER, topic=topic, metadata_auto_creation_enabled=False
+    )
+    assert response.response == (0 if not response.HasField("error") else 1)
+    return response.partitions, response.error
 
 
 def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
@@ -51,25 +53,29 @@ def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
 
 
 def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> None:
-    """Kills: topics of two clusters that are one, or a client of old names that is refused."""
+    """Kills: one topic for two clusters' names, or a client with old names that is refused."""
     path, url = place
     with Raw(url) as raw:
         for at, topic in enumerate(("p/use/ns/old", "p/usw/ns/old", "p/ns/old", "p/ns/old/0")):
-            given = {"topic": f"persistent://{topic}", "producer_id": at, "producer_name": f"m{at}"}
-            raw.ask("producer", "producer_success", **given)
+            fields = {
+                "topic": f"persistent://{topic}",
+                "producer_id": at,
+                "producer_name": f"m{at}",
+            }
+            raw.ask("producer", "producer_success", **fields)
     with txlog.open(str(path), read_only=True) as client:
-        found = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
-    assert found == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
+        names = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
+    assert names == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
 
 
-def test_the_server_says_that_it_knows_questions_without_creation(place: tuple[Path, str]) -> None:
+def test_server_announces_metadata_requests_without_creation(place: tuple[Path, str]) -> None:
     with Raw(place[1], connects=False) as raw:
         raw.send("connect", client_version="raw", protocol_version=21)
         flags = raw.read("connected").feature_flags
     assert flags.supports_get_partitioned_metadata_without_auto_creation
 
 
-def test_a_question_that_may_create_makes_a_topic_with_partitions_only(tmp_path: Path) -> None:
+def test_metadata_request_creates_partitioned_topics_only(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url, txlog.open(str(tmp_path / "s")) as client, Raw(url) as raw:
         assert raw.ask("partitionMetadata", ANSWER, topic="one").partitions == 0
         assert client.topics() == []
@@ -82,16 +88,16 @@ def test_a_question_that_may_create_makes_a_topic_with_partitions_only(tmp_path:
 def test_the_initial_subscription_of_a_producer_gets_its_first_message(
     place: tuple[Path, str],
 ) -> None:
-    """As dead letters need it: nobody consumes their topic yet when the first one is sent."""
+    """Kills: a first dead letter that is lost, as its topic has no subscription yet."""
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw, Raw(url) as other:
-        given = {"topic": "t-s-DLQ", "initial_subscription_name": "keeper"}
-        raw.ask("producer", "producer_success", producer_id=1, **given)
+        fields = {"topic": "t-s-DLQ", "initial_subscription_name": "keeper"}
+        raw.ask("producer", "producer_success", producer_id=1, **fields)
         raw.message(
             "send", b"dead", {"sequence_id": 0}, producer_id=1, sequence_id=0, num_messages=1
         )
         raw.read("send_receipt")
-        other.ask("producer", "producer_success", producer_id=1, **given)  # it is there
+        other.ask("producer", "producer_success", producer_id=1, **fields)  # it exists
         [row] = client.subscriptions("t-s-DLQ")
         assert (row["subscription"], row["backlog"]) == ("keeper", 1)
         refused = raw.ask(
@@ -100,23 +106,23 @@ def test_the_initial_subscription_of_a_producer_gets_its_first_message(
         assert refused.error == ERRORS["InvalidTopicName"]
 
 
-def test_figures_of_a_topic_have_what_clients_say_of_themselves(tmp_path: Path) -> None:
+def test_stats_of_a_topic_have_the_metadata_of_clients(tmp_path: Path) -> None:
     async def program(served: Served) -> None:
         client = await served.connected()
         about = [message_class("KeyValue")(key="team", value="tills")]
-        given: dict[str, Any] = {"topic": "orders", "metadata": about}
-        await client.ask("producer", producer_id=1, request_id=1, **given)
-        given |= {"consumer_name": "desk", "subscription": "s", "subType": 0, "consumer_id": 7}
-        client.send("subscribe", request_id=2, **given)
+        fields: dict[str, Any] = {"topic": "orders", "metadata": about}
+        await client.ask("producer", producer_id=1, request_id=1, **fields)
+        fields |= {"consumer_name": "desk", "subscription": "s", "subType": 0, "consumer_id": 7}
+        client.send("subscribe", request_id=2, **fields)
         assert (await client.answer()).HasField("success")
         path = "/admin/v2/persistent/public/default/orders/stats"
         head = f"GET {path} HTTP/1.1\nHost: localhost\nConnection: close\n\n"
         status, text = await served.request(head)
         assert status == 200
-        found = json.loads(text[text.index("{") :])
-        [publisher] = found["publishers"]
-        held = found["subscriptions"]["s"]
-        [consumer] = held["consumers"]
+        stats = json.loads(text[text.index("{") :])
+        [publisher] = stats["publishers"]
+        subscription = stats["subscriptions"]["s"]
+        [consumer] = subscription["consumers"]
         assert publisher["metadata"] == consumer["metadata"] == {"team": "tills"}
         assert consumer["consumerName"] == "desk"
         assert consumer["address"] == publisher["address"]

@@ -1,4 +1,4 @@
-"""Transactions by the binary protocol: whose they are, what an end answers, keys."""
+"""Transactions by the binary protocol: their owners, the answers of an end, keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import txlog
-from tests.serve.raw import Place, Raw, told
+from tests.serve.raw import Place, Raw, run_story
 from txlog.base.ids import TxnId
 from txlog.engine.decide.transactions.enter import AHEAD_MAX
 from txlog.engine.store.store import Store
@@ -52,7 +52,7 @@ def error_in(body: Any) -> str:
     return names[body.error] if body.HasField("error") else ""
 
 
-def test_coordinator_is_one_partition_of_a_topic_that_is_none(tmp_path: Path) -> None:
+def test_coordinator_topic_has_one_partition_and_does_not_exist(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         assign = "persistent://pulsar/system/transaction_coordinator_assign"
@@ -67,11 +67,11 @@ def test_coordinator_is_one_partition_of_a_topic_that_is_none(tmp_path: Path) ->
         with txlog.open(place.store) as client:
             assert client.topics() == []
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_high_half_of_an_id_names_the_coordinator_that_clients_know(tmp_path: Path) -> None:
-    """Java and Go look their coordinator up by it; ids are those of the store."""
+    """Java and Go choose the coordinator by the high half; the store shows the same ids."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -81,10 +81,10 @@ def test_high_half_of_an_id_names_the_coordinator_that_clients_know(tmp_path: Pa
             assert {row["txn"] for row in client.transactions()} == set(ids)
             assert {client.show_transaction(txn)["timeout_ms"] for txn in ids} == {60_000}
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_end_answers_what_the_store_does(tmp_path: Path) -> None:
+def test_end_answers_by_id_action_and_record(tmp_path: Path) -> None:
     """spec/transactions 5: the answer depends on the id, the action and the record alone."""
 
     async def story(place: Place) -> None:
@@ -98,7 +98,7 @@ def test_end_answers_what_the_store_does(tmp_path: Path) -> None:
         assert await end(raw, other, COMMIT) == "InvalidTxnStatus"
         assert await end(raw, TxnId(0, 10**6), COMMIT) == "TransactionNotFound"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_registration_checks_the_topic_and_the_state(tmp_path: Path) -> None:
@@ -120,23 +120,23 @@ def test_registration_checks_the_topic_and_the_state(tmp_path: Path) -> None:
         await end(raw, txn, COMMIT)
         assert await added(txn, "persistent://public/default/orders") == "InvalidTxnStatus"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 async def add(raw: Raw, txn: TxnId, *topics: str, subscription: str = "") -> None:
-    """Register topics, or a subscription on each of them, in a transaction."""
+    """Register topics, or a subscription on each topic, in a transaction."""
     command, fields = "addPartitionToTxn", {"partitions": [*topics]}
     if subscription:
         command = "addSubscriptionToTxn"
-        places = [Subscription(topic=topic, subscription=subscription) for topic in topics]
-        fields = {"subscription": places}
+        subscriptions = [Subscription(topic=topic, subscription=subscription) for topic in topics]
+        fields = {"subscription": subscriptions}
     _, body = await raw.ask(command, request_id=5, **fields, **halves(txn))
     assert error_in(body) == ""
 
 
 @pytest.mark.parametrize("action", [COMMIT, ABORT])
-def test_what_is_registered_takes_part_before_it_is_used(tmp_path: Path, action: int) -> None:
-    """PIP-31, "Add partition". It is in the store, so each server and command shows it."""
+def test_registered_topics_take_part_before_they_are_used(tmp_path: Path, action: int) -> None:
+    """PIP-31, "Add partition". The store keeps it, so each server and command shows it."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -162,11 +162,11 @@ def test_what_is_registered_takes_part_before_it_is_used(tmp_path: Path, action:
             assert ended["skipped_list"] == [] and "orders/0" in ended["produced_partitions"]
             assert [*client.reader("orders")] == []
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_a_transaction_registers_so_many_places_ahead(tmp_path: Path) -> None:
-    """Kills: a short command that costs every process seconds. Messages still register theirs."""
+    """Kills: a short command that costs every process seconds. Sends still register partitions."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -184,11 +184,11 @@ def test_a_transaction_registers_so_many_places_ahead(tmp_path: Path) -> None:
             assert len(places) == AHEAD_MAX + 1
         assert await end(raw, txn, COMMIT) == ""
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_transaction_goes_on_with_another_server(tmp_path: Path) -> None:
-    """The server keeps nothing: what one began, a second that opens the store ends."""
+    """A server keeps no state of transactions: a second server can end one of the first."""
     began: list[TxnId] = []
 
     async def first(place: Place) -> None:
@@ -197,13 +197,13 @@ def test_transaction_goes_on_with_another_server(tmp_path: Path) -> None:
     async def second(place: Place) -> None:
         assert await end(await place.client(), began[0], COMMIT) == ""
 
-    told(tmp_path, first)
-    told(tmp_path, second)
+    run_story(tmp_path, first)
+    run_story(tmp_path, second)
     with txlog.open(str(tmp_path / "store")) as client:
         assert client.show_transaction(began[0])["state"] == "committed"
 
 
-def test_key_fences_whoever_had_it(tmp_path: Path) -> None:
+def test_key_fences_its_previous_holder(tmp_path: Path) -> None:
     """The proposal of transaction keys, by the extension fields."""
 
     async def take(raw: Raw, epoch: int) -> tuple[str, int]:
@@ -223,7 +223,7 @@ def test_key_fences_whoever_had_it(tmp_path: Path) -> None:
         assert (await take(zombie, 0))[0] == "NotAllowedError"
         assert await end(successor, await begin(successor), COMMIT) == ""
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
@@ -232,19 +232,19 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
     (program,) = [one for one in programs if "epoch" in one]
 
     async def story(place: Place) -> None:
-        make_command = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program.replace("6650", str(place.port))),
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": "src"},
         )
-        output, _ = await make_command.communicate()
+        output, _ = await process.communicate()
         assert output.decode().split() == ["0", "1"]
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
-    """They share a frame: one that is refused is refused alone."""
+    """The ends share a frame, and a refused end does not affect the others."""
 
     async def story(place: Place) -> None:
         raws = [await place.client() for _ in range(4)]
@@ -254,11 +254,11 @@ def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
         assert answers == ["", "", "TransactionNotFound", ""]
         assert await end(raws[0], txns[0], COMMIT) == ""
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Path) -> None:
-    """One that is refused closes its producer, and no other."""
+    """A refused send closes its own producer, and no other."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -272,7 +272,7 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
                 assert (await raw.next())[0] == name
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:
-            assert [one.value for one in client.reader("orders")] == [b"2", b"0"]
+            assert [message.value for message in client.reader("orders")] == [b"2", b"0"]
 
     async def sent(raw: Raw, number: int, txn: TxnId) -> str:
         command = make_command("send", producer_id=number, sequence_id=number, **halves(txn))
@@ -282,7 +282,7 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
         )
         return (await raw.next())[0]
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def send(producer: int, sequence: int, txn: TxnId | None) -> bytes:
@@ -295,7 +295,7 @@ def send(producer: int, sequence: int, txn: TxnId | None) -> bytes:
     return b"".join(pieces)
 
 
-def test_what_comes_at_once_is_one_call_of_the_store(
+def test_pipelined_commands_are_one_call_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a lock for each message or each kind of command."""
@@ -327,14 +327,17 @@ def test_what_comes_at_once_is_one_call_of_the_store(
         assert names.count("send_receipt") == 30
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:
-            found = [one.value for one in client.reader("orders")]
-        assert found == [b"%d" % at for of in (2, 0) for at in range(of, 30, 3)]
+            values = [message.value for message in client.reader("orders")]
+        assert values == [b"%d" % at for of in (2, 0) for at in range(of, 30, 3)]
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_nothing_of_a_producer_is_in_a_transaction_behind_what_was_refused(tmp_path: Path) -> None:
-    """They are one call of the store: those behind it are refused there."""
+def test_sends_behind_a_refused_one_are_refused(tmp_path: Path) -> None:
+    """One call of the store has all the sends, and refuses those behind the bad one.
+
+    Kills: a message of the producer that the transaction commits after the loss of an earlier one.
+    """
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -344,19 +347,19 @@ def test_nothing_of_a_producer_is_in_a_transaction_behind_what_was_refused(tmp_p
         raw.write([send(0, at, bad if at == 1 else good) for at in range(4)])
         raw.write([send(1, 9, good)])
         answers = [await raw.next() for _ in range(4)]
-        receipts = {one.sequence_id for name, one in answers if name == "send_receipt"}
+        receipts = {body.sequence_id for name, body in answers if name == "send_receipt"}
         assert receipts == {0, 9}
-        assert [one.sequence_id for name, one in answers if name == "send_error"] == [1]
+        assert [body.sequence_id for name, body in answers if name == "send_error"] == [1]
         assert [name for name, _ in answers].count("close_producer") == 1
         assert await end(raw, good, COMMIT) == ""
         with txlog.open(place.store) as client:
-            assert {one.value for one in client.reader("orders")} == {b"0", b"9"}
+            assert {body.value for body in client.reader("orders")} == {b"0", b"9"}
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> None:
-    """Kills: what refers to itself, and keeps megabytes of messages for as long as that takes."""
+def test_stored_messages_are_freed_without_a_garbage_collection(tmp_path: Path) -> None:
+    """Kills: a cycle of references, which keeps megabytes of messages until a collection."""
 
     async def story(place: Place) -> None:
         raw = await place.client()
@@ -371,23 +374,23 @@ def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> 
             await end(raw, txn, COMMIT)
             names = ("_FrameWrite", "_TxnWrite", "_ProducerRows", "QueuedSend")
             kinds = tuple(vars(group_commit)[name] for name in names)
-            left = {"all"}
-            for _ in range(100):  # the thread that stored them ends its call beside the answers
+            alive = {"all"}
+            for _ in range(100):  # the thread that stored them may end its call after the answers
                 await raw.ask("ping")
-                left = {type(one).__name__ for one in gc.get_objects() if type(one) in kinds}
-                if not left:
+                alive = {type(item).__name__ for item in gc.get_objects() if type(item) in kinds}
+                if not alive:
                     break
         finally:
             gc.enable()
-        assert left == set()
+        assert alive == set()
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_an_end_is_told_what_became_of_it_whatever_else_fails(
+def test_commit_is_answered_even_if_later_work_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a commit that was durable, and is told as failed."""
+    """Kills: a durable commit that is answered as a failure."""
 
     def failed(store: Store) -> None:
         raise DiskFailed("the disk of delayed messages is broken")
@@ -410,4 +413,4 @@ def test_an_end_is_told_what_became_of_it_whatever_else_fails(
         with txlog.open(place.store) as client:
             assert client.show_transaction(txn)["state"] == "committed"
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)

@@ -1,4 +1,4 @@
-"""What clients are told of topics that come and go, and when the server stops."""
+"""Notifications to clients about created and deleted topics, and about the server's stop."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def watched(raw: Raw, pattern: str, answer: str = "watchTopicListSuccess") -> An
     )
 
 
-def test_who_watches_a_pattern_is_told_what_comes_and_goes(place: tuple[Path, str]) -> None:
-    """Changes of another handle of the store, as another process has one."""
+def test_pattern_watch_reports_created_and_deleted_topics(place: tuple[Path, str]) -> None:
+    """The changes come from another client of the store, as from another process."""
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         client.create_topic("shop-a")
@@ -71,37 +71,37 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(place: tuple[Path, s
 
 
 def named(raw: Raw, namespace: str = "acme/asked", **fields: object) -> tuple[list[str], Any]:
-    """The last parts of the topics that a client is answered, and the answer."""
-    said = raw.ask(
+    """Ask for topics; returns the last parts of their names, and the whole answer."""
+    answer = raw.ask(
         "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", namespace=namespace, **fields
     )
-    return [topic.removeprefix(f"persistent://{namespace}/") for topic in said.topics], said
+    return [topic.removeprefix(f"persistent://{namespace}/") for topic in answer.topics], answer
 
 
 def test_topics_are_answered_by_pattern_mode_and_hash(place: tuple[Path, str]) -> None:
-    """As a broker does: what it leaves to the client says filtered=false."""
+    """As in a broker, filtered=false leaves the filtering to the client."""
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         client.create_topic("acme/asked/shop-a")
         client.create_topic("acme/asked/shop-b", 2)
         client.create_topic("acme/asked/-s-RETRY")
-        every = ["-s-RETRY", "shop-a", "shop-b-partition-0", "shop-b-partition-1"]
+        all_names = ["-s-RETRY", "shop-a", "shop-b-partition-0", "shop-b-partition-1"]
         for mode in (0, 2):
-            names, said = named(raw, mode=mode)
-            assert (names, said.filtered, said.changed) == (every, False, True)
-            assert said.topics_hash == hash_of(said.topics)
+            names, answer = named(raw, mode=mode)
+            assert (names, answer.filtered, answer.changed) == (all_names, False, True)
+            assert answer.topics_hash == hash_of(answer.topics)
         assert named(raw, mode=1)[0] == []
         for scheme in ("persistent://", "non-persistent://", ""):
-            asked: Any = {"topics_pattern": f"{scheme}acme/asked/shop-.", "mode": 2}
-            names, said = named(raw, **asked)
-            assert (names, said.filtered, said.changed) == (every[1:], True, True)
-        again, same = named(raw, **asked, topics_hash=said.topics_hash)
-        assert (again, same.changed, same.topics_hash) == ([], False, said.topics_hash)
+            fields: Any = {"topics_pattern": f"{scheme}acme/asked/shop-.", "mode": 2}
+            names, answer = named(raw, **fields)
+            assert (names, answer.filtered, answer.changed) == (all_names[1:], True, True)
+        names_again, same = named(raw, **fields, topics_hash=answer.topics_hash)
+        assert (names_again, same.changed, same.topics_hash) == ([], False, answer.topics_hash)
         client.create_topic("acme/asked/shop-c")
-        assert named(raw, **asked, topics_hash=said.topics_hash)[0] == [*every[1:], "shop-c"]
+        assert named(raw, **fields, topics_hash=answer.topics_hash)[0] == [*all_names[1:], "shop-c"]
         for pattern in ("acme/asked/(?!shop-).*", "(", "x" * 2_000, "acme)|(.*"):
-            names, said = named(raw, topics_pattern=pattern)
-            assert (names, said.filtered) == ([*every, "shop-c"], False)
+            names, answer = named(raw, topics_pattern=pattern)
+            assert (names, answer.filtered) == ([*all_names, "shop-c"], False)
 
 
 def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
@@ -112,17 +112,17 @@ def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
     topics = {number: (name, 1) for number, name in enumerate([*names, "other/shop/a"])}
     look = TopicListWatcher("acme/shop", ".*[05]")
     census = CatalogSnapshot((len(topics),), topics, frozenset())
-    asked = cast(Connection, SimpleNamespace(may=lambda *_: None))
+    connection = cast(Connection, SimpleNamespace(may=lambda *_: None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(look.pattern, "matching", partial(look.pattern.matching, limit_s=0))
-        assert look.look(asked, census) is None
-        found = look.look(asked, census)
-        assert found == {f"persistent://{name}" for name in names if name[-1] in "05"}
+        assert look.look(connection, census) is None
+        result = look.look(connection, census)
+        assert result == {f"persistent://{name}" for name in names if name[-1] in "05"}
         del topics[5]
-        assert look.look(asked, census) == found - {f"persistent://{names[5]}"}
+        assert look.look(connection, census) == result - {f"persistent://{names[5]}"}
 
 
-def test_clients_of_a_topic_that_is_deleted_are_told_at_once(place: tuple[Path, str]) -> None:
+def test_clients_of_a_deleted_topic_are_closed_at_once(place: tuple[Path, str]) -> None:
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         opened(raw, "gone")
@@ -131,8 +131,8 @@ def test_clients_of_a_topic_that_is_deleted_are_told_at_once(place: tuple[Path, 
         subscribed(raw, "gone", **reader)
         raw.read("active_consumer_change")
         client.admin.delete_topic("gone", force=True)
-        said = sorted(raw.frame().kind for _ in range(3))
-        assert said == [COMMANDS["CLOSE_PRODUCER"], *[COMMANDS["CLOSE_CONSUMER"]] * 2]
+        kinds = sorted(raw.frame().kind for _ in range(3))
+        assert kinds == [COMMANDS["CLOSE_PRODUCER"], *[COMMANDS["CLOSE_CONSUMER"]] * 2]
         raw.send("ping")
         raw.read("pong")
         opened(raw, "gone")
@@ -142,7 +142,7 @@ def test_clients_of_a_topic_that_is_deleted_are_told_at_once(place: tuple[Path, 
         assert len(messages(raw, 1)) == 1
 
 
-def test_consumers_of_a_subscription_that_is_deleted_are_told(place: tuple[Path, str]) -> None:
+def test_consumers_of_a_deleted_subscription_are_closed(place: tuple[Path, str]) -> None:
     path, url = place
     with txlog.open(str(path)) as client, Raw(url) as raw:
         subscribed(raw, "unsubscribed")
@@ -174,7 +174,7 @@ def test_a_client_may_unsubscribe_from_partitions_that_the_server_has_closed(
 
 
 def test_a_producer_that_waits_for_its_turn_does_not_hold_up_the_stop(tmp_path: Path) -> None:
-    """Kills: a stop that takes all the time there is for draining."""
+    """Kills: a stop that waits for the whole drain timeout."""
     with served(tmp_path / "s") as url:
         raws = [Raw(url) for _ in range(3)]
         for number, raw in enumerate(raws):
@@ -189,8 +189,8 @@ def test_a_producer_that_waits_for_its_turn_does_not_hold_up_the_stop(tmp_path: 
         raw.socket.close()
 
 
-def test_a_server_that_stops_closes_what_its_clients_have_open(tmp_path: Path) -> None:
-    """What was sent before has its receipt; then clients are told, and then it hangs up."""
+def test_stopping_server_closes_producers_and_consumers(tmp_path: Path) -> None:
+    """The server first sends all receipts, then closes producers and consumers, then hangs up."""
     with served(tmp_path / "s") as url:
         raw = Raw(url)
         opened(raw, "t")

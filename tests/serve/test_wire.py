@@ -1,4 +1,4 @@
-"""Frames and batches against the official runtime, and against whatever a client may send."""
+"""Frames and batches against the official runtime, and against arbitrary input of clients."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ def test_frames_come_out_whole_however_they_are_cut(kinds: list[int], cuts: list
         encode_command("success", request_id=1 << 60),
     ]
     data, frames = b"".join(sent[kind] for kind in kinds), FrameDecoder(1000)
-    found: list[Frame] = []
+    decoded: list[Frame] = []
     for cut in cuts:
-        found += frames.feed(data[:cut])
+        decoded += frames.feed(data[:cut])
         data = data[cut:]
-    found += frames.feed(data)
-    assert [one.kind for one in found] == [(18, 14, 11, 13)[kind] for kind in kinds]
+    decoded += frames.feed(data)
+    assert [frame.kind for frame in decoded] == [(18, 14, 11, 13)[kind] for kind in kinds]
     assert frames.pending == 0
 
 
 def test_only_acknowledgements_may_be_larger_than_a_message() -> None:
-    named = MessageIdData(ledgerId=1, entryId=2, ack_set=[-1] * 200)
-    ack = encode_command("ack", consumer_id=1, ack_type=0, message_id=[named])
+    message_id = MessageIdData(ledgerId=1, entryId=2, ack_set=[-1] * 200)
+    ack = encode_command("ack", consumer_id=1, ack_type=0, message_id=[message_id])
     other = encode_command("error", request_id=3, error=5, message="x" * 2_000)
     frames = FrameDecoder(1_000)
     frames.allow(1_000)
     assert list(frames.feed(ack[:6])) == []
     assert frames.wanted == len(ack)
-    assert [one.kind for one in frames.feed(ack[6:])] == [10]
+    assert [frame.kind for frame in frames.feed(ack[6:])] == [10]
     with pytest.raises(InvalidMessage):
         list(frames.feed(other))
 
 
 def test_an_ack_set_is_read_as_far_as_the_batch_goes() -> None:
-    """Kills: time that grows with the square of what a client sends."""
+    """Kills: time that grows with the square of the length that a client sends."""
     assert unacked([-1] * 500_000, 70) == (1 << 70) - 1
 
 
@@ -105,26 +105,28 @@ def test_no_payload_does_more_than_refuse_its_send(payload: bytes, count: int) -
 @given(st.lists(MESSAGE, min_size=1, max_size=8))
 def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dict]) -> None:  # type: ignore[type-arg]
     payload = b""
-    for one in messages:
-        head = SingleMessageMetadata(payload_size=len(one["value"] or b""))
-        head.null_value = one["value"] is None
-        if isinstance(one.get("key"), str):
-            head.partition_key = one["key"]
-        for name, text in one.get("properties", {}).items():
+    for item in messages:
+        head = SingleMessageMetadata(payload_size=len(item["value"] or b""))
+        head.null_value = item["value"] is None
+        if isinstance(item.get("key"), str):
+            head.partition_key = item["key"]
+        for name, text in item.get("properties", {}).items():
             head.properties.add(key=name, value=text)
-        head.event_time = one.get("event_time", 0)
-        if "sequence_id" in one:
-            head.sequence_id = one["sequence_id"]
+        head.event_time = item.get("event_time", 0)
+        if "sequence_id" in item:
+            head.sequence_id = item["sequence_id"]
         text = head.SerializeToString()
-        payload += pack(">I", len(text)) + text + (one["value"] or b"")
+        payload += pack(">I", len(text)) + text + (item["value"] or b"")
     head = MessageMetadata(producer_name="p", sequence_id=5, publish_time=1)
     head.num_messages_in_batch = len(messages)
     columns = rows_of(head, memoryview(payload))
-    assert columns.values == [one["value"] for one in messages]
-    assert columns.sequences == [one.get("sequence_id", 5 + at) for at, one in enumerate(messages)]
-    assert columns.event_times == [one.get("event_time") for one in messages]
-    keys = [one.get("key") for one in messages]
-    assert columns.keys == [one.encode() if isinstance(one, str) else None for one in keys]
+    assert columns.values == [item["value"] for item in messages]
+    assert columns.sequences == [
+        item.get("sequence_id", 5 + at) for at, item in enumerate(messages)
+    ]
+    assert columns.event_times == [item.get("event_time") for item in messages]
+    keys = [item.get("key") for item in messages]
+    assert columns.keys == [item.encode() if isinstance(item, str) else None for item in keys]
     table = rows_of_all([columns], [0])
     received = {name: [None] * len(messages) for name in RECEIVED.names}
     given_ = {name: table.column(name) for name in table.schema.names if name != "partition"}
@@ -134,8 +136,8 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
             for field in RECEIVED
         }
     )
-    again, data = ReceivedRows(shown).batch(0, len(messages))
-    back = rows_of(again, memoryview(data))
+    encoded, data = ReceivedRows(shown).batch(0, len(messages))
+    back = rows_of(encoded, memoryview(data))
     assert (back.values, back.keys, back.sequences) == (
         columns.values,
         columns.keys,
@@ -146,13 +148,13 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
 
 
 def test_a_stored_row_with_negative_numbers_is_sent_without_them() -> None:
-    """Kills: one odd row, stored by an older program, that ends the delivery of its topic."""
+    """Kills: one odd row of an older program that stops the delivery of its topic."""
     odd = {"value": b"x", "sequence_id": -5, "event_time": -1, "publish_time": -1}
-    shown = pa.table(
+    table = pa.table(
         {field.name: pa.array([odd.get(field.name)] * 2, field.type) for field in RECEIVED}
     )
-    head, payload = ReceivedRows(shown).batch(0, 2)
-    alone, value = ReceivedRows(shown).alone(0)
+    head, payload = ReceivedRows(table).batch(0, 2)
+    alone, value = ReceivedRows(table).alone(0)
     assert (head.sequence_id, head.publish_time, alone.sequence_id, alone.event_time) == (0,) * 4
     assert value == b"x"
     assert rows_of(head, memoryview(payload)).sequences == [0, 1]
@@ -185,11 +187,11 @@ def test_an_answer_that_names_a_transaction_is_written_as_the_runtime_writes_it(
     request: int, coordinator: int, sequence: int
 ) -> None:
     txn = TxnId(coordinator, sequence)
-    named = {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
+    halves = {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
     for name in ("newTxn", "addPartitionToTxn", "addSubscriptionToTxn", "endTxn"):
         answer = f"{name}Response"
         assert txn_frame(answer, request, txn) == encode_command(
-            answer, request_id=request, **named
+            answer, request_id=request, **halves
         )
 
 
@@ -212,7 +214,7 @@ def test_a_message_frame_is_checked_as_it_was_made() -> None:
 @given(st.integers(0, (1 << 40) - 1))
 def test_bits_are_runs_and_runs_are_bits(bits: int) -> None:
     runs = runs_of(BatchSpan(7, 100, 40), 0, bits)
-    found = {entry for _, first, last, _, _ in runs for entry in range(first, last + 1)}
-    assert found == {100 + at for at in range(40) if bits >> at & 1}
+    entries = {entry for _, first, last, _, _ in runs for entry in range(first, last + 1)}
+    assert entries == {100 + at for at in range(40) if bits >> at & 1}
     words = [bits - (1 << 64) if bits >> 63 else bits]
     assert unacked(words, 40) == bits

@@ -43,12 +43,12 @@ def daemon(
     )
     assert process.stderr is not None
     log = process.stderr
-    found = next((found for line in log if (found := started.search(line))), None)
+    match = next((match for line in log if (match := started.search(line))), None)
     draining = threading.Thread(target=lambda: [None for _ in log])
     draining.start()
     try:
-        assert found is not None, words
-        yield found[1] or ""
+        assert match is not None, words
+        yield match[1] or ""
     finally:
         process.terminate()
         process.wait()
@@ -83,7 +83,7 @@ def machines(count: int, hidden: Sequence[Path]) -> Iterator[list[tuple[str, lis
     name = f"tx{os.getpid() % 10**7}"
     # ip mounts /sys of the namespace, and makes mounts of its own for that: these go with them.
     hide = "".join(f"mount -t tmpfs none '{folder}' && " for folder in hidden) + 'exec "$@"'
-    made = []
+    addresses = []
     with ExitStack() as undo:
         if not _ip("link", "add", name, "type", "bridge"):
             pytest.skip("network namespaces: not permitted here, or there is no iproute2")
@@ -102,8 +102,8 @@ def machines(count: int, hidden: Sequence[Path]) -> Iterator[list[tuple[str, lis
                           ["link", "set", "eth0", "up"], ["link", "set", "lo", "up"]):  # fmt: skip
                 _must("-n", there, *words)
             run = ["ip", "netns", "exec", there, "sh", "-c", hide, "sh"]
-            made.append((address, run))
-        yield made
+            addresses.append((address, run))
+        yield addresses
 
 
 def _ip(*words: str) -> bool:

@@ -1,7 +1,7 @@
 """A cluster of machines that have addresses of their own, and not the store.
 
-Workers are in network namespaces where the directory of the store is empty; they read what was
-offloaded, and run a packed environment that Spark brings them. Executors are killed in the middle.
+Workers are in network namespaces where the directory of the store is empty. They read offloaded
+files, and run a packed environment that Spark brings them. Executors are killed in the middle.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def filled(path: Path, topics: list[str]) -> str:
 
 
 def packed(folder: Path) -> Path:
-    """What venv-pack makes: a Python with the packages that workers need, as an archive."""
+    """An archive as venv-pack makes it: a Python with the packages that workers need."""
     home = folder / "packed"
     words = ["-m", "venv", "--without-pip", str(home)]
     subprocess.run([sys.executable, *words], check=True)
@@ -153,8 +153,8 @@ def test_workers_without_the_store_that_lose_executors(
                 client.admin.offload(topic, place)
             client.checkpoint()
         address = master(environment, HOST, cluster)
-        for host, before in addresses:
-            worker(environment, host, tmp_path, address, cluster, before)
+        for host, prefix in addresses:
+            worker(environment, host, tmp_path, address, cluster, prefix)
         done = submitted(tmp_path, environment, address, home, [str(far), near, str(flags)])
     whole = f"{ROWS} {ROWS} {sum(range(ROWS))}"
     assert done.stdout.splitlines() == [
@@ -168,8 +168,8 @@ def test_workers_without_the_store_that_lose_executors(
     ], done.stdout[-4000:] + done.stderr[-4000:]
     assert len(list(flags.iterdir())) == 5
     with txlog.open(near) as client:
-        found = [int(v) for table in client.read("loaded") for v in table["value"].to_pylist()]
-    assert sorted(found) == [*range(ROWS)]
+        numbers = [int(v) for table in client.read("loaded") for v in table["value"].to_pylist()]
+    assert sorted(numbers) == [*range(ROWS)]
     assert list(Path(near).glob("topics/**/_stage/*")) == []
 
 

@@ -40,7 +40,7 @@ print(json.dumps([type(spark).__module__, total]))
 
 
 def test_format_txlog_works_behind_a_server(tmp_path: Path) -> None:
-    """A batch with `record`, a sink and a stream, exact; docs/analytics says what does not work."""
+    """A batch with `record`, a sink and a stream, exact; docs/analytics lists missing features."""
     store = str(tmp_path / "store")
     txlog.init(store)
     with txlog.open(store) as client:
@@ -68,7 +68,7 @@ def test_format_txlog_works_behind_a_server(tmp_path: Path) -> None:
         module, total = json.loads(done.stdout.splitlines()[-1])
         assert module.startswith("pyspark.sql.connect")
         assert total == sum(range(100)) + 1000
-        wanted = sorted(message.value or b"" for message in client.reader("typed"))
-        assert len(wanted) == 201
+        expected = sorted(message.value or b"" for message in client.reader("typed"))
+        assert len(expected) == 201
         for topic in ("copied", "streamed"):
-            assert sorted(message.value or b"" for message in client.reader(topic)) == wanted
+            assert sorted(message.value or b"" for message in client.reader(topic)) == expected

@@ -1,4 +1,4 @@
-"""The Python of docs/analytics.md runs as it stands there, one block after another."""
+"""The blocks of Python in docs/analytics.md run as they are written, one after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.source_tree import ROOT
 pytestmark = pytest.mark.spark
 
 
-def test_examples_print_what_they_should(
+def test_examples_print_the_documented_output(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -45,5 +45,5 @@ def test_examples_print_what_they_should(
         spark.sql("DROP DATABASE IF EXISTS txlog CASCADE")
     assert capsys.readouterr().out == "ben 1\nana 2\n3\n3\n3\n3 False\n3 True\n"
     with txlog.open("shop") as client:
-        found = sorted(message.value or b"" for message in client.reader("invoices"))
-    assert found == [b"invoice for 1 lamp", b"invoice for 1 spoon", b"invoice for 3 cups"]
+        invoices = sorted(message.value or b"" for message in client.reader("invoices"))
+    assert invoices == [b"invoice for 1 lamp", b"invoice for 1 spoon", b"invoice for 3 cups"]

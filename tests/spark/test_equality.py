@@ -1,7 +1,7 @@
 """The same messages by every way in: API, consumer, DuckDB, Spark's own scan, its data source, a
 stream.
 
-One store with all that may befall a message; it is read, put in order, and read again.
+One store has messages of every history; it is read, reorganized, and read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class Filling:
-    """Messages of every kind; random, with what a message may have or lack."""
+    """Random messages of every kind, with and without each optional field."""
 
     def __init__(self, client: Client, seed: str) -> None:
         self._client = client
@@ -91,21 +91,21 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def fill(client: Client) -> txlog.Transaction:
-    """Have everything happen; returns the transaction that is open still."""
+    """Give messages every kind of history; returns the transaction that is still open."""
     filling = Filling(client, "equality")
     for _ in range(2):
         filling.send(12)
         client.checkpoint(roll_all=True)
     client.admin.trim("orders", Bound("last", 2), force_unacked=True)
-    late, held = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
-    for txn in (late, held):
+    late, still_open = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
+    for txn in (late, still_open):
         filling.send(4, txn)
     filling.large()
     for commits in (True, False, True):
         filling.transaction(commits=commits)
         filling.send(5)
     client.checkpoint(roll_all=True)
-    client.admin.compact("orders")  # what is held keeps these sidecars unclean
+    client.admin.compact("orders")  # the open transaction keeps these sidecars unclean
     filling.large(late)
     late.commit()
     client.topic("orders").watermarks.set(1_700_000_000_000, "w")
@@ -122,9 +122,9 @@ def fill(client: Client) -> txlog.Transaction:
     filling.transaction(commits=True)
     filling.transaction(commits=False)
     filling.large()
-    filling.send(5, held)
+    filling.send(5, still_open)
     filling.send(5)  # in frames
-    return held
+    return still_open
 
 
 def by_api(client: Client) -> list[Row]:
@@ -133,24 +133,24 @@ def by_api(client: Client) -> list[Row]:
 
 
 def by_consumer(client: Client) -> list[Row]:
-    """What a consumer gets that does not wait until messages are due."""
+    """The messages of an exclusive consumer, which gets delayed ones before they are due."""
     with client.consumer("orders", "each", durable=False, start="earliest") as consumer:
-        found = [*iter(consumer.receive, None)]
+        messages = [*iter(consumer.receive, None)]
     return [
         {
-            "message_id": str(one.message_id),
-            "partition": one.partition,
-            "key": one.key,
-            "value": one.value,
-            "properties": one.properties,
-            "event_time": one.event_time,
+            "message_id": str(message.message_id),
+            "partition": message.partition,
+            "key": message.key,
+            "value": message.value,
+            "properties": message.properties,
+            "event_time": message.event_time,
         }
-        for one in found
+        for message in messages
     ]
 
 
 def by_stream(spark: SparkSession, path: str, limit: int) -> list[Row]:
-    """All of it in micro-batches."""
+    """All messages by a stream, in micro-batches."""
     query = (
         spark.readStream.format("txlog")
         .option("topic", "orders")
@@ -177,15 +177,15 @@ def compare(spark: SparkSession, client: Client) -> list[Row]:
         str(MessageId(row["ledger"], row["entry"], row["index"] or 0)) for row in api
     ]
     assert in_order(read(spark, client.path, "orders")) == sql
-    found = {row["message_id"]: row for row in by_consumer(client)}
-    assert {*found} == {row["message_id"] for row in sql}
+    by_id = {row["message_id"]: row for row in by_consumer(client)}
+    assert {*by_id} == {row["message_id"] for row in sql}
     for row in sql:
-        one = found[row["message_id"]]
+        message = by_id[row["message_id"]]
         for name in ("partition", "key", "value"):
-            assert one[name] == row[name]
-        assert dict(one["properties"] or {}) == dict(row["properties"] or {})
+            assert message[name] == row[name]
+        assert dict(message["properties"] or {}) == dict(row["properties"] or {})
         ms = row["event_time"] and round(row["event_time"].timestamp() * 1000)
-        assert one["event_time"] == ms
+        assert message["event_time"] == ms
     return sql
 
 
@@ -195,33 +195,33 @@ def test_every_way_in_gives_the_same_messages(
     """API = consumer = DuckDB = Spark, batch and stream; before and after compaction, sealing, a
     commit, and the way of two partitions to another directory.
     """
-    held = fill(client)
+    still_open = fill(client)
     relation = client._relation("orders")
     assert {source.ref.form for source in relation.direct} == {"sealed", "adopted"}
     assert all([relation.unclean, relation.open, relation.large_files, relation.tail.num_rows])
     assert {source.role for source in relation.direct} == {"p", "s"}
     assert any(relation.first_ledger[index] > 3 for index in range(PARTITIONS))
-    before = compare(spark, client)
+    rows_before = compare(spark, client)
     source = spark.read.format("txlog").option("topic", "orders").load(client.path)
-    assert in_order(source) == before
-    assert by_stream(spark, client.path, 25) == before
-    assert len(before) > 60
-    assert any(row["deliver_at"] for row in before)
-    held.commit()
+    assert in_order(source) == rows_before
+    assert by_stream(spark, client.path, 25) == rows_before
+    assert len(rows_before) > 60
+    assert any(row["deliver_at"] for row in rows_before)
+    still_open.commit()
     client.checkpoint(roll_all=True)
     client.admin.compact("orders")
     client.checkpoint()
     relation = client._relation("orders")
     assert (relation.unclean, relation.tail.num_rows) == ([], 0)
-    after = compare(spark, client)
-    known = {row["message_id"] for row in before}
-    assert [row for row in after if row["message_id"] in known] == before
-    assert len(after) == len(before) + 9
+    rows_after = compare(spark, client)
+    message_ids = {row["message_id"] for row in rows_before}
+    assert [row for row in rows_after if row["message_id"] in message_ids] == rows_before
+    assert len(rows_after) == len(rows_before) + 9
     (archive := tmp_path / "archive").mkdir()
     for partition in (0, 1):
         client.admin.offload("orders", str(archive), partition)
     assert any(archive.rglob("*.parquet"))
-    assert compare(spark, client) == after
+    assert compare(spark, client) == rows_after
     source = spark.read.format("txlog").option("topic", "orders").load(client.path)
-    assert in_order(source) == after
-    assert by_stream(spark, client.path, 25) == after
+    assert in_order(source) == rows_after
+    assert by_stream(spark, client.path, 25) == rows_after

@@ -44,15 +44,15 @@ def programs() -> Iterator[tuple[ModuleType, ModuleType]]:
 def test_spark_enriches_as_the_function_does(
     spark: SparkSession, programs: tuple[ModuleType, ModuleType]
 ) -> None:
-    """Kills: a limit of "late" that differs, a null that is left out, an airline without a name."""
+    """Kills: another limit for "late", a dropped null, an airline without a name."""
     functions, stream = programs
     rows = pq.read_table(DATA / "flights.parquet").slice(4100, 200).drop(["scheduled"]).to_pylist()
     values = [json.dumps(row).encode() for row in rows]
     times = pa.array(range(len(rows)), pa.timestamp("ms", "UTC"))
     table = pa.table({"key": values, "event_time": times, "value": values})
     airlines = spark.createDataFrame(pyarrow.csv.read_csv(DATA / "airlines.csv"))
-    found = stream.departures(spark.createDataFrame(table), airlines).toArrow().to_pylist()
-    by_spark = {row["key"]: json.loads(row["value"]) for row in found}
+    departures = stream.departures(spark.createDataFrame(table), airlines).toArrow().to_pylist()
+    by_spark = {row["key"]: json.loads(row["value"]) for row in departures}
     by_function = {
         value: functions.enrich(txlog.Message(topic="t", partition=0, message_id=None, value=value))
         for value in values
@@ -74,7 +74,7 @@ def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
 
 
 def finish(environment: dict[str, str], *words: str) -> str:
-    """What a program says that ends well."""
+    """The output of a program, which must succeed."""
     done = start(environment, *words)
     output, errors = done.communicate()
     assert done.returncode == 0, output[-4000:] + errors[-4000:]
@@ -82,10 +82,10 @@ def finish(environment: dict[str, str], *words: str) -> str:
 
 
 def killed_at(store: str, topic: str, messages: int, process: subprocess.Popen[str]) -> None:
-    """SIGKILL of all processes of a program once so much is there."""
+    """SIGKILL all processes of a program once the topic has so many messages."""
     with txlog.open(store) as client:
-        told = client.wait([topic], messages=messages, timeout_ms=900_000)
-        assert told["met"], told
+        answer = client.wait([topic], messages=messages, timeout_ms=900_000)
+        assert answer["met"], answer
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
@@ -119,16 +119,16 @@ def test_functions_that_are_killed_give_exact_windows(air: str) -> None:
     for least in (1, 200):
         killed_at(air, "delays", least, start(environment, *delays))
     finish(environment, *delays)
-    said = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "delays")
-    assert said.splitlines()[-1].startswith("8334 flights in 38 windows, ")
-    assert said.endswith(": exact\n")
+    report = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "delays")
+    assert report.splitlines()[-1].startswith("8334 flights in 38 windows, ")
+    assert report.endswith(": exact\n")
     with txlog.open(air) as client:
         assert client.describe_topic("departures")["messages"] == FLIGHTS
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_stream_whose_driver_is_killed_gives_exact_windows(air: str, tmp_path: Path) -> None:
+def test_stream_with_a_killed_driver_gives_exact_windows(air: str, tmp_path: Path) -> None:
     """Loaded by Spark, killed ten times in its queries, ended by spark-submit; docs/flights.md 6.
 
     Kills: rows that a limit makes late; windows twice or not at all after the state is restored.
@@ -153,8 +153,8 @@ def test_a_stream_whose_driver_is_killed_gives_exact_windows(air: str, tmp_path:
         killed_at(air, topic, least, start(environment, sys.executable, *words))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     finish(environment, *submit, *submit_args(), *words)
-    said = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "spark-delays")
-    assert said.splitlines()[-1] == "8007 flights in 37 windows, 443 messages: exact"
+    report = finish(environment, sys.executable, str(EXAMPLE / "report.py"), air, "spark-delays")
+    assert report.splitlines()[-1] == "8007 flights in 37 windows, 443 messages: exact"
     with txlog.open(air) as client:
         assert client.describe_topic("spark-departures")["messages"] == FLIGHTS
     assert list(Path(air).glob("topics/**/_stage/*")) == []

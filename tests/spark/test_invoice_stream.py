@@ -21,7 +21,7 @@ from tests.source_tree import ROOT, SOURCE
 
 PROGRAM = ROOT / "examples" / "invoice_stream.py"
 ORDERS = 25_900
-KILLS = (1, 8000, 16_000)  # once so many invoices are there
+KILLS = (1, 8000, 16_000)  # each one once the topic has so many invoices
 
 
 def loaded() -> ModuleType:
@@ -35,7 +35,7 @@ def loaded() -> ModuleType:
 
 
 @pytest.mark.spark
-def test_invoice_is_what_an_order_is_worth(spark: SparkSession) -> None:
+def test_invoice_has_the_value_of_its_order(spark: SparkSession) -> None:
     """By Spark and by hand, for the first orders; kills a value that is rounded."""
     example = loaded()
     rows = example.orders(60)
@@ -45,9 +45,9 @@ def test_invoice_is_what_an_order_is_worth(spark: SparkSession) -> None:
             "value": [json.dumps(row).encode() for row in rows],
         }
     )
-    found = example.invoices(spark.createDataFrame(table)).toArrow().to_pylist()
-    assert [row["key"].decode() for row in found] == [row["invoice"] for row in rows]
-    for order, row in zip(rows, found, strict=True):
+    invoices = example.invoices(spark.createDataFrame(table)).toArrow().to_pylist()
+    assert [row["key"].decode() for row in invoices] == [row["invoice"] for row in rows]
+    for order, row in zip(rows, invoices, strict=True):
         invoice = json.loads(row["value"])
         worth = sum(Decimal(line["price"]) * line["quantity"] for line in order["lines"])
         assert Decimal(invoice["value"]) == worth
@@ -75,8 +75,8 @@ def test_totals_are_exact_when_the_driver_is_killed_three_times(tmp_path: Path) 
     with txlog.open(store) as client:
         for least in KILLS:
             driver = start("run", store, checkpoint)
-            told = client.wait(["invoices"], messages=least, timeout_ms=900_000)
-            assert told["met"], told
+            answer = client.wait(["invoices"], messages=least, timeout_ms=900_000)
+            assert answer["met"], answer
             os.killpg(driver.pid, signal.SIGKILL)
             assert driver.wait() == -signal.SIGKILL
             driver.communicate()

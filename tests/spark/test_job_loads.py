@@ -1,4 +1,4 @@
-"""Tests of the jobs bulk-load and replay on Spark: what DuckDB stores, once."""
+"""Tests of the jobs bulk-load and replay on Spark: the same messages as by DuckDB, once."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def stored(client: Client, topic: str) -> list[tuple[object, ...]]:
-    """What a topic has, partition by partition; order and ids aside."""
-    found = [
+    """The messages of a topic by partition, without their order and ids."""
+    messages = [
         (row["partition"] if row["key"] else None, *(row[name] for name in SAME))
         for row in rows(client, topic)
     ]
-    return sorted(found, key=repr)
+    return sorted(messages, key=repr)
 
 
 def load(client: Client, path: Path, columns: Columns, topic: str, by: Engine) -> BulkLoaded:
@@ -75,7 +75,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("name", "columns"), FORMS)
-def test_source_is_what_duckdb_makes_of_it(
+def test_spark_reads_sources_as_duckdb_does(
     client: Client, tmp_path: Path, name: str, columns: Columns
 ) -> None:
     """DuckDB = Spark: keys, values, instants, properties, nulls, and where a key goes."""
@@ -150,10 +150,8 @@ HARD = [
 @pytest.mark.parametrize(
     "texts", [HARD[:1], pytest.param(HARD[1:], marks=SLOW)], ids=["first", "others"]
 )
-def test_csv_is_to_spark_what_it_is_to_duckdb(
-    client: Client, tmp_path: Path, texts: list[str]
-) -> None:
-    """No value and an empty one, quotes, the ends of lines, and what Spark reads otherwise."""
+def test_spark_reads_csv_as_duckdb_does(client: Client, tmp_path: Path, texts: list[str]) -> None:
+    """Missing and empty values, quotes, ends of lines, and text that Spark parses differently."""
     path = tmp_path / "a.csv"
     for text in texts:
         path.write_text(text, newline="")
@@ -166,28 +164,28 @@ def test_csv_is_to_spark_what_it_is_to_duckdb(
     assert stored(client, "there") == stored(client, "here")
 
 
-def test_text_is_to_spark_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
-    """Kills base64 stored as it is, and a value without its encoding that becomes none."""
+def test_spark_decodes_text_by_its_encoding(client: Client, tmp_path: Path) -> None:
+    """Kills: base64 stored undecoded, and a value without an encoding that becomes null."""
     head = "value,value_encoding,key,key_encoding\n"
     (tmp_path / "good.csv").write_text(head + '"",utf8,"",base64\n,,eA==,base64\né,utf8,k,utf8\n')
     for topic, by in (("here", Local()), ("there", engine())):
         assert load(client, tmp_path / "good.csv", Columns(), topic, by)["messages"] == 3
     assert stored(client, "there") == stored(client, "here")
     assert {row["key"] for row in rows(client, "there")} == {b"", b"x", b"k"}
-    before = stored(client, "there")
-    for row, said in MISENCODED:
+    stored_before = stored(client, "there")
+    for row, error_text in MISENCODED:
         (tmp_path / "bad.csv").write_text(f"{head}a,utf8,,\n{row}\n")
-        with pytest.raises(BadRecord, match=said):
+        with pytest.raises(BadRecord, match=error_text):
             load(client, tmp_path / "bad.csv", Columns(), "there", engine())
         table = pacsv.read_csv(tmp_path / "bad.csv", convert_options=AS_TEXT)
         pq.write_table(table, tmp_path / "bad.parquet")
-        with pytest.raises(CommandFailed, match=said.rpartition(": ")[2].removesuffix("$")):
+        with pytest.raises(CommandFailed, match=error_text.rpartition(": ")[2].removesuffix("$")):
             load(client, tmp_path / "bad.parquet", Columns(), "there", engine())
-    assert stored(client, "there") == before
+    assert stored(client, "there") == stored_before
 
 
 @pytest.mark.slow
-def test_replay_is_what_duckdb_makes_of_it(tmp_path: Path) -> None:
+def test_spark_replays_as_duckdb_does(tmp_path: Path) -> None:
     history = History(tmp_path, "replay")
     names = tuple(name for name in WITHOUT_TRIMS if name != "send_large")
     for number in range(STEPS):
@@ -218,13 +216,17 @@ def test_programs_of_spark_submit(
     words = [str(tmp_path / "a.csv"), "here", "--transaction-key", "k", "-S", client.path]
     for dry, messages, already in ((True, 2, False), (False, 2, False), (False, 2, True)):
         assert bulk_load_main([*words, "--json", *["--dry-run"] * dry]) == 0
-        said = json.loads(capfd.readouterr().out)
-        assert (said["engine"], said["messages"], said["already"]) == ("spark", messages, already)
+        answer = json.loads(capfd.readouterr().out)
+        assert (answer["engine"], answer["messages"], answer["already"]) == (
+            "spark",
+            messages,
+            already,
+        )
     words = ["here", "there", "--transaction-key", "of-there", "-S", client.path, "--json"]
     transform = f"{Path(__file__)}:shout"
     assert replay_main([*words, "--transform", transform]) == 0
-    said = json.loads(capfd.readouterr().out)
-    assert (said["read"], said["written"]) == (2, 1)
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["read"], answer["written"]) == (2, 1)
     assert [row["value"] for row in rows(client, "there")] == [b"A"]
     for wrong, message in (
         ("textwrap:dedent", "the transform failed"),

@@ -1,4 +1,4 @@
-"""Tests of the jobs compact and rebuild-delayed on Spark: what the upkeep does by itself."""
+"""Tests of the jobs compact and rebuild-delayed on Spark: the same files as by upkeep itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_compaction_on_spark_gives_the_same_files(tmp_path: Path, seed: int) -> 
     names = tuple(name for name in WITHOUT_TRIMS if name != "compact")
     for number in range(STEPS):
         step(history, random.Random(f"{seed}:{number}"), names)
-    wanted = in_topic(history.client, "t")
+    messages = in_topic(history.client, "t")
     history.client.close()
     shutil.copytree(history.path, f"{history.path}-copy")
     answers, files = [], []
@@ -38,7 +38,7 @@ def test_compaction_on_spark_gives_the_same_files(tmp_path: Path, seed: int) -> 
         with txlog.open(path) as client:
             client.checkpoint_automatically = False
             answers.append(compact(client, "t", engine))
-            assert in_topic(client, "t") == wanted
+            assert in_topic(client, "t") == messages
             assert audit(client, ["t"], Local())["failed"] == 0
             files.append(
                 [
@@ -67,13 +67,17 @@ def test_index_made_on_spark_is_the_same(tmp_path: Path, capfd: pytest.CaptureFi
                 for where in (txn, txn, None):
                     producer.send(b"x", deliver_at=at, partition=rng.randrange(2), txn=where)
         client.checkpoint()
-        before = client.topic("t").delayed(limit=500)
-        answers = [rebuild_delayed(client, "t", one) for one in (Local(), Spark(None, {}))]
-        for one in answers:
-            assert (one["indexed"], one["missing"], one["surplus"]) == (answers[0]["indexed"], 0, 0)
+        delayed_before = client.topic("t").delayed(limit=500)
+        answers = [rebuild_delayed(client, "t", item) for item in (Local(), Spark(None, {}))]
+        for item in answers:
+            assert (item["indexed"], item["missing"], item["surplus"]) == (
+                answers[0]["indexed"],
+                0,
+                0,
+            )
         assert answers[0]["indexed"] > 20
-        assert client.topic("t").delayed(limit=500) == before
+        assert client.topic("t").delayed(limit=500) == delayed_before
     for main, job in ((rebuild_main, "rebuild-delayed"), (compact_main, "compact")):
         assert main(["t", "-S", path, "--json", "--dry-run"]) == 0
-        said = json.loads(capfd.readouterr().out)
-        assert (said["job"], said["engine"], said["dry_run"]) == (job, "spark", True)
+        answer = json.loads(capfd.readouterr().out)
+        assert (answer["job"], answer["engine"], answer["dry_run"]) == (job, "spark", True)

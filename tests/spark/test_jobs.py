@@ -1,4 +1,4 @@
-"""Tests of jobs on Spark: they find what DuckDB finds."""
+"""Tests of jobs on Spark: they give the results of DuckDB."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def engine() -> Spark:
 
 
 def compare(client: Client, topic: str) -> None:
-    """DuckDB = Spark: every check, what was expected and what was found, the digest too."""
-    here, there = (audit(client, [topic], one) for one in (Local(), engine()))
+    """DuckDB = Spark: every check with its expected and actual values, and the digest."""
+    here, there = (audit(client, [topic], engine_of_job) for engine_of_job in (Local(), engine()))
     assert here["failed"] == there["failed"] == 0
     assert [c for c in here["check_list"] if c["name"] != "bytes"] == there["check_list"]
     assert {c["name"] for c in there["check_list"]} >= {"large", "places", "sequences", "digest"}
 
 
 @pytest.mark.slow
-def test_audit_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
+def test_audit_on_spark_equals_duckdb(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     txlog.init(path, max_message_bytes=200)
     with txlog.open(path) as client:
@@ -49,7 +49,7 @@ def test_audit_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [10, 19, 23])
-def test_audit_of_a_history_on_spark_is_that_on_duckdb(tmp_path: Path, seed: int) -> None:
+def test_audit_of_a_history_on_spark_equals_duckdb(tmp_path: Path, seed: int) -> None:
     history = History(tmp_path, str(seed))
     for number in range(STEPS):
         history.step(random.Random(f"{seed}:{number}"))
@@ -58,16 +58,16 @@ def test_audit_of_a_history_on_spark_is_that_on_duckdb(tmp_path: Path, seed: int
     history.client.close()
 
 
-def test_lateness_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
+def test_lateness_on_spark_equals_duckdb(tmp_path: Path) -> None:
     with timed(tmp_path, 1) as client:
         assert lateness(client, "t", 60_000, engine()) == lateness(client, "t", 60_000, Local())
 
 
 def test_engine_leaves_a_session_that_it_did_not_start(spark: SparkSession) -> None:
-    known = {table.name for table in spark.catalog.listTables()}  # other tests share it
+    table_names = {table.name for table in spark.catalog.listTables()}  # other tests share it
     engine().close()
     assert spark.range(3).count() == 3
-    assert {table.name for table in spark.catalog.listTables()} == known
+    assert {table.name for table in spark.catalog.listTables()} == table_names
 
 
 def test_jobs_of_spark_submit_answer_as_the_command(

@@ -84,21 +84,21 @@ def messages(count: int = COUNT) -> pa.Table:
 
 
 def held(client: Client, topic: str) -> list[dict[str, Any]]:
-    """The messages of a topic without what differs between two batches, in order."""
-    found = []
+    """The messages of a topic in order, without the columns that differ between batches."""
+    messages = []
     for partition in range(2):
         for table in client.read(topic, partitions=[partition]):
-            found += table.select(["partition", *USER]).to_pylist()
-    return found
+            messages += table.select(["partition", *USER]).to_pylist()
+    return messages
 
 
 def stages(client: Client) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return sorted(str(path) for path in Path(client.path).glob("topics/**/_stage/**/*"))
 
 
 def floored(table: pa.Table) -> pa.Table:
-    """The messages as a sink makes them: of an instant it drops what is below a millisecond."""
+    """The messages as a sink makes them, with instants cut to milliseconds."""
     for name in ("event_time", "deliver_at"):
         at = table.column_names.index(name)
         whole = table[name].cast(INSTANT, safe=False)
@@ -107,7 +107,7 @@ def floored(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_messages_are_those_that_a_producer_stores(
+def test_messages_equal_those_of_a_producer(
     spark: SparkSession, client: Client, shuffle: bool
 ) -> None:
     """Every column and its nulls, in tasks of their own or brought together; as API, SQL and Spark
@@ -130,7 +130,7 @@ def test_messages_are_those_that_a_producer_stores(
             )
     finally:
         spark.conf.unset(layout)
-    small = [one for one in caught if "files of this batch" in str(one.message)]
+    small = [item for item in caught if "files of this batch" in str(item.message)]
     files = 2 if shuffle else 6
     assert (answer["messages"], answer["files"], answer["already"]) == (COUNT, files, False)
     assert len(small) == (not shuffle)
@@ -139,9 +139,9 @@ def test_messages_are_those_that_a_producer_stores(
     assert sorted(stored, key=repr) == sorted(sent, key=repr)
     if shuffle:
         for partition in range(2):
-            values = [one["value"] or b"" for one in stored if one["partition"] == partition]
+            values = [item["value"] or b"" for item in stored if item["partition"] == partition]
             assert values == sorted(values) and len(values) == COUNT // 2
-    payload = sum(len(one["key"] or b"") + len(one["value"] or b"") for one in sent)
+    payload = sum(len(item["key"] or b"") + len(item["value"] or b"") for item in sent)
     assert answer["size_bytes"] == payload
     assert stages(client) == []
     columns = ["partition", "ledger", "entry", *USER]
@@ -156,15 +156,15 @@ def test_same_batch_again_computes_nothing(spark: SparkSession, client: Client) 
     frame = spark.range(COUNT).select(F.col("id").alias("value"))
     answer = bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
     poison = frame.select(F.raise_error(F.lit("computed")).cast("binary").alias("value"))
-    again = bulk_load(poison, client.path, "t", txn_key="k", batch_id="1")
-    assert again == {**answer, "already": True}
+    second_answer = bulk_load(poison, client.path, "t", txn_key="k", batch_id="1")
+    assert second_answer == {**answer, "already": True}
 
 
 def test_producer_is_in_every_row(spark: SparkSession, client: Client) -> None:
     frame = spark.range(COUNT, numPartitions=2).select(F.col("id").alias("value"))
     bulk_load(frame, client.path, "t", txn_key="k", batch_id="1", producer="nightly")
-    found = read(spark, client.path, "t").groupBy("producer").count().collect()
-    assert [(row["producer"], row["count"]) for row in found] == [("nightly", COUNT)]
+    counts = read(spark, client.path, "t").groupBy("producer").count().collect()
+    assert [(row["producer"], row["count"]) for row in counts] == [("nightly", COUNT)]
     with pytest.raises(InvalidArgument, match="sequence_id"):
         bulk_load(
             frame.withColumn("sequence_id", F.lit(1)),
@@ -193,9 +193,9 @@ def test_attempts_that_fail_leave_nothing(spark: SparkSession, client: Client) -
     )
     answer = bulk_load(rows, client.path, "t", txn_key="k", batch_id="1")
     assert answer["messages"] == COUNT
-    found = [one["value"].decode().split() for one in held(client, "t")]
-    assert sorted(int(number) for number, _ in found) == [*range(COUNT)]
-    assert {attempt for _, attempt in found} == {"2"} and stages(client) == []
+    values = [message["value"].decode().split() for message in held(client, "t")]
+    assert sorted(int(number) for number, _ in values) == [*range(COUNT)]
+    assert {attempt for _, attempt in values} == {"2"} and stages(client) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_attempts_that_fail_leave_nothing(spark: SparkSession, client: Client) -
         ({"partition": "CAST(NULL AS INT)"}, "names no partition"),
     ],
 )  # fmt: skip
-def test_what_a_producer_refuses_is_refused(
+def test_bulk_load_refuses_like_a_producer(
     spark: SparkSession, client: Client, columns: dict[str, str], text: str
 ) -> None:
     frame = spark.range(2, numPartitions=1).select(F.col("id").alias("value"))
@@ -220,7 +220,7 @@ def test_what_a_producer_refuses_is_refused(
     assert held(client, "t") == [] and stages(client) == []
 
 
-def test_refusal_takes_back_what_another_task_staged(spark: SparkSession, client: Client) -> None:
+def test_refusal_removes_files_staged_by_other_tasks(spark: SparkSession, client: Client) -> None:
     frame = spark.range(4, numPartitions=2).select(
         F.expr("if(id = 3, repeat('x', 6000000), 'x')").alias("value")
     )
@@ -238,30 +238,30 @@ def test_delays_count_from_the_job(spark: SparkSession, client: Client) -> None:
         }
     )
     bulk_load(spark.createDataFrame(table), client.path, "t", txn_key="k", batch_id="1")
-    found = {}
+    delays = {}
     for rows in client.read("t"):
         published = rows["publish_time"].cast("int64").to_pylist()
         times = rows["deliver_at"].cast("int64").to_pylist()
         for value, time_ms, at in zip(rows["value"].to_pylist(), published, times, strict=True):
-            found[value] = None if at is None else (at, at - time_ms)
-    assert found[b"none"] is None
-    assert found[b"soon"] is not None and found[b"soon"][1] == 5000
-    assert found[b"never"] is not None and found[b"never"][0] == INSTANT_MS_MAX
-    assert found[b"at"] is not None and found[b"at"][0] == 7000
+            delays[value] = None if at is None else (at, at - time_ms)
+    assert delays[b"none"] is None
+    assert delays[b"soon"] is not None and delays[b"soon"][1] == 5000
+    assert delays[b"never"] is not None and delays[b"never"][0] == INSTANT_MS_MAX
+    assert delays[b"at"] is not None and delays[b"at"][0] == 7000
 
 
 def test_tasks_have_files_of_their_own_when_these_are_large(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody shuffles what is large; a key has its partition all the same."""
+    """A large frame is not shuffled, and each key still has its one partition."""
     frame = spark.range(COUNT, numPartitions=3).select(
         F.col("id").alias("value"), (F.col("id") % 17).alias("key")
     )
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")["files"] == 2
     monkeypatch.setattr(sink, "SMALL_BYTES", 1)
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="2")["files"] == 6
-    for one in held(client, "t"):
-        assert one["partition"] == crc32(one["key"]) % 2
+    for message in held(client, "t"):
+        assert message["partition"] == crc32(message["key"]) % 2
     unkeyed = frame.select("value")
     assert bulk_load(unkeyed, client.path, "t", txn_key="k", batch_id="3")["files"] == 3
     ordered = bulk_load(frame, client.path, "t", txn_key="k", batch_id="4", order_by=["value"])
@@ -273,10 +273,8 @@ def test_tasks_have_files_of_their_own_when_these_are_large(
 
 
 @pytest.mark.parametrize("column", ["value", "key"])
-def test_structs_are_refused_and_say_what_to_do(
-    spark: SparkSession, client: Client, column: str
-) -> None:
-    """Spark's own text of a struct, `{1, x}`, is nothing that anybody can read back."""
+def test_structs_are_refused_with_a_hint(spark: SparkSession, client: Client, column: str) -> None:
+    """Kills: messages with Spark's own text of a struct, `{1, x}`, which no parser reads back."""
     for sql in ("struct(1 AS n, 'x' AS s)", "array(1)", "map('a', 1)"):
         frame = spark.sql(f"SELECT {sql} AS {column}" + ", 'v' AS value" * (column == "key"))
         with pytest.raises(InvalidArgument, match=f"column {column} is ") as caught:
@@ -297,7 +295,7 @@ def test_values_are_the_same_bytes_by_both_ways(
 ) -> None:
     frame = spark.sql(f"SELECT {sql} AS value, {sql} AS key")
     bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
-    given = {"topic": "t", "txnKey": "k", "batchId": "2"}
-    frame.write.format("txlog").mode("append").options(**given).save(client.path)
-    found = [(message.value, message.key) for message in client.reader("t")]
-    assert found == [(text, text)] * 2
+    options = {"topic": "t", "txnKey": "k", "batchId": "2"}
+    frame.write.format("txlog").mode("append").options(**options).save(client.path)
+    pairs = [(message.value, message.key) for message in client.reader("t")]
+    assert pairs == [(text, text)] * 2

@@ -1,7 +1,7 @@
 """The driver of `bulk_load` dies by SIGKILL: the batch is stored whole or not at all, and once.
 
-It dies while its tasks stage, and in calls of its own that change a file, from its first look at
-the store to the removal of what was staged. Then the same load is run again by another driver.
+It dies while its tasks stage, and in its own calls that change a file, from its first look at the
+store to the removal of the staged files. Then another driver runs the same load again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ print("answered", calls, answer["messages"], flush=True)
 
 
 def made(path: Path) -> str:
-    """A store with a message; files that nobody names go with its next checkpoint."""
+    """A store with a message, whose checkpoints remove unreferenced files at once."""
     txlog.init(str(path), reader_grace_ms=0, stage_ttl_ms=0)
     with txlog.open(str(path)) as client:
         client.create_topic("t", partitions=2)
@@ -79,9 +79,9 @@ def made(path: Path) -> str:
 
 
 def run(store: str, nth: int) -> tuple[int, str]:
-    """Run the job until its nth call, 0: until a file is staged; how it ended, what it said.
+    """Run the job until its nth call (0: until a file is staged); returns exit code and output.
 
-    Its JVM and their workers hold its output, so that they are gone by then as well.
+    Its JVM and its workers hold its output open, so all of them have ended by then.
     """
     job = subprocess.Popen(
         [sys.executable, "-c", JOB, store, str(nth)], stdout=subprocess.PIPE, text=True
@@ -98,11 +98,11 @@ def held(store: str) -> list[int]:
         )
 
 
-def test_load_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_load_with_a_killed_driver_is_whole_or_absent(spark: SparkSession, tmp_path: Path) -> None:
     """While it stages, in its first and last call, and in others that the seed chooses."""
-    code, said = run(made(tmp_path / "whole"), 1 << 30)
+    code, output = run(made(tmp_path / "whole"), 1 << 30)
     assert code == 0
-    word, calls, messages = said.split()
+    word, calls, messages = output.split()
     assert (word, messages) == ("answered", str(ROWS))
     count = int(calls)
     assert count > 20
@@ -116,19 +116,19 @@ def test_load_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> Non
         assert run(store, nth)[0] == -signal.SIGKILL, where
         seen = held(store)
         assert seen in ([-1], [-1, *range(ROWS)]), where
-        with txlog.open(store) as client:  # a writer settles what no flush had
+        with txlog.open(store) as client:  # the first write settles unflushed frames
             client.producer("t").send(b"-2", partition=1)
             client.checkpoint()
-        found = held(store)
-        assert found in ([-2, -1], [-2, -1, *range(ROWS)]), where
-        assert len(seen) < len(found), where
+        numbers = held(store)
+        assert numbers in ([-2, -1], [-2, -1, *range(ROWS)]), where
+        assert len(seen) < len(numbers), where
         answer = bulk_load(frame, store, "t", txn_key="k", batch_id="1")
-        assert (answer["already"], answer["messages"]) == (len(found) > 2, ROWS), where
+        assert (answer["already"], answer["messages"]) == (len(numbers) > 2, ROWS), where
         assert held(store) == [-2, -1, *range(ROWS)], where
         with txlog.open(store) as client:
             client.checkpoint()
             assert not audit(client, ["t"], Local())["failed"], where
             assert txlog.verify(store, deep=True)["errors"] == 0, where
         assert not [*Path(store).glob("topics/**/_stage/*/*")], where
-        ends.add(len(found))
+        ends.add(len(numbers))
     assert ends == {2, 2 + ROWS}

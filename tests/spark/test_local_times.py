@@ -1,7 +1,7 @@
-"""A local timestamp of a record has one type and one value, wherever its row lies, by every door.
+"""A local timestamp of a record has one type and one value, in every file and every interface.
 
-It is a date and a time of a wall clock, no instant: no time zone of a session has a say in it, and
-those that a change to summer time leaves out are as good as others.
+It is a date and a time of a wall clock, no instant: the time zone of a session has no influence,
+and times that a change to summer time skips are as good as others.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ DOORS: dict[str, Callable[[SparkSession, Client], list[Any]]] = {
 def test_a_local_timestamp_is_the_same_by_every_door(
     spark: SparkSession, client: Client, door: str, zone: str
 ) -> None:
-    before = spark.conf.get(ZONE)
+    zone_before = spark.conf.get(ZONE)
     spark.conf.set(ZONE, zone)
     try:
         rows = DOORS[door](spark, client)
     finally:
-        spark.conf.set(ZONE, str(before))
+        spark.conf.set(ZONE, str(zone_before))
         release(spark)
-    found = [(at, list(fine)) for at, fine, *_ in sorted(rows, key=lambda row: tuple(row)[2:])]
-    assert found == ROWS
+    values = [(at, list(fine)) for at, fine, *_ in sorted(rows, key=lambda row: tuple(row)[2:])]
+    assert values == ROWS
 
 
 def test_a_local_timestamp_is_the_same_without_spark(client: Client) -> None:
-    assert [tuple((one.decode() or {}).values()) for one in client.reader("t")] == ROWS
+    assert [tuple((message.decode() or {}).values()) for message in client.reader("t")] == ROWS
     with Query(client, "SELECT record.at, record.fine FROM t ORDER BY ledger, entry") as query:
         table = query.rows().read_all()
     assert table.schema.field("at").type.tz is None
@@ -120,13 +120,13 @@ def test_a_local_timestamp_is_the_same_without_spark(client: Client) -> None:
 def test_a_local_timestamp_is_the_same_in_the_program_of_views(
     spark: SparkSession, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rest = str(tmp_path / "rest")
-    assert main(["views", "--spark", "--complete", rest, "-S", client.path]) == 0
-    before = spark.conf.get(ZONE)
+    complete_folder = str(tmp_path / "rest")
+    assert main(["views", "--spark", "--complete", complete_folder, "-S", client.path]) == 0
+    zone_before = spark.conf.get(ZONE)
     spark.conf.set(ZONE, "Europe/Berlin")
     try:
         exec(compile(capfd.readouterr().out, "views", "exec"), {})
         rows = of_frame(spark.sql("SELECT * FROM t ORDER BY ledger, entry"))
     finally:
-        spark.conf.set(ZONE, str(before))
+        spark.conf.set(ZONE, str(zone_before))
     assert [(at, list(fine)) for at, fine, *_ in rows] == ROWS

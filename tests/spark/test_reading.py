@@ -26,7 +26,7 @@ from txlog.lake.spark.reading import frame_of, local_frame
 from txlog.spark import read, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
-SEEDS = (19, 34)  # at the end their rows lie in all places
+SEEDS = (19, 34)  # their histories end with rows in files of every kind
 
 
 @pytest.fixture
@@ -50,34 +50,34 @@ def in_order(frame: DataFrame) -> list[dict[str, object]]:
 def compare(spark: SparkSession, history: History, rng: random.Random) -> None:
     """Spark gives what a reader gives, and the rest follows from it."""
     tables = list(history.client.read("t"))
-    wanted = pa.concat_tables(tables).to_pylist() if tables else []
-    wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
-    found = in_order(read(spark, history.path, "t"))
-    assert [{name: row[name] for name in SAME} for row in found] == [
-        {name: row[name] for name in SAME} for row in wanted
+    expected = pa.concat_tables(tables).to_pylist() if tables else []
+    expected.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+    actual = in_order(read(spark, history.path, "t"))
+    assert [{name: row[name] for name in SAME} for row in actual] == [
+        {name: row[name] for name in SAME} for row in expected
     ]
-    assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+    assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in actual] == [
         (
             row["index"],
             str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
             len(row["value"] or b""),
         )
-        for row in wanted
+        for row in expected
     ]
-    assert None not in [row["lsn"] for row in found]
-    compare_part(spark, history, found, rng)
+    assert None not in [row["lsn"] for row in actual]
+    compare_part(spark, history, actual, rng)
 
 
 def compare_part(
     spark: SparkSession, history: History, rows: list[dict[str, object]], rng: random.Random
 ) -> None:
-    """A range of any kind is what a reader has of it, and an LSN what was there then."""
+    """Compare a random range with a reader's, and a random LSN with the rows up to that LSN."""
     everything = ranged(history.client, Range())
-    wanted = some_range(rng, everything)
-    found = in_order(read(spark, history.path, "t", start=wanted.start, end=wanted.stop))
-    assert [place(row) for row in found] == [
-        place(row) for row in ranged(history.client, wanted)
-    ], str(wanted)
+    bounds = some_range(rng, everything)
+    frame_rows = in_order(read(spark, history.path, "t", start=bounds.start, end=bounds.stop))
+    assert [place(row) for row in frame_rows] == [
+        place(row) for row in ranged(history.client, bounds)
+    ], str(bounds)
     if rows:
         lsn = rng.choice([row["lsn"] for row in rows])
         assert isinstance(lsn, int)
@@ -114,10 +114,10 @@ def run(
     return seen
 
 
-def test_spark_sees_what_a_reader_sees(
+def test_spark_reads_the_messages_of_a_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """API = Spark, whatever happened to the rows, wherever they and their markers lie."""
+    """API = Spark, after any history, and with rows and markers in files of any kind."""
     monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
     monkeypatch.setattr(reading, "_EDGES_FEW", 1)
     seen: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def test_spark_sees_files_that_were_adopted(spark: SparkSession, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [1000, 1010, 1020])
-def test_spark_sees_what_a_reader_sees_in_many_histories(
+def test_spark_reads_the_messages_of_a_reader_in_many_histories(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:
     """The same, 30 more."""
@@ -172,18 +172,18 @@ def test_local_rows_do_not_depend_on_their_chunks(spark: SparkSession) -> None:
 def test_many_local_rows_are_not_a_part_of_the_plan(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills a driver that makes rows of all columns for every query, and a session whose settings
-    are others afterwards.
+    """Kills: a driver that decodes all columns for every query, and changed settings of the
+    session afterwards.
     """
     name = "spark.sql.execution.arrow.localRelationThreshold"
-    before = spark.conf.get(name)
+    setting_before = spark.conf.get(name)
     table = pa.table({"n": [1, 2, 3]})
     assert "LocalTableScan" in local_frame(spark, table)._jdf.queryExecution().toString()
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     frame = local_frame(spark, table)
     assert "LocalTableScan" not in frame._jdf.queryExecution().toString()
     assert [row["n"] for row in frame.collect()] == [1, 2, 3]
-    assert spark.conf.get(name) == before
+    assert spark.conf.get(name) == setting_before
 
 
 def scratch_of(spark: SparkSession) -> set[str]:
@@ -194,18 +194,18 @@ def scratch_of(spark: SparkSession) -> set[str]:
 def test_many_rows_of_the_journal_are_a_file_that_goes_with_its_frame(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills a query that makes rows of all columns of them, and a copy of messages that stays."""
+    """Kills: a query that decodes all columns of these rows, and a copy that outlives its frame."""
     client.producer("orders").send_batch(pa.table({"value": [b"x", b"y"], "key": [b"a", None]}))
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     frame = read(spark, client.path, "orders")
-    assert len(scratch_of(spark) - before) == 1
+    assert len(scratch_of(spark) - files_before) == 1
     plan = frame.select("key")._jdf.queryExecution().executedPlan().toString()
     assert "FileScan parquet [key" in plan
     assert "ReadSchema: struct<key:binary>" in plan
     assert sorted(row["value"] for row in frame.collect()) == [b"x", b"y"]
     release(spark)
-    assert not scratch_of(spark) - before
+    assert not scratch_of(spark) - files_before
 
 
 def test_a_file_of_rows_goes_when_the_frame_cannot_be_made(
@@ -214,10 +214,10 @@ def test_a_file_of_rows_goes_when_the_frame_cannot_be_made(
     client.producer("orders").send(b"x")
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     monkeypatch.setattr(reading, "from_arrow_schema", lambda schema: 1 / 0)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     with pytest.raises(ZeroDivisionError):
         read(spark, client.path, "orders")
-    assert scratch_of(spark) == before
+    assert scratch_of(spark) == files_before
 
 
 def test_rows_travel_with_the_plan_where_executors_are_elsewhere(
@@ -227,9 +227,9 @@ def test_rows_travel_with_the_plan_where_executors_are_elsewhere(
     client.producer("orders").send(b"x")
     monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
     monkeypatch.setattr(reading, "is_local", lambda master: False)
-    before = scratch_of(spark)
+    files_before = scratch_of(spark)
     assert [row["value"] for row in read(spark, client.path, "orders").collect()] == [b"x"]
-    assert scratch_of(spark) == before
+    assert scratch_of(spark) == files_before
 
 
 def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
@@ -246,8 +246,8 @@ def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
 def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     spark: SparkSession, client: Client
 ) -> None:
-    """Kills: a scan for each file, a plan that reads partitions which nobody asked for, and one
-    that sifts clean files or asks for the names of files.
+    """Kills: a scan for each file, a plan that reads partitions outside of the filter, and one that
+    filters clean files or needs the names of files.
     """
     for partition in (0, 1, 0, 1):
         with client.transaction() as txn:
@@ -265,7 +265,7 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     assert len(frame.collect()) == 4
 
 
-def test_files_whose_messages_nobody_counted_are_known_by_place_or_name(
+def test_files_without_a_count_are_read_by_directory_or_name(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/format.md 7: kills a frame that takes a column for granted that such files lack, one
@@ -295,7 +295,7 @@ def test_files_whose_messages_nobody_counted_are_known_by_place_or_name(
 
 
 def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
-    """R5: kills a session of the user's own that takes flipped bits for data."""
+    """R5: kills: a user's own session that reads flipped bits as data."""
     client.producer("orders").send(random.Random(7).randbytes(5000), partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -313,8 +313,8 @@ def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
         spark.conf.unset("parquet.page.verify-checksum.enabled")
 
 
-def test_file_that_is_gone_is_an_error(spark: SparkSession, client: Client) -> None:
-    """R21: kills fewer rows without a word, also where the session would ignore missing files."""
+def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Client) -> None:
+    """R21: kills: silently missing rows, also where the session would ignore missing files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -328,8 +328,10 @@ def test_file_that_is_gone_is_an_error(spark: SparkSession, client: Client) -> N
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def test_partition_that_is_away_is_an_error(spark: SparkSession, client: Client) -> None:
-    """Kills: a count that is too small and says nothing."""
+def test_unavailable_partition_is_an_error_of_the_frame(
+    spark: SparkSession, client: Client
+) -> None:
+    """Kills: a count that is silently too small."""
     client.producer("orders").send(b"x", partition=1)
     client.admin.set_offline("orders", 1)
     with pytest.raises(PartitionUnavailable):
@@ -354,15 +356,17 @@ def test_names_of_stores_and_topics_are_no_patterns(spark: SparkSession, tmp_pat
     ]
 
 
-def test_what_does_not_exist_is_named(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+def test_missing_topic_and_store_are_named(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
     with pytest.raises(TopicNotFound, match="orders2"):
         read(spark, client.path, "orders2")
     with pytest.raises(StoreNotFound):
         read(spark, str(tmp_path / "nowhere"), "orders")
 
 
-def test_a_frame_outlives_what_the_store_lets_go(spark: SparkSession, tmp_path: Path) -> None:
-    """R18; kills: a frame without a pin, a pin that nothing lets go, one of the wrong files."""
+def test_frame_keeps_files_that_the_store_removes(spark: SparkSession, tmp_path: Path) -> None:
+    """R18; kills: a frame without a pin, a pin that never ends, a pin on the wrong files."""
     path = str(tmp_path / "store")
     txlog.init(path, reader_grace_ms=0)
     with txlog.open(path) as client:
@@ -375,13 +379,13 @@ def test_a_frame_outlives_what_the_store_lets_go(spark: SparkSession, tmp_path: 
         client.checkpoint(roll_all=True)
         client.checkpoint()
         frame = read(spark, path, "orders")
-        before = set(Path(path).glob("topics/**/*.parquet"))
-        assert len(before) == 2
+        files_before = set(Path(path).glob("topics/**/*.parquet"))
+        assert len(files_before) == 2
         client.admin.trim("orders", END, force_unacked=True)
         client.checkpoint()
         client.checkpoint()
         client.admin.gc(True, 0)
-        assert set(Path(path).glob("topics/**/*.parquet")) == before
+        assert set(Path(path).glob("topics/**/*.parquet")) == files_before
         assert [row["value"] for row in in_order(frame)] == [b"plain", b"in a transaction"]
         assert in_order(read(spark, path, "orders")) == []
         release(spark)
@@ -424,7 +428,7 @@ def test_range_leaves_out_files_and_row_groups(spark: SparkSession, client: Clie
     assert "GreaterThanOrEqual(entry,1)" in plan
 
 
-def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: Client) -> None:
+def test_unavailable_partitions_can_be_left_out(spark: SparkSession, client: Client) -> None:
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)
     client.admin.set_offline("orders", 1)
@@ -436,9 +440,9 @@ def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: C
 def test_many_markers_are_read_by_spark_and_named(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a million markers in the plan, and one that is slow and says nothing."""
-    held = client.transaction()  # keeps the sidecar from being clean
-    client.producer("orders").send(b"held", partition=0, txn=held)
+    """Kills: a million markers in the plan, and a slow plan without a warning."""
+    open_txn = client.transaction()  # keeps the sidecar from being clean
+    client.producer("orders").send(b"held", partition=0, txn=open_txn)
     for number in range(3):
         with client.transaction() as txn:
             client.producer("orders").send(b"%d" % number, partition=0, txn=txn)
@@ -451,10 +455,10 @@ def test_many_markers_are_read_by_spark_and_named(
     assert [row["value"] for row in in_order(frame)] == [b"0", b"1", b"2"]
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "EqualTo(kind,1)" in plan
-    held.abort()
+    open_txn.abort()
 
 
-def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) -> None:
+def test_uncommitted_rows_of_a_frame_have_a_state(spark: SparkSession, client: Client) -> None:
     """Isolation uncommitted: kills a preview that looks like a message."""
     txn = client.transaction()
     client.producer("orders").send(b"open", txn=txn)
@@ -474,7 +478,7 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
 def test_several_topics_are_as_of_one_moment(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spec 8: somebody commits in both whenever the frame of the next topic is made."""
+    """Spec 8: another client commits to both topics before each frame, and no frame shows it."""
     client.create_topic("bills")
 
     def write() -> None:
@@ -509,7 +513,9 @@ def test_a_plain_spark_reads_the_logs_of_changes(spark: SparkSession, tmp_path: 
         client.connect("k")
         client.connect("k")
         sent = [client.producer("t").send(b"x", partition=1).message_id for _ in range(4)]
-        client.acknowledge("t", "s", [one for one in sent[1:3] if one is not None])
+        client.acknowledge(
+            "t", "s", [message_id for message_id in sent[1:3] if message_id is not None]
+        )
         client.admin.compact_changes()
     keys = spark.read.parquet(f"{path}/system/__transaction_key")
     assert [tuple(row) for row in keys.select("transaction_key", "epoch").collect()] == [("k", 1)]

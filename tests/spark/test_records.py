@@ -68,18 +68,18 @@ def client(tmp_path: Path, spark: SparkSession) -> Iterator[Client]:
 
 def rows(frame: DataFrame) -> list[dict[str, Any] | None]:
     """The records of a frame, by their first field."""
-    found = [row.record and row.record.asDict(recursive=True) for row in frame.collect()]
-    return sorted(found, key=lambda one: -1 if one is None else one["cups"])
+    records = [row.record and row.record.asDict(recursive=True) for row in frame.collect()]
+    return sorted(records, key=lambda record: -1 if record is None else record["cups"])
 
 
 def of_duckdb(client: Client, topic: str = "t") -> list[dict[str, Any] | None]:
     """The same by SQL."""
     with Query(client, f"SELECT record FROM {topic}") as query:
-        found = [row["record"] for batch in query.rows() for row in batch.to_pylist()]
-    return sorted(found, key=lambda one: -1 if one is None else one["cups"])
+        records = [row["record"] for batch in query.rows() for row in batch.to_pylist()]
+    return sorted(records, key=lambda record: -1 if record is None else record["cups"])
 
 
-def test_records_are_those_of_duckdb_in_every_place(spark: SparkSession, client: Client) -> None:
+def test_records_match_duckdb_in_files_of_every_kind(spark: SparkSession, client: Client) -> None:
     expected = of_duckdb(client)
     assert len(expected) == 6 and expected[0] is not None and expected[0]["note"] is None
     frame = read(spark, client.path, "t")
@@ -90,8 +90,8 @@ def test_records_are_those_of_duckdb_in_every_place(spark: SparkSession, client:
     assert source.schema["record"].dataType == frame.schema["record"].dataType
     register(spark, client.path, database="shop")
     assert rows(spark.table("shop.t")) == expected
-    found = frame.where("record.place.city = 'c'").select("record.tags", "record.note").collect()
-    assert [(row.tags, row.note) for row in found] == [(["y", "z"], "n")]
+    filtered = frame.where("record.place.city = 'c'").select("record.tags", "record.note").collect()
+    assert [(row.tags, row.note) for row in filtered] == [(["y", "z"], "n")]
 
 
 def test_fields_are_pruned_and_filters_reach_the_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_fields_are_pruned_and_filters_reach_the_files(spark: SparkSession, tmp_
     txlog.init(path, durability="os")
     with txlog.open(path) as opened:
         opened.create_topic("t", schema=Second)
-        made = spark.range(50).select(
+        source_rows = spark.range(50).select(
             F.struct(
                 F.col("id").cast("double").alias("cups"),
                 F.struct(F.lit("a").alias("city"), F.lit(1).alias("code")).alias("place"),
                 F.array(F.lit("x")).alias("tags"),
             ).alias("record")
         )
-        bulk_load(made, path, "t", txn_key="k", batch_id="1")
-    wanted = read(spark, path, "t").where("record.cups > 44").select("record.place.code")
-    assert wanted.count() == 5
-    plan = wanted._jdf.queryExecution().executedPlan().toString()
+        bulk_load(source_rows, path, "t", txn_key="k", batch_id="1")
+    filtered = read(spark, path, "t").where("record.cups > 44").select("record.place.code")
+    assert filtered.count() == 5
+    plan = filtered._jdf.queryExecution().executedPlan().toString()
     assert "ReadSchema: struct<record:struct<cups:double,place:struct<code:bigint>>>" in plan
     assert "GreaterThan(record.cups,44.0)" in plan
     release(spark)
@@ -117,25 +117,30 @@ def test_fields_are_pruned_and_filters_reach_the_files(spark: SparkSession, tmp_
 
 def test_frames_are_written_by_the_schema(spark: SparkSession, client: Client) -> None:
     """A consumer decodes what bulk_load, the sink and INSERT wrote; no other is stored."""
-    made = spark.sql(
+    source_rows = spark.sql(
         "SELECT named_struct('cups', 7, 'place', named_struct('city', 'q'), 'tags', array('t'))"
         " AS record, 'k' AS key"
     )
-    bulk_load(made, client.path, "t", txn_key="k", batch_id="1")
-    given = {"topic": "t", "txnKey": "k", "batchId": "2"}
-    made.write.format("txlog").mode("append").options(**given).save(client.path)
+    bulk_load(source_rows, client.path, "t", txn_key="k", batch_id="1")
+    options = {"topic": "t", "txnKey": "k", "batchId": "2"}
+    source_rows.write.format("txlog").mode("append").options(**options).save(client.path)
     register(spark, client.path, database="shop")
     spark.sql("INSERT INTO shop.t (record) SELECT record FROM shop.t WHERE record.cups = 3.5")
-    found: list[Any] = [one.decode() for one in client.reader("t")]
-    assert [one["cups"] for one in found[6:]] == [7.0, 7.0, 3.5]
-    assert found[6] == {"cups": 7.0, "place": {"city": "q", "code": 0}, "tags": ["t"], "note": None}
+    records: list[Any] = [record.decode() for record in client.reader("t")]
+    assert [record["cups"] for record in records[6:]] == [7.0, 7.0, 3.5]
+    assert records[6] == {
+        "cups": 7.0,
+        "place": {"city": "q", "code": 0},
+        "tags": ["t"],
+        "note": None,
+    }
     assert rows(read(spark, client.path, "t")) == of_duckdb(client)
     flat = spark.sql("SELECT 8 AS cups, named_struct('city', 'f') AS place, array('u') AS tags")
     bulk_load(flat, client.path, "t", txn_key="k", batch_id="flat")
-    given["batchId"] = "flat too"
-    flat.write.format("txlog").mode("append").options(**given).save(client.path)
-    found = [one.decode() for one in client.reader("t")]
-    assert [(one["cups"], one["place"]["city"]) for one in found[9:]] == [(8.0, "f")] * 2
+    options["batchId"] = "flat too"
+    flat.write.format("txlog").mode("append").options(**options).save(client.path)
+    records = [record.decode() for record in client.reader("t")]
+    assert [(record["cups"], record["place"]["city"]) for record in records[9:]] == [(8.0, "f")] * 2
     with pytest.raises(InvalidArgument, match="a message has no column sugar"):
         bulk_load(flat.withColumn("sugar", F.lit(1)), client.path, "t", txn_key="k", batch_id="4")
     wrong = spark.sql("SELECT named_struct('cups', 'many') AS record")
@@ -143,7 +148,7 @@ def test_frames_are_written_by_the_schema(spark: SparkSession, client: Client) -
         bulk_load(wrong, client.path, "t", txn_key="k", batch_id="3")
     client.create_topic("plain")
     with pytest.raises(InvalidArgument, match="has no schema to write records by"):
-        bulk_load(made, client.path, "plain", txn_key="p", batch_id="1")
+        bulk_load(source_rows, client.path, "plain", txn_key="p", batch_id="1")
 
 
 def test_schema_of_a_frame_makes_a_topic_for_its_rows(spark: SparkSession, client: Client) -> None:
@@ -159,9 +164,9 @@ def test_schema_of_a_frame_makes_a_topic_for_its_rows(spark: SparkSession, clien
     client.create_topic("avro", schema=schema_of(frame.schema, "avro"))
     for topic in ("trips", "avro"):
         bulk_load(frame, client.path, topic, txn_key=topic, batch_id="1")
-        found = read(spark, client.path, topic).select("record.*")
-        (made,), (row,) = found.collect(), frame.collect()
-        assert made.asDict(recursive=True) == row.asDict(recursive=True)
+        stored = read(spark, client.path, topic).select("record.*")
+        (stored_row,), (row,) = stored.collect(), frame.collect()
+        assert stored_row.asDict(recursive=True) == row.asDict(recursive=True)
     with pytest.raises(InvalidArgument, match="schema: "):
         schema_of(spark.sql("SELECT INTERVAL '1' MONTH AS wait"))
 
@@ -180,7 +185,7 @@ def test_stream_of_records_into_records(
         .start()
     )
     query.awaitTermination()
-    assert {one.schema_version for one in client.reader("copy")} == {1}
+    assert {message.schema_version for message in client.reader("copy")} == {1}
     assert of_duckdb(client, "copy") == of_duckdb(client)
     assert rows(read(spark, client.path, "copy")) == of_duckdb(client)
 
@@ -188,6 +193,8 @@ def test_stream_of_records_into_records(
 def test_arrow_fields_by_name() -> None:
     from txlog.lake.spark.records import as_type
 
-    given = pa.array([{"a": 1, "b": "x"}, None], pa.struct([("a", pa.int32()), ("b", pa.string())]))
-    wanted = pa.struct([("c", pa.string()), ("a", pa.int64())])
-    assert as_type(given, wanted).to_pylist() == [{"c": None, "a": 1}, None]
+    column = pa.array(
+        [{"a": 1, "b": "x"}, None], pa.struct([("a", pa.int32()), ("b", pa.string())])
+    )
+    target = pa.struct([("c", pa.string()), ("a", pa.int64())])
+    assert as_type(column, target).to_pylist() == [{"c": None, "a": 1}, None]

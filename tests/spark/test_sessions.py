@@ -1,4 +1,4 @@
-"""Tests of txlog.spark.session: what a session is configured with, and what it takes later."""
+"""Tests of txlog.spark.session: the configuration of a new session, and later changes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txlog.lake.spark.session import is_local
 pytestmark = pytest.mark.spark
 
 
-def test_session_has_our_defaults_and_what_the_caller_set(spark: SparkSession) -> None:
+def test_session_has_our_defaults_and_the_callers_settings(spark: SparkSession) -> None:
     expected = {
         "spark.master": "local[2,3]",
         "spark.app.name": "txlog",
@@ -33,7 +33,7 @@ def test_session_has_our_defaults_and_what_the_caller_set(spark: SparkSession) -
 
 
 def test_environment_is_as_it_was_before(spark: SparkSession) -> None:
-    """Kills: a JAVA_HOME of ours that every later child of the program would get."""
+    """Kills: a JAVA_HOME set by txlog, which every later child of the program would inherit."""
     for name in ("TXLOG_JRE", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
         assert name not in os.environ
 
@@ -46,7 +46,7 @@ def test_options_of_java_reach_the_jvm(spark: SparkSession) -> None:
     assert "-XX:+UseSerialGC" in list(beans.getRuntimeMXBean().getInputArguments())
 
 
-def test_running_session_takes_what_it_can_change(spark: SparkSession) -> None:
+def test_running_session_takes_settings_that_can_change(spark: SparkSession) -> None:
     same = txlog.spark.session(conf={"spark.sql.shuffle.partitions": 3})
     try:
         assert same is spark
@@ -75,13 +75,13 @@ def test_session_leaves_nothing_in_the_working_directory(spark: SparkSession) ->
     }
 
 
-def test_masters_on_this_machine_are_told_apart() -> None:
+def test_local_masters_are_recognised() -> None:
     assert all(map(is_local, ("local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]")))
     assert not any(map(is_local, ("yarn", "spark://host:7077", "k8s://https://host")))
 
 
 def test_session_is_a_function_whatever_was_imported_before() -> None:
-    """Kills: `txlog.spark.read`, whose module imports that of the session, in its place."""
+    """Kills: the module `session` in place of the function, once `txlog.spark.read` imports it."""
     script = (
         "import txlog.spark, txlog.lake.spark.session\nfirst = txlog.spark.session\n"
         "txlog.spark.read\nfrom txlog.spark import session\n"

@@ -1,4 +1,4 @@
-"""Tests of the sinks: what Spark writes is stored once, whatever fails and whoever tries again."""
+"""Tests of the sinks: Spark's rows are stored exactly once, through failures and retries."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def orders(spark: SparkSession, count: int = COUNT, tasks: int = 2) -> DataFrame
 
 def write(frame: DataFrame, client: Client, batch: str = "1", **options: str) -> None:
     """Write a batch."""
-    given = {"topic": "orders", "txnKey": "k", "batchId": batch, **options}
-    frame.write.format("txlog").mode("append").options(**given).save(client.path)
+    all_options = {"topic": "orders", "txnKey": "k", "batchId": batch, **options}
+    frame.write.format("txlog").mode("append").options(**all_options).save(client.path)
 
 
 def held(client: Client, topic: str = "orders") -> list[int]:
@@ -61,7 +61,7 @@ def held(client: Client, topic: str = "orders") -> list[int]:
 
 
 def stages(client: Client) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return sorted(str(path) for path in Path(client.path).glob("topics/**/_stage/**/*"))
 
 
@@ -73,8 +73,10 @@ def refused(frame: DataFrame, client: Client, **options: str) -> str:
 
 
 def test_struct_is_refused_in_the_first_line(spark: SparkSession, client: Client) -> None:
-    said = refused(spark.sql("SELECT struct(1 AS n) AS value"), client).splitlines()[0]
-    assert said.endswith("is struct<n:int>, it must be binary or text; to_json(value) AS value")
+    first_line = refused(spark.sql("SELECT struct(1 AS n) AS value"), client).splitlines()[0]
+    assert first_line.endswith(
+        "is struct<n:int>, it must be binary or text; to_json(value) AS value"
+    )
 
 
 class TestBatch:
@@ -95,7 +97,7 @@ class TestBatch:
         assert stages(client) == []
 
     def test_same_batch_again_writes_nothing(self, spark: SparkSession, client: Client) -> None:
-        """The tasks are told: they would fail if they staged anything."""
+        """The driver tells the tasks that the batch is stored: they would fail if they staged."""
         write(orders(spark), client)
         first = client.bulk("orders", key="k", batch="1").stored
         stage = next(Path(client.path).glob("topics/**/_stage"))
@@ -109,7 +111,7 @@ class TestBatch:
         assert len(held(client)) == COUNT + 3
 
     def test_task_that_failed_is_tried_again(self, spark: SparkSession, client: Client) -> None:
-        """A real second attempt; what the first one staged is not among the messages."""
+        """A real second attempt: the topic has no message of the first attempt's files."""
 
         @F.udf(returnType="string", useArrow=False)
         def fail_late(value: str) -> str:
@@ -131,8 +133,8 @@ class TestBatch:
                 raise RuntimeError("it always fails")
             return value
 
-        # One task: another one might still write when the first has failed, and what it leaves
-        # goes with `stage_ttl_ms`.
+        # One task: a second one might still write when the first has failed, and its files stay
+        # until `stage_ttl_ms` is over.
         rows = orders(spark).coalesce(1).withColumn("value", fail("value"))
         assert "it always fails" in refused(rows, client)
         assert held(client) == [] and stages(client) == []
@@ -168,7 +170,7 @@ class TestBatch:
         write(orders(spark), client)
         assert held(client) == [*range(COUNT)]
 
-    def test_what_is_refused(self, spark: SparkSession, client: Client) -> None:
+    def test_bad_options_and_columns_are_refused(self, spark: SparkSession, client: Client) -> None:
         rows = orders(spark, 2)
         assert "txnKey is missing" in refused(rows, client, txnKey="")
         assert "no option colour" in refused(rows, client, colour="red")
@@ -200,8 +202,8 @@ class TestBulkLoad:
             (table,) = client.read("orders", partitions=[partition])
             numbers = [int(value) for value in table["value"].to_pylist()]
             assert numbers == [n for n in range(COUNT) if crc32(b"%d" % (n % 17)) % 2 == partition]
-        again = bulk_load(frame, client.path, "orders", txn_key="k", batch_id="1")
-        assert again == {**answer, "already": True}
+        second_answer = bulk_load(frame, client.path, "orders", txn_key="k", batch_id="1")
+        assert second_answer == {**answer, "already": True}
         with pytest.raises(InvalidArgument):
             bulk_load(
                 frame.withColumn("x", F.lit(1)), client.path, "orders", txn_key="k", batch_id="2"
@@ -285,23 +287,23 @@ class TestStream:
         for topic, by_function in (("orders", False), ("other", True)):
             run(f"first {topic}", by_function=by_function)
             run(f"first {topic}", by_function=by_function)
-            before = len(list(client.reader(topic)))
-            assert before == 6
+            count_before = len(list(client.reader(topic)))
+            assert count_before == 6
             with pytest.raises(Exception, match="of another checkpoint"):
                 run(f"second {topic}", by_function=by_function)
-            assert len(list(client.reader(topic))) == before
+            assert len(list(client.reader(topic))) == count_before
         assert stages(client) == []
 
 
 class TestSmallFiles:
-    """Both sinks say when a batch has small files that it need not have."""
+    """Both sinks warn of small files that a batch need not have."""
 
     KEYED = pa.table({"value": ["a"] * 8, "key": [str(n) for n in range(8)]})  # of both partitions
 
     def test_batch_warns_once_it_is_stored(
         self, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
-        for batch, tasks, said in (
+        for batch, tasks, warning in (
             ("1", 2, "orders: 4 of 4 files of this batch are below 4 MiB, for 2 partitions"),
             ("2", 1, ""),  # a file each is the least
             ("1", 2, ""),  # nothing was written
@@ -312,7 +314,7 @@ class TestSmallFiles:
             rows = self.KEYED.to_batches()
             sink.commit([sink.write(iter(rows)) for _ in range(tasks)])
             assert client.bulk("orders", key="k", batch=batch).stored is not None
-            assert (said in caplog.text) if said else not caplog.text
+            assert (warning in caplog.text) if warning else not caplog.text
 
     def test_stream_of_small_batches_makes_no_files(
         self, client: Client, caplog: pytest.LogCaptureFixture
@@ -320,7 +322,7 @@ class TestSmallFiles:
         for batch in range(10):
             sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
-            for _ in range(2):  # Spark brings a batch again if it does not know of its end
+            for _ in range(2):  # Spark repeats a batch whose end it does not know
                 sink.commit(written, batch)
         assert [*Path(client.path).glob("topics/**/*.parquet")] == []
         assert sum(table.num_rows for table in client.read("orders")) == 20 * len(self.KEYED)

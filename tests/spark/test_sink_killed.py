@@ -73,10 +73,10 @@ def test_driver_that_is_killed_before_its_commit(tmp_path: Path) -> None:
     first.communicate()
     os.close(held_open)
     assert held(store) == []
-    again = job(store, "")
-    out, _ = again.communicate()
-    assert (again.returncode, out.strip()) == (0, b"written")
+    second_job = job(store, "")
+    out, _ = second_job.communicate()
+    assert (second_job.returncode, out.strip()) == (0, b"written")
     assert held(store) == [*range(1000)]
     stage = next(Path(store).glob("topics/**/_stage"))
-    left = [path for path in stage.iterdir()]
-    assert len(left) <= 1, "what the killed driver left goes with a checkpoint, by its age"
+    remaining = [path for path in stage.iterdir()]
+    assert len(remaining) <= 1, "what the killed driver left goes with a checkpoint, by its age"

@@ -1,4 +1,4 @@
-"""Tests of the data source `txlog`: batches by Python have what a reader has."""
+"""Tests of the data source `txlog`: batches by Python have the messages of a reader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from txlog.lake.spark.datasource import SCHEMA
 from txlog.lake.spark.source import PRUNED, Share, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SEEDS = ("source-32", "source-35")  # their rows lie in all places
+SEEDS = ("source-32", "source-35")  # their histories end with rows in files of every kind
 FILTERS: list[tuple[type[Any], Callable[[Any, Any], bool]]] = [
     (EqualTo, operator.eq), (In, operator.eq), (GreaterThan, operator.gt),
     (GreaterThanOrEqual, operator.ge), (LessThan, operator.lt), (LessThanOrEqual, operator.le),
@@ -66,13 +66,13 @@ def load(spark: SparkSession, path: str, topic: str = "orders", **options: str) 
 def rows_of(
     path: str, filters: Sequence[Filter] = (), /, **options: str
 ) -> list[dict[str, object]]:
-    """What tasks read, as Spark would have them read it."""
+    """The rows of all tasks, run as Spark would run them."""
     pushdown = "once" if filters else "never"
-    made = reader({"path": path, "pushdown": pushdown, **options}, _full_schema())
+    source = reader({"path": path, "pushdown": pushdown, **options}, _full_schema())
     if filters:
-        made.pushFilters(list(filters))
-    worker = pickle.loads(pickle.dumps(made))
-    shares = pickle.loads(pickle.dumps(made.partitions()))
+        source.pushFilters(list(filters))
+    worker = pickle.loads(pickle.dumps(source))
+    shares = pickle.loads(pickle.dumps(source.partitions()))
     rows = [row for share in shares for batch in worker.read(share) for row in batch.to_pylist()]
     return sorted(rows, key=place)
 
@@ -94,8 +94,8 @@ def _full_schema() -> StructType:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_source_has_what_a_reader_has(tmp_path: Path, seed: str) -> None:
-    """API = tasks of the data source, whatever happened to the rows and wherever they lie."""
+def test_source_reads_the_messages_of_a_reader(tmp_path: Path, seed: str) -> None:
+    """API = tasks of the data source, after any history, with rows in files of any kind."""
     history = History(tmp_path, seed)
     try:
         for number in range(STEPS):
@@ -103,16 +103,16 @@ def test_source_has_what_a_reader_has(tmp_path: Path, seed: str) -> None:
             history.step(rng)
             if number % 20 == 19:
                 everything = read(history.client, Range())
-                found = rows_of(history.path, topic="t")
-                assert [{name: row[name] for name in SAME} for row in found] == [
+                source_rows = rows_of(history.path, topic="t")
+                assert [{name: row[name] for name in SAME} for row in source_rows] == [
                     {name: row[name] for name in SAME} for row in everything
                 ]
-                wanted = some_range(rng, everything)
-                ends = {} if wanted.stop is None else {"end": str(wanted.stop)}
-                part = rows_of(history.path, topic="t", start=str(wanted.start), **ends)
-                expected = [place(row) for row in read(history.client, wanted)]
-                assert [place(row) for row in part] == expected, str(wanted)
-                compare_filtered(history.path, found, rng)
+                bounds = some_range(rng, everything)
+                ends = {} if bounds.stop is None else {"end": str(bounds.stop)}
+                part = rows_of(history.path, topic="t", start=str(bounds.start), **ends)
+                expected = [place(row) for row in read(history.client, bounds)]
+                assert [place(row) for row in part] == expected, str(bounds)
+                compare_filtered(history.path, source_rows, rng)
     except BaseException:
         print(f"seed {seed}: {' '.join(history.trace)}")
         raise
@@ -121,21 +121,21 @@ def test_source_has_what_a_reader_has(tmp_path: Path, seed: str) -> None:
 
 
 def compare_filtered(path: str, rows: list[dict[str, object]], rng: random.Random) -> None:
-    """What filters let through is there, whatever else was left out or not."""
+    """The source returns every row that passes the filters; it may also return others."""
     for _ in range(4):
         column = rng.choice(sorted(PRUNED))
-        known = [row[column] for row in rows if row[column] is not None]
-        if not known:
+        column_values = [row[column] for row in rows if row[column] is not None]
+        if not column_values:
             continue
-        value = rng.choice(known)
+        value = rng.choice(column_values)
         kind, lets_through = rng.choice(FILTERS)
         filters = [kind((column,), value)] if kind is not In else [In((column,), (value, value))]
-        found = rows_of(path, filters, topic="t")
+        filtered = rows_of(path, filters, topic="t")
         passing = [
             row for row in rows if row[column] is not None and lets_through(row[column], value)
         ]
-        assert [row for row in found if row in passing] == passing, filters
-        assert all(row in rows for row in found)
+        assert [row for row in filtered if row in passing] == passing, filters
+        assert all(row in rows for row in filtered)
 
 
 @pytest.mark.spark
@@ -155,9 +155,9 @@ def test_sql_finds_the_source_by_itself(spark: SparkSession, client: Client) -> 
         f" OPTIONS (path '{client.path}', topic 'orders')"
     )
     [row] = spark.sql("SELECT *, unix_millis(event_time) AS ms FROM o").toArrow().to_pylist()
-    [wanted] = in_order(txlog.spark.read(spark, client.path, "orders"))
+    [expected] = in_order(txlog.spark.read(spark, client.path, "orders"))
     assert row.pop("ms") == 1_700_000_000_123
-    assert row == wanted
+    assert row == expected
     native = txlog.spark.read(spark, client.path, "orders")
     assert [(field.name, field.dataType) for field in spark.table("o").schema] == [
         (field.name, field.dataType) for field in native.schema
@@ -178,16 +178,16 @@ def test_only_the_columns_of_the_schema_are_read(spark: SparkSession, client: Cl
 
 @pytest.mark.spark
 def test_filters_leave_out_files_and_no_rows(spark: SparkSession, client: Client) -> None:
-    """Kills: a filter that is taken as done, and one that leaves out what it should not."""
+    """Kills: a filter that Spark wrongly takes as done, and one that drops matching rows."""
     for number in range(4):
         client.producer("orders").send(b"%d" % number, partition=number % 2)
         client.checkpoint(roll_all=True)
-    found = load(spark, client.path, pushdown="once").where("partition = 1 and lsn % 2 >= 0")
-    assert [row["value"] for row in in_order(found.where("string(value) > '1'"))] == [b"3"]
+    filtered = load(spark, client.path, pushdown="once").where("partition = 1 and lsn % 2 >= 0")
+    assert [row["value"] for row in in_order(filtered.where("string(value) > '1'"))] == [b"3"]
 
 
-def test_filters_are_told_to_the_files(client: Client) -> None:
-    """Kills: pushdown that reads everything: what is left out is left out on the driver."""
+def test_filters_leave_out_files_on_the_driver(client: Client) -> None:
+    """Kills: pushdown that reads everything: the driver leaves out files before any task reads."""
     for partition in (0, 1, 1):
         client.producer("orders").send(b"x", partition=partition)
         client.checkpoint(roll_all=True)
@@ -201,9 +201,9 @@ def test_filters_are_told_to_the_files(client: Client) -> None:
         ([EqualTo(("value",), b"x"), In(("ledger",), ())], 3),
     ]
     for filters, scans in cases:
-        made = reader(options, schema)
-        assert made.pushFilters(filters) == filters
-        shares = made.partitions()
+        source = reader(options, schema)
+        assert source.pushFilters(filters) == filters
+        shares = source.partitions()
         assert sum(len(share.scans) for share in shares if isinstance(share, Share)) == scans
 
 
@@ -223,7 +223,7 @@ def test_parts_and_tail_can_be_left_out(spark: SparkSession, client: Client) -> 
 
 
 @pytest.mark.spark
-def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) -> None:
+def test_uncommitted_rows_of_the_source_have_a_state(spark: SparkSession, client: Client) -> None:
     """Isolation uncommitted: kills a preview that looks like a message."""
     txn = client.transaction()
     client.producer("orders").send(b"open", txn=txn)

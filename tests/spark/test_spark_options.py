@@ -1,5 +1,5 @@
-"""What Spark's own readers and writers set reaches format `txlog` without harm; misspelled options
-of ours are found as early as can be."""
+"""Format `txlog` accepts the options that Spark's own readers and writers set, and refuses its own
+misspelled options as early as possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield opened
 
 
-# Those that have nothing to do with the source: other formats, tables, and what starts a query.
+# Calls without a meaning for the source: other formats, tables, and the start of a query.
 OTHER = set(
     "format option options load json table changes parquet text csv xml orc jdbc save insertInto"
     " saveAsTable foreach foreachBatch start toTable".split()
@@ -51,7 +51,7 @@ STREAM_WRITER: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_every_call_of_spark_is_one_of_these() -> None:
+def test_every_call_of_spark_is_listed() -> None:
     for kind, calls in (
         (DataFrameReader, READER),
         (DataFrameWriter, {**WRITER, **dict.fromkeys(WRITER_REFUSED)}),
@@ -77,14 +77,14 @@ def copied(client: Client, frame: Any, folder: Path, change: Callable[[Any], Any
 
 
 @pytest.mark.parametrize("name", READER)
-def test_what_a_reader_sets_is_taken(spark: SparkSession, client: Client, name: str) -> None:
+def test_options_of_a_reader_are_accepted(spark: SparkSession, client: Client, name: str) -> None:
     reader = READER[name](spark.read.format("txlog").option("topic", "t"))
     for place in (client.path, [client.path]):
         assert [bytes(row.value) for row in reader.load(place).collect()] == [b"a"]
 
 
 @pytest.mark.parametrize("name", WRITER)
-def test_what_a_writer_sets_is_taken(spark: SparkSession, client: Client, name: str) -> None:
+def test_options_of_a_writer_are_accepted(spark: SparkSession, client: Client, name: str) -> None:
     frame = spark.read.format("txlog").option("topic", "t").load(client.path).select("value")
     writer = frame.write.format("txlog").mode("append").option("topic", "out")
     WRITER[name](writer.option("txnKey", "k").option("batchId", "1")).save(client.path)
@@ -92,7 +92,7 @@ def test_what_a_writer_sets_is_taken(spark: SparkSession, client: Client, name: 
 
 
 @pytest.mark.parametrize("name", STREAM_READER)
-def test_what_a_reader_of_streams_sets_is_taken(
+def test_options_of_a_stream_reader_are_accepted(
     spark: SparkSession, client: Client, tmp_path: Path, name: str
 ) -> None:
     frame = stream(spark, client, change=name)
@@ -100,10 +100,10 @@ def test_what_a_reader_of_streams_sets_is_taken(
 
 
 @pytest.mark.parametrize("name", STREAM_WRITER)
-def test_what_a_writer_of_streams_sets_is_taken(
+def test_options_of_a_stream_writer_are_accepted(
     spark: SparkSession, client: Client, tmp_path: Path, name: str
 ) -> None:
-    """A query that somebody monitors has a name, which Spark hands on as an option."""
+    """Spark passes the name of a query, which users set to monitor it, as an option."""
     frame = stream(spark, client)
     assert copied(client, frame, tmp_path / "checkpoint", STREAM_WRITER[name]) == [b"a"]
 
@@ -127,7 +127,7 @@ def test_wrong_options_of_a_stream_are_found_by_load(
     assert "UnboundLocalError" not in str(caught.value)
 
 
-def test_an_option_of_a_batch_is_told_by_the_stream_and_not_by_spark(
+def test_batch_option_of_a_stream_has_a_plain_error(
     spark: SparkSession, client: Client, tmp_path: Path
 ) -> None:
     """`load` cannot know whether a batch or a stream is read."""

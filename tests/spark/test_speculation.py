@@ -42,7 +42,7 @@ spark = session()
 def hang_if_first():
     task = TaskContext.get()
     if (task.partitionId(), task.attemptNumber()) == (0, 0):
-        os.open(pipe, os.O_RDONLY)  # nobody ever writes there
+        os.open(pipe, os.O_RDONLY)  # blocks for ever, as no process opens it to write
 
 
 @F.udf(returnType="string", useArrow=False)
@@ -53,7 +53,7 @@ def numbered(number, hangs):
 
 
 class Late(DataSourceArrowWriter):
-    # The first attempt has staged all its files, and does not come to say so.
+    # The first attempt has staged all its files, but never reports them.
     def __init__(self, sink):
         self.sink = sink
 
@@ -154,7 +154,7 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             for table in client.read("orders")
             for text in table["value"].to_pylist()
         ]
-    half = COUNT // 2  # what each task has; attempt 1 is the speculative one
+    half = COUNT // 2  # rows of each task; attempt 1 is the speculative one
     assert sorted((int(number), int(attempt)) for number, attempt in values) == sorted(
         (number, int(number < half)) for number in range(COUNT) for _ in range(2)
     )

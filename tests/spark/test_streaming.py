@@ -90,7 +90,7 @@ class Stream:
         return rows
 
     def between(self, start: Offset, end: Offset) -> list[Row]:
-        """The rows of a batch, also of one that was there before."""
+        """The rows of a batch, which may be an earlier one."""
         worker = pickle.loads(pickle.dumps(self.reader))
         out: list[Row] = []
         for share in self.reader.partitions(start, end):
@@ -146,12 +146,12 @@ def test_stream_has_each_message_once(tmp_path: Path, seed: str) -> None:
         start = stream.start
         batches.append((start, stream.start, stream.next() or []))
         batches[-1] = (start, stream.start, batches[-1][2])
-        wanted = read(history.client, Range())
+        expected = read(history.client, Range())
         seen = [row for _, _, rows in batches for row in rows]
-        assert len(wanted) > 20
+        assert len(expected) > 20
         assert ids(seen) == sorted(
             (row["partition"], str(MessageId(row["ledger"], row["entry"], row["index"] or 0)))  # type: ignore[arg-type]
-            for row in wanted
+            for row in expected
         )
         for begin, end, rows in batches:
             assert ids(stream.between(begin, end)) == ids(rows)
@@ -164,7 +164,7 @@ def test_stream_has_each_message_once(tmp_path: Path, seed: str) -> None:
 
 
 def test_batch_ends_at_a_frame(client: Client) -> None:
-    """Kills: a transaction of which one partition comes in this batch and one in the next."""
+    """Kills: a transaction that two batches share, a partition each."""
     producer = client.producer("orders")
     for _ in range(3):
         with client.transaction() as txn:
@@ -178,8 +178,10 @@ def test_batch_ends_at_a_frame(client: Client) -> None:
 
 
 def test_transaction_above_the_limit_is_a_batch_and_plain_messages_are_cut(client: Client) -> None:
-    """Kills: a stream that stands still before a frame that is too large, and one that cuts a
-    transaction, of which a watermark may drop the rest."""
+    """Kills: a stream that never gets past a frame above the limit.
+
+    Also one that cuts a transaction, so that Spark's watermark may drop its second part.
+    """
     with client.transaction() as txn:
         for partition in (0, 0, 0, 1, 1):
             client.producer("orders").send(b"t", partition=partition, txn=txn)
@@ -220,7 +222,7 @@ LIMITS = [ReadMaxRows(37), ReadMaxBytes(370)]
 def test_limited_batches_of_a_large_frame_follow_event_time(
     client: Client, limit: ReadLimit
 ) -> None:
-    """What Spark's watermark takes for late is dropped: no partition may run ahead of the others.
+    """Spark drops rows behind its watermark, so no partition may run ahead of the others.
 
     Partitions have 6, 3, 2 and 1 parts of the rows, partition 3 none of the first half, and each
     two files. Kills: cutting partition after partition, equal shares, shares by count alone.
@@ -243,8 +245,8 @@ def test_limited_batches_of_a_large_frame_follow_event_time(
     stream.reader.stop()
 
 
-def test_limited_batches_without_event_times_share_by_what_is_left(client: Client) -> None:
-    """Kills: a partition that is done long before the others, and one read for its neighbour."""
+def test_limited_batches_without_event_times_share_by_remaining_rows(client: Client) -> None:
+    """Kills: a partition that ends long before the others, and one read in place of another."""
     client.admin.update_topic("orders", partitions=3)
     later = [(home, None) for home in (0, 1) for _ in range(20)]
     loaded(client, [[(0, None)] * 60 + [(1, None)] * 30, [(2, None)] * 30])
@@ -260,17 +262,17 @@ def test_limited_batches_without_event_times_share_by_what_is_left(client: Clien
 
 
 def test_one_row_a_batch_passes_rows_that_are_no_messages(client: Client) -> None:
-    """The least limit reads all, also beside a late event time and one that is missing."""
+    """The smallest limit still reads every message, with late and missing event times, too."""
     loaded(client, [[(0, 9), (0, 1), (0, None), (1, 5), (1, 20)]])
     stream = Stream(client.path, schema=TIMED)
-    found = [
+    batches = [
         [
             (row["partition"], row["event_time"] and row["event_time"].microsecond // 1000)
             for row in rows
         ]
         for rows in stream.rest(ReadMaxRows(1))
     ]
-    assert found == [[(1, 5)], [(0, 9)], [(0, 1)], [(0, None)], [(1, 20)]]
+    assert batches == [[(1, 5)], [(0, 9)], [(0, 1)], [(0, None)], [(1, 20)]]
     stream.reader.stop()
 
 
@@ -291,7 +293,7 @@ def test_bytes_are_a_limit_too(client: Client) -> None:
 
 
 def test_nothing_new_is_no_batch(client: Client) -> None:
-    """Kills: a batch for a ledger that was closed, or one that is there and empty."""
+    """Kills: a batch without rows, because a ledger was closed."""
     stream = Stream(client.path)
     assert stream.next() is None
     client.producer("orders").send(b"x", partition=0)
@@ -301,7 +303,7 @@ def test_nothing_new_is_no_batch(client: Client) -> None:
     stream.reader.stop()
 
 
-def test_open_transactions_hold_nobody_up(client: Client) -> None:
+def test_open_transactions_do_not_block_the_stream(client: Client) -> None:
     """Kills: a message that is lost because a later one was read first."""
     txn = client.transaction()
     client.producer("orders").send(b"late", partition=0, txn=txn)
@@ -323,30 +325,30 @@ def test_first_batch_that_is_done_again_begins_where_it_began(client: Client) ->
     client.producer("orders").send(b"first", partition=0)
     assert values(stream.next()) == {b"first"}
     client.producer("orders").send(b"second", partition=0)
-    again = Stream(client.path, startingPosition="end")
-    assert again.start != begun
-    assert values(again.between(again.start, stream.start)) == {b"first"}
-    assert again.between(again.start, begun) == []
+    restarted = Stream(client.path, startingPosition="end")
+    assert restarted.start != begun
+    assert values(restarted.between(restarted.start, stream.start)) == {b"first"}
+    assert restarted.between(restarted.start, begun) == []
     assert values(stream.next()) == {b"second"}
 
 
 @pytest.mark.parametrize(
-    ("position", "wanted"),
+    ("position", "count"),
     [("start", 4), ("end", 0), ("+1", 2), ("-1", 2), ("2:1", 3), ("sub=reading", 4)],
 )
-def test_stream_begins_where_it_is_told(client: Client, position: str, wanted: int) -> None:
+def test_stream_begins_at_its_starting_position(client: Client, position: str, count: int) -> None:
     client.create_subscription("orders", "reading")
     for partition in (0, 0, 1, 1):
         client.producer("orders").send(b"x", partition=partition)
     stream = Stream(client.path, startingPosition=position)
     rows = stream.next() or []
-    assert len(rows) == wanted
+    assert len(rows) == count
     client.producer("orders").send(b"y", partition=0)
     assert values(stream.next()) == {b"y"}
 
 
 def test_partition_that_is_added_is_read_from_its_first_message(client: Client) -> None:
-    """Kills: messages lost in a partition that a stream from the end has not known."""
+    """Kills: lost messages of a new partition, in a stream that started at the end."""
     stream = Stream(client.path, startingPosition="end")
     only = Stream(client.path, "orders/1")
     client.admin.update_topic("orders", partitions=3)
@@ -357,8 +359,8 @@ def test_partition_that_is_added_is_read_from_its_first_message(client: Client) 
     assert set(stream.start) - {"since", "store"} == {"0", "1", "2"}
 
 
-def test_available_now_ends_with_what_was_there(client: Client) -> None:
-    """Kills: a run that never ends because somebody writes, or reads a partition of later."""
+def test_available_now_ends_with_the_messages_at_its_start(client: Client) -> None:
+    """Kills: a run that never ends while a producer writes, or that reads a later partition."""
     client.producer("orders").send(b"there", partition=0)
     stream = Stream(client.path)
     stream.reader.prepareForTriggerAvailableNow()
@@ -366,14 +368,14 @@ def test_available_now_ends_with_what_was_there(client: Client) -> None:
     client.admin.update_topic("orders", partitions=3)
     client.producer("orders").send(b"later", partition=2)
     assert [values(rows) for rows in stream.rest(ReadMaxRows(1)) if rows] == [{b"there"}]
-    again = Stream(client.path)
-    again.start = stream.start
-    assert values(again.next()) == {b"later"}
-    assert again.reader.reportLatestOffset().keys() == {"0", "1", "2"}
+    next_run = Stream(client.path)
+    next_run.start = stream.start
+    assert values(next_run.next()) == {b"later"}
+    assert next_run.reader.reportLatestOffset().keys() == {"0", "1", "2"}
 
 
 def test_watermark_of_the_topic_marks_late_rows(client: Client) -> None:
-    """It is that of the place where the batch begins, also when the batch is read again."""
+    """A batch has the watermark of its first position, also when it is read again."""
     schema = StructType().add("event_time", TimestampType()).add("watermark", TimestampType())
     watermarks = client.topic("orders").watermarks
 
@@ -382,7 +384,10 @@ def test_watermark_of_the_topic_marks_late_rows(client: Client) -> None:
 
     def seen(rows: list[Row]) -> list[tuple[float, float | None]]:
         pairs = [(row["event_time"], row["watermark"]) for row in rows]
-        return sorted((one.timestamp(), two and two.timestamp()) for one, two in pairs)
+        return sorted(
+            (event_time.timestamp(), watermark and watermark.timestamp())
+            for event_time, watermark in pairs
+        )
 
     stream = Stream(client.path, schema=schema)
     sent(50, 0)
@@ -454,10 +459,10 @@ def test_checkpoint_of_a_store_that_was_replaced_is_refused(client: Client, tmp_
     with pytest.raises(StoreNotFound, match="moved away"):
         stream.next()
     older.rename(path)
-    again = Stream(str(path))
-    again.start = stream.start
+    restarted = Stream(str(path))
+    restarted.start = stream.start
     with pytest.raises(MessageNotFound, match=r"the store is older than the checkpoint"):
-        again.next()
+        restarted.next()
     path.rename(older)
     txlog.init(str(path), free_bytes_min=0)
     with txlog.open(str(path)) as other:
@@ -517,8 +522,8 @@ def test_subscription_follows_a_batch_behind(client: Client) -> None:
     client.producer("orders").send(b"y", partition=0)
 
     def backlog() -> int:
-        [found] = client.subscriptions("orders")
-        count: int = found["backlog"]
+        [subscription] = client.subscriptions("orders")
+        count: int = subscription["backlog"]
         return count
 
     assert len(stream.next(ReadMaxRows(3)) or []) == 3
@@ -571,12 +576,12 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     ],
 )
 def test_options_are_checked(client: Client, options: dict[str, str], why: str) -> None:
-    """Each question is answered with the reason: if `reader` raised, Spark would hide it."""
-    found = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
+    """Each method of the reader raises the reason: if `reader` raised it, Spark would hide it."""
+    stream_reader = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
     for ask in (
-        found.initialOffset,
-        lambda: found.latestOffset({}, ALL),
-        lambda: found.partitions({}, {}),
+        stream_reader.initialOffset,
+        lambda: stream_reader.latestOffset({}, ALL),
+        lambda: stream_reader.partitions({}, {}),
     ):
         with pytest.raises(TxlogError, match=why):
             ask()
@@ -603,8 +608,12 @@ def test_spark_streams_each_message_once(
             .start()
         )
         query.awaitTermination()
-        print([one["durationMs"] for one in query.recentProgress])
-        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+        print([progress["durationMs"] for progress in query.recentProgress])
+        return [
+            progress["numInputRows"]
+            for progress in query.recentProgress
+            if progress["numInputRows"]
+        ]
 
     for number in range(2):
         with client.transaction() as txn:
@@ -614,8 +623,8 @@ def test_spark_streams_each_message_once(
     assert run() == [3, 3]
     client.producer("orders").send(b"3", partition=0)
     assert run() == [1]
-    found = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
-    assert sorted(row["v"] for row in found) == ["0"] * 3 + ["1"] * 3 + ["3"]
+    stored = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
+    assert sorted(row["v"] for row in stored) == ["0"] * 3 + ["1"] * 3 + ["3"]
 
 
 @pytest.mark.spark
@@ -642,7 +651,9 @@ def test_watermark_of_spark_drops_nothing_of_a_limited_stream(
         .start()
     )
     query.awaitTermination()
-    assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [
+    assert [
+        progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]
+    ] == [
         *[150] * 5,
         50,
     ]

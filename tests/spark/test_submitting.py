@@ -1,4 +1,4 @@
-"""Tests of what spark-submit is told, and of a cluster of JVMs that have txlog from a zip only."""
+"""Tests of the arguments of spark-submit, and of a cluster of JVMs that load txlog from a zip."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.upkeep.test_offload import LARGE_BYTES, fill, near
 from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.lake.spark.submit import example, submit_args, zipped
 
-# What the example does not do: the data source reads, writes, and streams from topic to topic.
+# Besides the example: the data source reads, writes, and streams from topic to topic.
 _SOURCE = """
     def found(topic):
         reader = spark.read.format("txlog").options(path=sys.argv[1], topic=topic)
@@ -106,7 +106,7 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    made = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "txlog", "spark", "submit-args"],
         check=True,
         text=True,
@@ -125,7 +125,7 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
             "spark.sql.shuffle.partitions=2",
             "--conf",
             "spark.log.level=ERROR",
-            *shlex.split(made.stdout),
+            *shlex.split(completed.stdout),
             str(job),
             path,
         ],

@@ -1,4 +1,4 @@
-"""Tests of tables: SQL without a path, INSERT, and what errors and options of others say."""
+"""Tests of tables: SQL without a path, INSERT, errors, and options of other sources."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def held(client: Client, topic: str) -> list[bytes]:
     return [message.value or b"" for message in client.reader(topic)]
 
 
-def test_topics_are_tables_that_show_what_is_there_now(spark: SparkSession, client: Client) -> None:
+def test_tables_show_the_current_messages_of_topics(spark: SparkSession, client: Client) -> None:
     assert register(spark, client.path, database="shop") == ["shop.bills_eu", "shop.orders"]
     assert ask(spark, "SELECT string(key), string(value), topic FROM shop.orders") == [
         ("k0", "v0", "orders"), ("k1", "v1", "orders"), ("k2", "v2", "orders"),
@@ -67,7 +67,7 @@ def test_topics_are_tables_that_show_what_is_there_now(spark: SparkSession, clie
 
 def test_insert_takes_the_columns_that_it_has(spark: SparkSession, client: Client) -> None:
     register(spark, client.path, database="shop", topics={"orders": "orders", "bills": "bills-eu"})
-    for _ in range(2):  # a statement that names no batch is one more
+    for _ in range(2):  # a statement without a batch id is a new batch
         spark.sql("INSERT INTO shop.bills (value) VALUES (X'61')")
     assert held(client, "bills-eu") == [b"a", b"a"]
     for _ in range(2):
@@ -76,13 +76,13 @@ def test_insert_takes_the_columns_that_it_has(spark: SparkSession, client: Clien
     spark.sql("SELECT X'62' AS value, 0 AS partition").writeTo("shop.bills").append()
     assert held(client, "bills-eu")[-1] == b"b"
     assert [row["transaction_key"] for row in client.admin.transaction_keys()] == ["k"]
-    said = first_of_worker(spark, "INSERT INTO shop.bills SELECT * FROM shop.orders")
-    assert said.endswith(
+    error = first_of_worker(spark, "INSERT INTO shop.bills SELECT * FROM shop.orders")
+    assert error.endswith(
         "the column topic is set by the store; "
         "name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …"
     )
-    said = first_of(spark, "INSERT OVERWRITE shop.bills (value) VALUES (X'61')")
-    assert said.endswith("a topic cannot be overwritten; mode append")
+    error = first_of(spark, "INSERT OVERWRITE shop.bills (value) VALUES (X'61')")
+    assert error.endswith("a topic cannot be overwritten; mode append")
     assert len(held(client, "bills-eu")) == 6
 
 
@@ -172,16 +172,16 @@ def test_names_that_would_be_one_are_refused(spark: SparkSession, client: Client
 
 
 class TestOptions:
-    """Those of the source `kafka`, and near names."""
+    """Options of the source `kafka`, and misspelled names."""
 
     def test_options_of_kafka_that_mean_the_same(self) -> None:
-        found = stream_options(
+        options = stream_options(
             {
                 "path": "p", "subscribe": "orders", "startingOffsets": "latest",
                 "maxOffsetsPerTrigger": "7", "failOnDataLoss": "false",
             }
         )  # fmt: skip
-        assert (found.topic, found.starting, found.rows_max) == ("orders", Bound("end"), 7)
+        assert (options.topic, options.starting, options.rows_max) == ("orders", Bound("end"), 7)
         batch = batch_options(
             {
                 "path": "p", "subscribe": "orders", "startingOffsets": "earliest",
@@ -211,19 +211,19 @@ class TestOptions:
             ({"isolatoin": "5"}, "did you mean isolation"),
         ],
     )
-    def test_others_say_what_they_are_here(self, options: dict[str, str], why: str) -> None:
+    def test_other_options_of_kafka_have_a_hint(self, options: dict[str, str], why: str) -> None:
         with pytest.raises(InvalidArgument) as caught:
             batch_options({"path": "p", **options})
         assert why in f"{caught.value}; {caught.value.hint}"
 
     def test_source_with_columns_has_these(self, tmp_path: Path) -> None:
-        given = {"path": str(tmp_path / "s"), "topic": "t"}
-        txlog.init(given["path"])
-        with txlog.open(given["path"]) as client:
+        options = {"path": str(tmp_path / "s"), "topic": "t"}
+        txlog.init(options["path"])
+        with txlog.open(options["path"]) as client:
             client.create_topic("t")
-        source = TxlogSource({**given, "columns": "value, key"})
+        source = TxlogSource({**options, "columns": "value, key"})
         assert source.schema() == "value binary, key binary"
-        assert TxlogSource(given).schema() == SCHEMA
+        assert TxlogSource(options).schema() == SCHEMA
 
     def test_cause_of_an_error_stays_when_spark_shortens_it(self) -> None:
         with pytest.raises(TxlogError) as caught, first_line():

@@ -1,5 +1,5 @@
 """Every way to read a typed topic shows the same records: all types, nulls, nested, two schemas;
-wherever the rows lie, and whatever else there is.
+in files of any kind, among any other messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def of_frame(frame: DataFrame) -> Found:
 
 @pytest.fixture(params=[True, False], ids=["times of day", "others"])
 def has_times(request: pytest.FixtureRequest) -> bool:
-    """Spark's Parquet reader does not know times of day: `read` says so, and has no records."""
+    """Spark's Parquet reader does not know times of day: `read` warns, and has no records."""
     return bool(request.param)
 
 
@@ -207,16 +207,16 @@ def test_all_ways_to_read_show_the_same_records(
         del each["txlog.spark.read"], each["txlog.spark.read, with a file"]
         with pytest.warns(UserWarning, match="a time of day"):
             assert "record" not in read(spark, client.path, "t").columns
-    found = {name: way() for name, way in each.items()}
+    records_by_way = {name: way() for name, way in each.items()}
     spark.sql("DROP DATABASE IF EXISTS equal CASCADE")
     release(spark)
-    wanted = found["reader"]
-    assert len(wanted) == 21
-    assert sum(one is None for one in wanted.values()) == 8
+    expected = records_by_way["reader"]
+    assert len(expected) == 21
+    assert sum(one is None for one in expected.values()) == 8
     assert any((tmp_path / "archive").rglob("*.parquet"))
-    assert sum(one is not None and one["text"] == "caf\u00e9" for one in wanted.values()) == 1
-    for name, records in found.items():
-        assert set(records) == set(wanted), name
+    assert sum(one is not None and one["text"] == "caf\u00e9" for one in expected.values()) == 1
+    for name, records in records_by_way.items():
+        assert set(records) == set(expected), name
         for message_id, record in records.items():
-            one = wanted[message_id]
+            one = expected[message_id]
             assert record == one, (name, message_id, json.dumps([record, one], default=repr))

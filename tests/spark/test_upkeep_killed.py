@@ -18,8 +18,8 @@ from txlog.lake.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LATER = 32_503_680_000_000
-# The first file with what Spark computed: before it has its name, or behind, where the frame that
-# names it is still to come.
+# The driver dies at the first file with Spark's results: before the file has its name, or behind,
+# when the frame that names it is still to come.
 JOB = """
 import os
 import signal
@@ -99,7 +99,7 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         client.checkpoint()
         messages = in_topic(client, "t")
         delayed = client.topic("t").delayed(limit=500)
-    before = files(store)
+    files_before = files(store)
     done = subprocess.run(
         [sys.executable, "-c", JOB, store, job, moment],
         check=False,
@@ -108,7 +108,7 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         start_new_session=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-    new = files(store) - before
+    new = files(store) - files_before
     assert bool(new) == (moment == "behind") and new <= {done.stdout.strip()}
     with txlog.open(store) as client:
         client.checkpoint_automatically = False
@@ -119,7 +119,7 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
             assert compact(client, "t", Local())["aborted_dropped"] > 0
         else:
             answer = rebuild_delayed(client, "t", Local())
-            # What the dead one had set aside is missing from the index, and is there again.
+            # The dead driver had removed these ids from the index, and the rebuild restores them.
             assert (answer["missing"], answer["surplus"]) == (answer["indexed"], 0)
             assert answer["indexed"] > 0
         client.checkpoint()

@@ -58,7 +58,7 @@ def read(client: txlog.Client, isolation: str = "committed") -> Counter[tuple[ob
 
 
 def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
-    """The same of rows that Spark gave."""
+    """The same for rows from Spark."""
     return Counter(
         (
             row["message_id"],
@@ -72,12 +72,12 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
     )
 
 
-def test_a_program_sees_what_txlog_sees(
+def test_views_program_reads_the_messages_of_a_reader(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """spec/analytics 4: the same views for PySpark; what no Parquet file has is told or written."""
+    """spec/analytics 4: the same views for PySpark; rows outside Parquet are counted or written."""
     history = History(tmp_path, "10")
-    rest = str(tmp_path / "rest")
+    complete_folder = str(tmp_path / "rest")
     try:
         for number in range(STEPS):
             history.step(random.Random(f"10:{number}"))
@@ -88,10 +88,16 @@ def test_a_program_sees_what_txlog_sees(
                 lacking = int(program.splitlines()[1].split()[3])
                 [row] = ran(spark, program, "SELECT count(*) AS n FROM t")
                 assert row["n"] + lacking == sum(read(history.client).values())
-                program = printed(capfd, *store, "--complete", rest, "--force")
+                program = printed(capfd, *store, "--complete", complete_folder, "--force")
                 assert found(ran(spark, program, "SELECT * FROM t")) == read(history.client)
                 program = printed(
-                    capfd, *store, "--complete", rest, "--force", "--isolation", "uncommitted"
+                    capfd,
+                    *store,
+                    "--complete",
+                    complete_folder,
+                    "--force",
+                    "--isolation",
+                    "uncommitted",
                 )
                 assert found(ran(spark, program, "SELECT * FROM messages")) == read(
                     history.client, "uncommitted"
@@ -147,7 +153,7 @@ def test_unclean_files_are_joined_with_their_markers(
 def test_records_of_two_versions(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In files of both, in an unclean one and in that of --complete. Of a time of day: none."""
+    """Records of two versions in sealed, unclean and --complete files; none with a time of day."""
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0, ledger_entries_max=4)
     older = pa.schema([("cups", pa.int32())])
@@ -165,8 +171,8 @@ def test_records_of_two_versions(
         client.create_topic("clock", schema=pa.schema([("time", pa.time32("ms"))]))
         client.create_topic("empty", schema=newer)
         client.admin.set_schema_policies("t", compatibility="backward")
-        kept = client.transaction()
-        client.producer("t").send({"cups": 66}, txn=kept)
+        open_txn = client.transaction()
+        client.producer("t").send({"cups": 66}, txn=open_txn)
         with client.transaction() as txn:
             client.producer("t").send({"cups": 1}, txn=txn)
         client.producer("t").send({"cups": 2})
@@ -176,25 +182,27 @@ def test_records_of_two_versions(
         client.admin.compact("t")
         client.checkpoint()
         client.topic("t").schemas.add(newer)
-        one: dict[str, Any] = {"note": "n", "cups": 1 << 40, "more": [{"n": Decimal("1.25")}]}
-        one["at"] = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
-        client.producer("t").send({**one, "tags": {"a": 0.5}})
+        record: dict[str, Any] = {"note": "n", "cups": 1 << 40, "more": [{"n": Decimal("1.25")}]}
+        record["at"] = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+        client.producer("t").send({**record, "tags": {"a": 0.5}})
         client.producer("t").send(None)
         client.checkpoint(roll_all=True)
         client.producer("t").send({"cups": 3})
-        kept.commit()
+        open_txn.commit()
         assert client._relation("t").unclean
         sql = "SELECT message_id, record FROM t"
         with Query(client, sql) as query:
-            wanted = {
+            expected = {
                 row["message_id"]: row["record"] for row in query.rows().read_all().to_pylist()
             }
-        assert len(wanted) == 7
-        assert sum(row is not None for row in wanted.values()) == 6
-        rest = ("--complete", str(tmp_path / "rest"))
-        for words in (rest, (*rest, "--force", "--isolation", "uncommitted")):
+        assert len(expected) == 7
+        assert sum(row is not None for row in expected.values()) == 6
+        flags = ("--complete", str(tmp_path / "rest"))
+        for words in (flags, (*flags, "--force", "--isolation", "uncommitted")):
             program = printed(capfd, "-S", path, *words)
-            assert {row["message_id"]: row["record"] for row in ran(spark, program, sql)} == wanted
+            assert {
+                row["message_id"]: row["record"] for row in ran(spark, program, sql)
+            } == expected
         assert ran(spark, program, "SELECT count(record.note) AS n FROM empty") == [{"n": 0}]
         assert "record" not in ran(spark, program, "SELECT * FROM clock")[0]
         assert "record" not in ran(spark, program, "SELECT * FROM messages")[0]

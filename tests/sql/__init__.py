@@ -1,1 +1,1 @@
-"""Tests of what SQL sees."""
+"""Tests of messages and lists as SQL reads them."""

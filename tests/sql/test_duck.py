@@ -1,4 +1,4 @@
-"""Tests of txlog.lake.sql.duck: what a DuckDB session can do, and what it cannot be made to do."""
+"""Tests of txlog.lake.sql.duck: the abilities of a DuckDB session, and the limits of its SQL."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_nothing_is_drawn_on_standard_output(session: Session) -> None:
         "SET TimeZone = 'America/New_York'",
     ],
 )
-def test_session_touches_nothing_else(session: Session, parquet: str, statement: str) -> None:
+def test_session_touches_no_other_files_or_settings(
+    session: Session, parquet: str, statement: str
+) -> None:
     """Guards the settings: other files, extensions and the settings themselves are out of reach."""
     with pytest.raises(SqlError):
         session.execute(statement.format(path=parquet))
@@ -116,20 +118,20 @@ def test_absent_parquet_file_is_an_error(tmp_path: Path) -> None:
 
 
 class Stop(BaseException):
-    """What the handler of a signal raises."""
+    """The exception of a signal handler."""
 
 
 @pytest.mark.parametrize("call", ["stream", "arrow", "execute"])
 def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
     session: Session, call: str
 ) -> None:
-    """DuckDB by itself says RuntimeError, and of a stream so late that this test would not end."""
+    """DuckDB alone raises RuntimeError, and for a stream so late that the test would not end."""
 
     def stop(number: int, frame: object) -> None:
         raise Stop
 
     endless = "SELECT count(*) FROM range(100000000000000) t"
-    before = signal.signal(signal.SIGALRM, stop)
+    old_handler = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Stop):
@@ -139,23 +141,25 @@ def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
                 getattr(session, call)(endless)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
     assert session.row("SELECT 1 AS one") == {"one": 1}  # the session can go on
 
 
 def test_an_instant_that_duckdb_has_no_room_for_is_endless(session: Session) -> None:
-    """The end of a stream is 2^63-1 ms; comparisons hold, and what fits stays as it is."""
-    given = [-(1 << 63), -9_223_372_022_400_000, 253_402_300_800_000, (1 << 63) - 1, None]
-    column = pa.array(given, pa.timestamp("ms", "UTC"))
+    """The end of a stream is 2^63-1 ms; comparisons hold, and instants in range stay exact."""
+    instants = [-(1 << 63), -9_223_372_022_400_000, 253_402_300_800_000, (1 << 63) - 1, None]
+    column = pa.array(instants, pa.timestamp("ms", "UTC"))
     session.register("t", pa.table({"due": column}))
-    told = session.arrow("SELECT due = 'infinity' AS endless, due = '-infinity' AS never FROM t")
-    assert told["endless"].to_pylist() == [False, False, False, True, None]
-    assert told["never"].to_pylist() == [True, False, False, False, None]
-    kept = session.arrow("SELECT epoch_ms(due) AS ms FROM t WHERE isfinite(due)")
-    assert kept["ms"].to_pylist() == given[1:3]
+    compared = session.arrow(
+        "SELECT due = 'infinity' AS endless, due = '-infinity' AS never FROM t"
+    )
+    assert compared["endless"].to_pylist() == [False, False, False, True, None]
+    assert compared["never"].to_pylist() == [True, False, False, False, None]
+    finite = session.arrow("SELECT epoch_ms(due) AS ms FROM t WHERE isfinite(due)")
+    assert finite["ms"].to_pylist() == instants[1:3]
 
 
-def test_small_batches_come_together_and_before_what_ends_them(
+def test_small_batches_come_together_and_before_the_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread reads several at once; rows that were read come before the error."""
@@ -174,12 +178,12 @@ def test_small_batches_come_together_and_before_what_ends_them(
     with Session() as session:
         reader = Reader()
         rows = Rows(reader, session._connection, session)
-        found: list[int] = []
+        numbers: list[int] = []
         with pytest.raises(SqlError, match="told by Arrow"):
             for batch in rows:
-                found += batch["n"].to_pylist()
+                numbers += batch["n"].to_pylist()
                 assert reader.calls == 4  # all were read before the first was handed out
-        assert found == [1, 2, 3]
+        assert numbers == [1, 2, 3]
 
 
 def test_a_large_batch_comes_alone() -> None:

@@ -61,15 +61,15 @@ def client(tmp_path: Path) -> Iterator[Client]:
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[str, ...]]]:
     """(file, rows, columns) of each piece of a part that is read."""
-    found: list[tuple[str, int, tuple[str, ...]]] = []
+    pieces: list[tuple[str, int, tuple[str, ...]]] = []
     rows = SegmentReader.rows
 
     def noted(self: SegmentReader, start: int, stop: int, names: Any = None) -> pa.Table:
-        found.append((self.ref.path, stop - start, tuple(names)))
+        pieces.append((self.ref.path, stop - start, tuple(names)))
         return rows(self, start, stop, names)
 
     monkeypatch.setattr(SegmentReader, "rows", noted)
-    return found
+    return pieces
 
 
 def asked(client: Client, sql: str) -> list[dict[str, Any]]:
@@ -114,10 +114,10 @@ def test_a_statement_may_scan_them_twice_and_stop_early(client: Client) -> None:
     assert len(asked(client, "SELECT value FROM a LIMIT 1")) == 1
 
 
-def test_a_scan_makes_no_batch_that_nobody_asked_for(
+def test_scan_makes_each_batch_on_demand(
     client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
 ) -> None:
-    """Kills: a scanner of Arrow between, which has up to 64 batches ready and all their rows."""
+    """Kills: a scanner of Arrow, which prefetches up to 64 batches with all their rows."""
     with Query(client, "FROM a") as query:
         assert query._session is not None
         reader = parts_for(query._session, query._contents, client.open)["p"].scanner().to_reader()
@@ -146,7 +146,7 @@ def test_a_join_keeps_markers_and_lets_rows_go_by(client: Client) -> None:
 
 
 def test_instants_that_sql_has_no_room_for_are_without_end(client: Client) -> None:
-    """As in a table: infinity, and the rows beside them as they are."""
+    """As in a table: such an instant is infinity, and other rows keep theirs."""
     far = SQL_MS_MAX + 1
     client.producer("a").send(b"far", event_time=far, partition=0)
     client.checkpoint()
@@ -176,21 +176,23 @@ def test_damage_of_a_part_is_named_as_everywhere(client: Client) -> None:
 
 
 def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
-    """They are pinned, so a checkpoint between the rows of a query takes nothing from it."""
+    """Parts are pinned, so a checkpoint during a query removes none of its files."""
     sql = "SELECT value FROM messages"
     with Query(client, sql) as query:
-        before = {source.ref.path for topic in "ab" for source in client._relation(topic).open}
+        paths_before = {
+            source.ref.path for topic in "ab" for source in client._relation(topic).open
+        }
         client.checkpoint(roll_all=True)
         client.admin.gc()
-        assert not before & {s.ref.path for t in "ab" for s in client._relation(t).open}
+        assert not paths_before & {s.ref.path for t in "ab" for s in client._relation(t).open}
         assert query.rows().read_all().num_rows == 4 * COUNT
 
 
 @pytest.mark.parametrize("together", [1, 7, 50_000])
-def test_rows_in_frames_are_those_of_the_log(
+def test_rows_in_frames_match_the_log(
     client: Client, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some at a time: plain ones, and those of transactions between them."""
+    """Frames are decoded a few at a time, with rows of transactions between plain rows."""
     monkeypatch.setattr(build, "_TOGETHER", together)
     monkeypatch.setattr(frames, "PIECE_ROWS", together)
     for number in range(20):
@@ -229,13 +231,13 @@ def written(client: Client, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_in_pieces_are_those_of_the_tail(
+def test_rows_in_pieces_match_the_tail(
     client: Client, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a column that a piece makes otherwise, a row too many or too few."""
     draw = random.Random(seed)
     monkeypatch.setattr(frames, "PIECE_ROWS", draw.choice([1, 4, 17, 10_240]))
-    is_at_once = draw.random() < 0.5  # else in another order than that of partitions
+    is_at_once = draw.random() < 0.5  # else not in the order of partitions
     monkeypatch.setattr(frames, "WINDOW_FRAMES", 256 if is_at_once else draw.choice([1, 7]))
     written(client, draw)
     for everything in (False, True):
@@ -252,16 +254,16 @@ def test_rows_in_pieces_are_those_of_the_tail(
         whole, pieces = client.store.ask(made)
         assert pieces.tail.num_rows == 0
         assert whole.frames is None
-        with closing(pieces.frames) as found:
+        with closing(pieces.frames) as frames_of_pieces:
             for names in (whole.tail.column_names, ["value"], ["visible_time", "lsn"], ["entry"]):
-                tables = list(found.tables(names))
+                tables = list(frames_of_pieces.tables(names))
                 assert all(table.num_rows <= frames.PIECE_ROWS for table in tables)
                 read = pa.concat_tables([whole.tail.slice(0, 0).select(names), *tables])
                 want = whole.tail.select(names)
                 if is_at_once:
                     assert read.combine_chunks().equals(want.combine_chunks())
                 assert sorted(map(repr, read.to_pylist())) == sorted(map(repr, want.to_pylist()))
-        assert found.rows >= whole.tail.num_rows > 0
+        assert frames_of_pieces.rows >= whole.tail.num_rows > 0
 
 
 def test_a_query_holds_a_piece_of_the_frames(
@@ -273,14 +275,14 @@ def test_a_query_holds_a_piece_of_the_frames(
         client.producer("a").send_batch(pa.table({"value": [b"x"] * 1000, "partition": of}))
     read: list[int] = []
     decoded: list[int] = []
-    kept: list[int] = []
+    cached: list[int] = []
     batch = FrameRows.batch
 
     def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
-        made = batch(self, ref)
+        frame_batch = batch(self, ref)
         read.append(ref.lsn)
-        kept.append(len(self._batches))
-        return made
+        cached.append(len(self._batches))
+        return frame_batch
 
     def counted(columns: int, rows: pa.Buffer) -> pa.RecordBatch:
         decoded.append(columns)
@@ -297,32 +299,34 @@ def test_a_query_holds_a_piece_of_the_frames(
         assert query._contents[0].relation.tail.num_rows == 0
         assert read == []
         assert query.rows().read_all().num_rows == 2 * COUNT + 20_000
-    assert len({*read}) == len(decoded) == 20  # each once, although two partitions lie in it
-    assert max(kept) <= 4
+    assert (
+        len({*read}) == len(decoded) == 20
+    )  # each frame once, although it has rows of two partitions
+    assert max(cached) <= 4
 
 
 def test_topics_share_the_journal_files_that_a_query_keeps_open(client: Client) -> None:
-    """Kills: a descriptor for each topic, of which a process has about a thousand."""
+    """Kills: a descriptor for each topic, when a process may have about a thousand."""
 
     def opened() -> int:
         """How many journal files this process has open."""
-        found = 0
+        count = 0
         for number in os.listdir("/proc/self/fd"):
             with suppress(FileNotFoundError):
-                found += os.readlink(f"/proc/self/fd/{number}").endswith(".journal")
-        return found
+                count += os.readlink(f"/proc/self/fd/{number}").endswith(".journal")
+        return count
 
     for number in range(20):
         client.create_topic(f"few-{number}")
         client.producer(f"few-{number}").send(b"x")
-    before = opened()
+    open_before = opened()
     with Query(client, "SELECT count(*) AS n FROM messages WHERE topic LIKE 'few-%'") as query:
         assert query.rows().read_all().to_pylist() == [{"n": 20}]
-        assert 1 <= opened() - before <= 2
-    assert opened() == before
+        assert 1 <= opened() - open_before <= 2
+    assert opened() == open_before
 
 
-def test_a_condition_on_rows_in_frames_says_nothing_of_its_own(
+def test_condition_on_rows_in_frames_prints_no_warning(
     client: Client, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Kills: a warning of Arrow on stderr, that rows in a frame begin at an odd byte."""
@@ -344,17 +348,17 @@ def test_frames_stay_while_a_query_may_read_them(client: Client) -> None:
     client.checkpoint()
     client.producer("a").send_batch(pa.table({"value": [b"later %d" % n for n in range(1000)]}))
     with Query(client, "SELECT value FROM a") as query:
-        before = {*Path(client.path).glob("journal/*.journal")}
+        journals_before = {*Path(client.path).glob("journal/*.journal")}
         for _ in range(3):
             client.producer("b").send(b"x")
             client.checkpoint(roll_all=True)
         client.admin.gc()
-        assert not before & {*Path(client.path).glob("journal/*.journal")}
+        assert not journals_before & {*Path(client.path).glob("journal/*.journal")}
         assert query.rows().read_all().num_rows == 2 * COUNT + 2000
 
 
 def test_damage_of_a_frame_is_named_as_everywhere(client: Client) -> None:
-    """R5, of a frame that was whole when the query began."""
+    """R5: also damage of a frame that was whole when the query began."""
     client.producer("a").send_batch(pa.table({"value": [b"a word of the journal"] * 100}))
     with Query(client, "SELECT value FROM a") as query:
         [journal] = [
@@ -372,7 +376,7 @@ def test_damage_of_a_frame_is_named_as_everywhere(client: Client) -> None:
 def test_views_count_without_reading_frames(
     client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: every value of the journal in memory to say how many messages are there."""
+    """Kills: every value of the journal in memory, only to count the messages."""
     client.producer("a").send_batch(pa.table({"value": [b"x"] * 10}))
     with client.transaction() as txn:
         client.producer("b").send_batch(pa.table({"value": [b"y"] * 10}), txn=txn)
@@ -383,8 +387,8 @@ def test_views_count_without_reading_frames(
     monkeypatch.setattr(FrameRows, "batch", read)
     for isolation in ("committed", "uncommitted"):
         assert main(["-S", client.path, "views", "--isolation", isolation]) == 0
-        said = f"not covered: {4 * COUNT + 20} committed messages"
-        assert said in capfd.readouterr().out
+        line = f"not covered: {4 * COUNT + 20} committed messages"
+        assert line in capfd.readouterr().out
 
 
 def test_views_count_keys_only(
@@ -413,6 +417,6 @@ def test_views_count_keys_only(
     groups.clear()
     assert main(["-S", client.path, "views", "--complete", str(tmp_path / "complete")]) == 0
     assert max(rows for _, rows, _ in groups) <= HALF + 1
-    found = sorted((tmp_path / "complete").iterdir())
-    assert len(found) == 2
-    assert dataset(found).count_rows() == 4 * COUNT
+    files = sorted((tmp_path / "complete").iterdir())
+    assert len(files) == 2
+    assert dataset(files).count_rows() == 4 * COUNT

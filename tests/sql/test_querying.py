@@ -1,4 +1,4 @@
-"""Tests of relation.build and sql.client_query: SQL sees what a reader sees, row for row."""
+"""Tests of relation.build and sql.client_query: SQL equals a reader, row for row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def asked(
 class History:
     """A store in which random things happen; `seen` counts where rows lay.
 
-    schema: the topic is typed; some values are records with `cups`, and some of them with `note`
+    schema: the topic is typed; some values are records with `cups`, others have `note`, too
     """
 
     def __init__(self, folder: Path, seed: str, schema: Schema | None = None) -> None:
@@ -100,7 +100,7 @@ class History:
         return int(self.client.describe_topic("t")["partitions"])
 
     def rows(self, rng: random.Random, txn: Transaction | None = None) -> None:
-        """A few messages with whatever a message may have."""
+        """A few messages with random optional fields."""
         producer = self.client.producer("t", name=rng.choice((None, None, f"p{self.sent}")))
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.sent += 1
@@ -129,9 +129,9 @@ class History:
         bulk = self.client.bulk("t", key="job", batch=self.sent)
         at = pa.array([None, 32_503_680_000_000], pa.timestamp("ms", "UTC"))
         staged = [
-            one
+            file
             for task in range(rng.choice((1, 2)))
-            for one in bulk.stage(
+            for file in bulk.stage(
                 [
                     pa.table(
                         {
@@ -212,22 +212,22 @@ class History:
         """SQL gives what a reader gives: the same rows in the same order."""
         tables = list(self.client.read("t"))
         table = pa.concat_tables(tables) if tables else None
-        wanted = [] if table is None else table.to_pylist()
-        wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
-        found = asked(self.client, "FROM t ORDER BY partition, ledger, entry, txn_index")
-        assert [{name: row[name] for name in SAME} for row in found] == [
-            {name: row[name] for name in SAME} for row in wanted
+        expected = [] if table is None else table.to_pylist()
+        expected.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+        actual = asked(self.client, "FROM t ORDER BY partition, ledger, entry, txn_index")
+        assert [{name: row[name] for name in SAME} for row in actual] == [
+            {name: row[name] for name in SAME} for row in expected
         ]
-        assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+        assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in actual] == [
             (
                 row["index"],
                 str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
                 len(row["value"] or b""),
             )
-            for row in wanted
+            for row in expected
         ]
         [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
-        assert all_of_them == {"n": len(wanted), "l": len(wanted)}
+        assert all_of_them == {"n": len(expected), "l": len(expected)}
         self.compare_uncommitted()
         relation = self.client._relation("t")
         for name in ("direct", "unclean", "open", "large_files"):
@@ -236,20 +236,20 @@ class History:
         self.seen["markers"] += relation.markers.num_rows
 
     def compare_uncommitted(self) -> None:
-        """The same with what is open or aborted; that has no id, so it is compared as a set."""
+        """The same with open and aborted messages, as sets, because these have no ids."""
         names = ("ledger", "entry", "value", "key", "partition", "visible_time", "txn_state")
         read = list(self.client.read("t", isolation="uncommitted"))
         rows = [row for table in read for row in table.to_pylist()]
-        wanted = Counter(tuple(row[name] for name in names) for row in rows)
-        found = asked(self.client, "FROM t", "uncommitted")
-        assert Counter(tuple(row[name] for name in names) for row in found) == wanted
-        self.seen.update(f"state {row['txn_state']}" for row in found)
+        expected = Counter(tuple(row[name] for name in names) for row in rows)
+        actual = asked(self.client, "FROM t", "uncommitted")
+        assert Counter(tuple(row[name] for name in names) for row in actual) == expected
+        self.seen.update(f"state {row['txn_state']}" for row in actual)
         everything = asked(self.client, "FROM messages_all")
         assert (
             Counter(
                 tuple(row[name] for name in names) for row in everything if row["kind"] == "message"
             )
-            == wanted
+            == expected
         )
         places = Counter((row["stored_ledger"], row["stored_entry"]) for row in everything)
         assert set(places.values()) <= {1}, "a row twice, or two at one place"
@@ -289,8 +289,8 @@ def run(folder: Path, seed: str, *, loads: bool = False) -> History:
 
 
 @pytest.mark.deep
-def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
-    """API = DuckDB, whatever happened to the rows and wherever they lie."""
+def test_sql_reads_the_messages_of_a_reader(tmp_path: Path) -> None:
+    """API = DuckDB, after any history, with rows in files of any kind."""
     seen: Counter[str] = Counter()
     for seed in range(FIRST, FIRST + 6):
         seen += run(tmp_path, str(seed)).seen
@@ -323,7 +323,7 @@ def test_sql_sees_files_that_were_adopted(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_sql_sees_what_a_reader_sees_in_many_histories(tmp_path: Path) -> None:
+def test_sql_reads_the_messages_of_a_reader_in_many_histories(tmp_path: Path) -> None:
     """The same, 60 more."""
     for seed in range(FIRST + 1000, FIRST + 1060):
         run(tmp_path, str(seed))
@@ -343,7 +343,7 @@ def test_lsn_of_a_message_does_not_depend_on_where_it_lies(client: Client) -> No
     assert asked(client, sql) == first
 
 
-def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> None:
+def test_clean_files_hide_rows_of_trimmed_markers(tmp_path: Path) -> None:
     """Kills: a clean file that is read whole although markers of some rows were trimmed."""
     path = str(tmp_path / "store")
     txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
@@ -369,25 +369,25 @@ def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> No
 def test_files_that_go_meanwhile_are_looked_up_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R21: a checkpoint removes what a snapshot names; kills an error, and an endless loop."""
+    """R21: a checkpoint removes a file of the snapshot; kills: an error, and an endless loop."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    known, tries = Client.moment, 0
+    moment, tries = Client.moment, 0
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
     ) -> tuple[list[RelationContent], dict[str, pa.Table]]:
         nonlocal tries
-        found = known(self, words, isolation, **how)
+        contents = moment(self, words, isolation, **how)
         tries += 1
-        if tries == 1:  # what the first look names is gone when it is opened
+        if tries == 1:  # the file disappears between the plan and the read
             file.rename(file.with_suffix(".away"))
             client.producer("orders").send(b"y", partition=0)
         elif tries == 2:
             file.with_suffix(".away").rename(file)
-        return found
+        return contents
 
     monkeypatch.setattr(Client, "_moment", overtaken)
     assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
@@ -425,16 +425,16 @@ def test_a_relation_travels(client: Client) -> None:
         "SELECT * FROM nowhere",
     ],
 )
-def test_what_is_not_a_select_of_the_store_is_refused(client: Client, sql: str) -> None:
-    """The gate: a ledger cannot be overwritten, and nothing else be read."""
+def test_other_statements_than_selects_of_the_store_are_refused(client: Client, sql: str) -> None:
+    """The gate: SQL can neither overwrite a ledger nor read other files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    before = file.read_bytes()
+    data_before = file.read_bytes()
     with pytest.raises(SqlError):
         asked(client, sql.format(file=file))
-    assert file.read_bytes() == before
+    assert file.read_bytes() == data_before
 
 
 def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
@@ -454,7 +454,7 @@ def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
     assert asked(client, "SELECT 1 AS one") == [{"one": 1}]
 
 
-def test_a_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
+def test_unavailable_partition_is_an_error_or_left_out(client: Client) -> None:
     """Kills: a count that is too small and says nothing."""
     for partition in range(2):
         client.producer("orders").send(b"x", partition=partition)
@@ -515,9 +515,9 @@ def test_lists_have_the_fields_of_their_answers(client: Client) -> None:
     }
     for name, rows in answers.items():
         assert isinstance(rows, list)
-        found = asked(client, f"FROM {name}")
-        assert len(found) == len(rows) > 0
-        assert list(found[0]) == sorted(rows[0], key=list(found[0]).index), name
+        rows_of_list = asked(client, f"FROM {name}")
+        assert len(rows_of_list) == len(rows) > 0
+        assert list(rows_of_list[0]) == sorted(rows[0], key=list(rows_of_list[0]).index), name
     assert asked(client, "SELECT txn, state, topic_list FROM transactions") == [
         {"txn": str(txn.id), "state": "committed", "topic_list": ["orders"]}
     ]
@@ -560,39 +560,43 @@ def test_acknowledgements_are_rows(client: Client) -> None:
             {**of, "message_id": "1:2", "cumulative": False, "txn_index": None},
             {**of, "message_id": "1:4:2", "cumulative": False, "txn_index": 2},
         ]
-        held = asked(client, f"SELECT {names}, txn, since FROM pending_acks ORDER BY entry")
-        assert [(row["message_id"], row["txn"]) for row in held] == [
+        pending_rows = asked(client, f"SELECT {names}, txn, since FROM pending_acks ORDER BY entry")
+        assert [(row["message_id"], row["txn"]) for row in pending_rows] == [
             ("1:3", str(holder.id)),
             ("1:4:3", str(holder.id)),
         ]
         [begun] = asked(client, "SELECT begin_time FROM transactions WHERE state = 'open'")
-        assert {row["since"] for row in held} == {begun["begin_time"]}
-    left = "SELECT message_id FROM orders ANTI JOIN acks USING (message_id)"
-    assert asked(client, f"{left} WHERE NOT (ledger, entry) <= (1, 0) ORDER BY 1") == [
+        assert {row["since"] for row in pending_rows} == {begun["begin_time"]}
+    unacked_sql = "SELECT message_id FROM orders ANTI JOIN acks USING (message_id)"
+    assert asked(client, f"{unacked_sql} WHERE NOT (ledger, entry) <= (1, 0) ORDER BY 1") == [
         {"message_id": "1:1"},
         {"message_id": "1:4:1"},
     ]
 
 
-def test_frames_are_those_that_journals_still_have(client: Client) -> None:
+def test_frames_list_those_in_the_journals(client: Client) -> None:
     """Kills: a frame that is left out or given twice, before and after checkpoints."""
     sql = "SELECT min(lsn) AS low, max(lsn) AS high, count(*) AS n, sum(rows)::INT AS rows FROM"
     client.producer("orders").send(b"x", partition=0)
-    [before] = asked(client, f"{sql} frames")
-    assert (before["low"], before["n"], before["rows"]) == (1, before["high"], 1)
+    [first_counts] = asked(client, f"{sql} frames")
+    assert (first_counts["low"], first_counts["n"], first_counts["rows"]) == (
+        1,
+        first_counts["high"],
+        1,
+    )
     [frame] = asked(client, "FROM frames ORDER BY lsn DESC LIMIT 1")
     assert frame["durable"] and "Appended" in frame["ops"]
-    shown = client.inspect(f"lsn:{frame['lsn']}")
-    assert (shown["size_bytes"], shown["file"]) == (frame["bytes"], frame["journal"])
+    inspected = client.inspect(f"lsn:{frame['lsn']}")
+    assert (inspected["size_bytes"], inspected["file"]) == (frame["bytes"], frame["journal"])
     for _ in range(3):
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
-        [found] = asked(client, f"{sql} frames")
-        assert found["high"] == client.store.ask(lambda view: view.lsn)
-        assert found["n"] == found["high"] - found["low"] + 1 > 0
+        [counts] = asked(client, f"{sql} frames")
+        assert counts["high"] == client.store.ask(lambda view: view.lsn)
+        assert counts["n"] == counts["high"] - counts["low"] + 1 > 0
 
 
-def test_watermarks_are_those_of_producers_everywhere(client: Client) -> None:
+def test_watermarks_list_every_producer(client: Client) -> None:
     """Kills: a subscription, a partition or a producer that is left out."""
     client.create_subscription("orders", "billing")
     client.topic("orders").watermarks.set(1_700_000_000_000, "till")
@@ -606,7 +610,7 @@ def test_watermarks_are_those_of_producers_everywhere(client: Client) -> None:
     ]
 
 
-def test_partitions_that_are_away_are_named_when_they_are_left_out(client: Client) -> None:
+def test_left_out_partitions_are_named(client: Client) -> None:
     """Kills: a count that is too small and says nothing."""
     for partition in range(2):
         client.producer("orders").send(b"x", partition=partition)
@@ -649,7 +653,7 @@ def test_files_without_a_message_are_not_read(client: Client) -> None:
 
 
 def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
-    """Kills: a second reading of what was checked, and trust in a file that was changed since."""
+    """Kills: a second check of the same file, and trust in a file that changed since its check."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
     [source] = client._relation("orders").direct
@@ -666,7 +670,7 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
 def test_all_relations_of_a_statement_are_of_one_moment(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/analytics 4: somebody writes whenever a relation is made, and none of it is seen."""
+    """spec/analytics 4: another client writes before each relation, and no relation shows it."""
     other = txlog.open(client.path)
 
     def write() -> None:
@@ -682,8 +686,8 @@ def test_all_relations_of_a_statement_are_of_one_moment(
         other.create_subscription("orders", name, type="shared")
         other.acknowledge("orders", name, [row.message_id])
         other.connect(name)
-        held = other.begin()["txn"]
-        other.acknowledge("orders", name, [first], txn=held)
+        open_txn = other.begin()["txn"]
+        other.acknowledge("orders", name, [first], txn=open_txn)
 
     def hooked(view: View, store: Store, name: str) -> pa.Table:
         write()
@@ -694,22 +698,22 @@ def test_all_relations_of_a_statement_are_of_one_moment(
     write()
     names = ["messages", "messages_all", *sorted(LISTS)]
     counts = ", ".join(f"(SELECT count(*) FROM {name}) AS {name}" for name in names)
-    [before] = asked(client, f"SELECT {counts}")
-    assert 0 not in before.values()
+    [counts_before] = asked(client, f"SELECT {counts}")
+    assert 0 not in counts_before.values()
     [lsn] = asked(client, "SELECT max(lsn) AS lsn FROM frames")
     monkeypatch.setattr("txlog.lake.sql.client_query.listed", hooked)
-    assert asked(client, f"SELECT {counts}") == [before]
+    assert asked(client, f"SELECT {counts}") == [counts_before]
     other.close()
     monkeypatch.undo()
-    [after] = asked(client, f"SELECT {counts}")
-    assert after["messages"] > before["messages"]
+    [counts_after] = asked(client, f"SELECT {counts}")
+    assert counts_after["messages"] > counts_before["messages"]
     assert asked(client, "SELECT max(lsn) AS lsn FROM frames")[0]["lsn"] > lsn["lsn"]
 
 
 def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R21: the whole statement stands on a newer view then, the lists made before as well."""
+    """R21: the whole statement moves to a newer view then, with the lists made before."""
     moved = [3]
 
     def hooked(view: View, store: Store, name: str) -> pa.Table:
@@ -730,8 +734,8 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
 
 
 @pytest.mark.deep
-def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
-    """Through compaction, trims, deletions, keys that moved; others see the messages as before."""
+def test_compacted_matches_a_table_view(client: Client) -> None:
+    """Through compactions, trims, deletions and moved keys, while other relations do not change."""
     rng = random.Random(f"{FIRST}:compacted")
     client.create_topic("other")
     client.producer("other").send(b"9", key="a")
@@ -753,14 +757,14 @@ def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
             admin.compact_topic("orders")
         if step % 4 == 2:
             client.checkpoint(roll_all=True)
-        if step == 9:  # by now the log lacks most of what was compacted
+        if step == 9:  # from now on the log lacks most of the compacted messages
             client.checkpoint(roll_all=True)
             admin.trim("orders", END, force_unacked=True)
             assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 0}]
         for isolation in ("committed", "uncommitted"):
             [other] = asked(client, "FROM compacted WHERE topic = 'other'", isolation)
             assert (other["value"], other["message_id"]) == (b"9", f"{other['ledger']}:0")
-        one, two = shown()
-        assert one == two, f"{FIRST}, step {step}"
-    assert len(one) > 2
+        by_sql, by_view = shown()
+        assert by_sql == by_view, f"{FIRST}, step {step}"
+    assert len(by_sql) > 2
     assert asked(client, "SELECT count(*) AS n FROM orders JOIN compacted USING (message_id)")

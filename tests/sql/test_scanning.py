@@ -1,4 +1,4 @@
-"""Tests of relation.spans and relation.scans: bounds mean what they mean to a reader."""
+"""Tests of relation.spans and relation.scans: bounds mean the same as for a reader."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def some_range(rng: random.Random, rows: list[Row]) -> Range:
 
 
 def compare(history: History, rng: random.Random) -> Counter[str]:
-    """Scans have what a reader has: all of it, and of ranges; how many rows each had, counted."""
+    """Scans equal a reader, for the whole topic and for ranges; returns counts of rows by kind."""
     client = history.client
     everything = read(client, Range())
     rows = found(client, "t")
@@ -111,11 +111,11 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
     ]
     seen: Counter[str] = Counter()
     for _ in range(4):
-        wanted = some_range(rng, everything)
+        bounds = some_range(rng, everything)
         partitions = rng.choice([None, [0]])
-        expected = read(client, wanted, partitions)
-        got = found(client, "t", RelationFilter(partitions, wanted))
-        assert ids(got) == ids(expected), (str(wanted), partitions)
+        expected = read(client, bounds, partitions)
+        got = found(client, "t", RelationFilter(partitions, bounds))
+        assert ids(got) == ids(expected), (str(bounds), partitions)
         seen["ranges"] += 1
         seen["part"] += 0 < len(got) < len(everything)
     if everything:
@@ -124,11 +124,11 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
         old = found(client, "t", RelationFilter(at_lsn=lsn))
         assert ids(old) == ids([row for row in rows if row["lsn"] <= lsn])  # type: ignore[operator]
         ends = {"lsn": (lsn, lsn)}
-        kept = scanned(client.path, scans_of(client._relation("t"), ends))
-        assert [row for row in kept if row["lsn"] == lsn] == [
+        scanned_rows = scanned(client.path, scans_of(client._relation("t"), ends))
+        assert [row for row in scanned_rows if row["lsn"] == lsn] == [
             row for row in rows if row["lsn"] == lsn
         ]
-        seen["left out"] += len(kept) < len(rows)
+        seen["left out"] += len(scanned_rows) < len(rows)
     relation = client._relation("t")
     for name in ("direct", "unclean", "open", "large_files"):
         seen[name] += len(getattr(relation, name))
@@ -155,8 +155,8 @@ def run(folder: Path, seed: str, every: int = 6) -> Counter[str]:
 
 
 @pytest.mark.deep
-def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
-    """API = scans, for all of it and for ranges of every kind, wherever rows lie."""
+def test_scans_read_the_messages_of_a_reader(tmp_path: Path) -> None:
+    """API = scans, for the whole topic and ranges of every kind, with rows in any kind of file."""
     seen: Counter[str] = Counter()
     for seed in range(5):
         seen += run(tmp_path, f"scan-{seed}")
@@ -173,7 +173,7 @@ def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scans_have_what_a_reader_has_in_many_histories(tmp_path: Path) -> None:
+def test_scans_read_the_messages_of_a_reader_in_many_histories(tmp_path: Path) -> None:
     """The same, 60 more."""
     for seed in range(1000, 1060):
         run(tmp_path, f"scan-{seed}", every=3)
@@ -204,7 +204,7 @@ def test_spans_name_their_partitions(client: Client) -> None:
     )
 
 
-def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
+def test_scan_of_an_unavailable_partition_is_an_error_or_left_out(client: Client) -> None:
     """Kills: a bound that is looked up in a partition which cannot be read."""
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)
@@ -216,7 +216,7 @@ def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
 
 
 def test_file_that_was_removed_is_an_error(client: Client) -> None:
-    """R21: kills fewer rows without a word."""
+    """R21: kills: silently missing rows."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
     scans = scans_of(client._relation("orders"))
@@ -226,8 +226,8 @@ def test_file_that_was_removed_is_an_error(client: Client) -> None:
         scanned(client.path, scans)
 
 
-def test_row_groups_are_left_out_by_what_is_wanted(client: Client) -> None:
-    """Kills: a range that reads a whole file, and statistics that leave out what is there."""
+def test_row_groups_outside_the_range_are_left_out(client: Client) -> None:
+    """Kills: a range that reads a whole file, and statistics that leave out matching rows."""
     client.producer("orders/0").send_batch(pa.table({"value": [b"x" * 100] * 120_000}))
     client.checkpoint(roll_all=True)
     [scan] = scans_of(client._relation("orders"))

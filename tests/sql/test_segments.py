@@ -1,4 +1,4 @@
-"""Segments: files, their rows as they are stored, and every byte of ours compared (R5)."""
+"""Segments: files, their rows as they are stored, and a checksum over every byte (R5)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from txlog.lake.sql import segments
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def rows(bench: Bench, what: str, wanted: str | None = None) -> list[tuple[int, int]]:
-    """(kind, entry) of what cat prints."""
-    asked = None if wanted is None else parse_range(wanted, 0)
-    _, batches = segments.stored(bench.client, what, None, asked)
+def rows(bench: Bench, word: str, wanted: str | None = None) -> list[tuple[int, int]]:
+    """(kind, entry) of the rows that `segment cat` prints."""
+    parsed = None if wanted is None else parse_range(wanted, 0)
+    _, batches = segments.stored(bench.client, word, None, parsed)
     return [(row["kind"], row["entry"]) for batch in batches for row in batch.to_pylist()]
 
 
-def listed_rows(*given: Any, **more: Any) -> Any:
-    """As `listed`, for what has all it may have: messages, a file, a size."""
-    return segments.listed(*given, **more)
+def listed_rows(*arguments: Any, **options: Any) -> Any:
+    """`listed` with all columns: messages, file, size."""
+    return segments.listed(*arguments, **options)
 
 
 def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
-    """What is listed of a partition is what it has, whatever form its rows are in."""
+    """The files of a partition add up to its messages, in whatever form its rows are."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -39,13 +39,13 @@ def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
         send_txn(client, b"x", b"y", b"z")
         client.topic("t").watermarks.set(turn + 1, "till")
         client.checkpoint(roll_all=turn == 1)
-    held = begin(client)
-    client.producer("t").send(b"held", txn=held)
+    open_txn = begin(client)
+    client.producer("t").send(b"held", txn=open_txn)
     listed = listed_rows(client, "t")
-    own = [row for row in listed if not row["sidecar"]]
-    assert sum(row["messages"] for row in own) == client.topics()[0]["messages"] == 15
+    partition_rows = [row for row in listed if not row["sidecar"]]
+    assert sum(row["messages"] for row in partition_rows) == client.topics()[0]["messages"] == 15
     assert {row["state"] for row in listed} == {"sealed", "open"}
-    assert sum(row["markers"] for row in own) == 3
+    assert sum(row["markers"] for row in partition_rows) == 3
     files = [row["file"] for row in listed if row["file"] is not None]
     assert all(Path(bench.path, file).is_file() for file in files)
     small = listed_rows(client, "t", small_bytes=2000)
@@ -61,8 +61,8 @@ def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_what_was_trimmed_is_listed_until_its_files_go(tmp_path: Path) -> None:
-    """Let go by a frame; by the newest checkpoint; known by its name alone; removed (R18)."""
+def test_trimmed_files_are_listed_until_they_are_removed(tmp_path: Path) -> None:
+    """R18: a frame drops a trimmed file, then a checkpoint; it is unreferenced, then removed."""
     bench = Bench(tmp_path / "store", reader_grace_ms=60_000)
     client = bench.client
     client.create_topic("t", 2)
@@ -72,11 +72,11 @@ def test_what_was_trimmed_is_listed_until_its_files_go(tmp_path: Path) -> None:
     send_txn(client, b"x")
     (old,) = (row for row in listed_rows(client, "t") if row["state"] == "sealed")
 
-    def trimmed(**given: Any) -> Any:
-        rows = listed_rows(client, "t", **given)
+    def trimmed(**options: Any) -> Any:
+        rows = listed_rows(client, "t", **options)
         assert sum(row["messages"] for row in rows if not row["sidecar"]) == 2
-        found = [row for row in rows if row["state"] == "trimmed" and row["file"] == old["file"]]
-        return found[0] if found else None
+        matching = [row for row in rows if row["state"] == "trimmed" and row["file"] == old["file"]]
+        return matching[0] if matching else None
 
     client.admin.trim("t", Bound("skip", 2), force_unacked=True)
     expected = {**old, "state": "trimmed", "messages": 0, "first_time": None, "last_time": None}
@@ -114,7 +114,7 @@ def test_rows_come_as_they_are_from_files_and_frames(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_not_printed(tmp_path: Path) -> None:
-    """Of a file of the store, whether by its ledger or by its path."""
+    """A file of the store, named by its ledger or by its path."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -126,9 +126,9 @@ def test_a_damaged_file_is_not_printed(tmp_path: Path) -> None:
     data[50] ^= 1
     path.write_bytes(data)
     bench.reopen()
-    for what in ("1", str(path)):
+    for word in ("1", str(path)):
         with pytest.raises(Corruption):
-            rows(bench, what)
+            rows(bench, word)
     bench.close()
 
 
@@ -151,10 +151,10 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
         assert (row["rows"], row["size_bytes"]) == (ref.rows, ref.bytes)
         assert row["size_bytes"] == Path(bench.path, row["file"]).stat().st_size
         assert row["state"] == ("sealed" if row["file"].endswith("parquet") else "open")
-        shown = segments.shown(client, row["file"])
-        assert {name: value for name, value in shown.items() if name in row} == row
-        assert {one["name"] for one in shown["column_list"]} >= {"lsn", "time", "change"}
-        assert [one["rows"] for one in shown["row_group_list"]] == [ref.rows]
+        inspected = segments.shown(client, row["file"])
+        assert {name: value for name, value in inspected.items() if name in row} == row
+        assert {item["name"] for item in inspected["column_list"]} >= {"lsn", "time", "change"}
+        assert [item["rows"] for item in inspected["row_group_list"]] == [ref.rows]
         schema, batches = segments.stored(client, row["file"])
         assert sum(batch.num_rows for batch in batches) == ref.rows and "change" in schema.names
     assert {row["log"] for row in listed if row["topic"] is None} == {
@@ -168,12 +168,14 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
         ("u", 0),
         ("u", 1),
     }
-    own = [row for row in listed_rows(client, "t", 1) if row["log"] is not None]
-    assert [(row["topic"], row["partition"], row["log"]) for row in own] == [("t", 1, "cursor_log")]
+    change_logs = [row for row in listed_rows(client, "t", 1) if row["log"] is not None]
+    assert [(row["topic"], row["partition"], row["log"]) for row in change_logs] == [
+        ("t", 1, "cursor_log")
+    ]
     with pytest.raises(InvalidArgument):
         listed_rows(client, None, 0)
     with pytest.raises(InvalidArgument):
-        segments.stored(client, own[0]["file"], row_group=1)
+        segments.stored(client, change_logs[0]["file"], row_group=1)
     status = client.status()
     size = sum(ref.bytes for ref in refs.values())
     assert status["change_logs"] == {
@@ -184,11 +186,11 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
     ledgers = sum(row["size_bytes"] for row in listed_rows(client, None) if not row["log"])
     assert status["store"]["size_bytes"] == status["journal"]["size_bytes"] + ledgers + size
     newest = max(Path(bench.path, "manifest").iterdir())
-    named = {one["file"] for one in client.inspect(f"file:{newest}")["file_list"]}
-    assert named == {row["file"] for row in listed_rows(client, None) if row["file"]}
-    file = Path(bench.path, own[0]["file"])
+    file_names = {item["file"] for item in client.inspect(f"file:{newest}")["file_list"]}
+    assert file_names == {row["file"] for row in listed_rows(client, None) if row["file"]}
+    file = Path(bench.path, change_logs[0]["file"])
     file.chmod(0o600)
     file.write_bytes(bytes([*file.read_bytes()[:-9], *b"123456789"]))
     with pytest.raises(Corruption):
-        segments.shown(client, own[0]["file"])
+        segments.shown(client, change_logs[0]["file"])
     bench.close()

@@ -20,28 +20,30 @@ from txlog.lake.sql.query import LISTS
 
 
 def test_relations_have_the_columns_of_the_table() -> None:
-    """In order; kills a relation or a column that only one of the two has."""
-    told = {
+    """In order; kills: a relation or a column that only the table or only the program has."""
+    documented = {
         words(name)[0]: words(listed)
         for name, listed in table(section("analytics", "4"), "relation")
     }
     helped = [line.split("\t")[0] for line in relations().splitlines()]
-    assert told.pop("messages") == [name for name in helped if "." not in name]
-    beside = [name.removeprefix("messages_all.") for name in helped if name.startswith("messages_")]
-    assert told.pop("messages_all") == beside
-    assert not told.pop("compacted")  # those of messages
-    assert told == {name: list(columns(name)) for name in LISTS}
+    assert documented.pop("messages") == [name for name in helped if "." not in name]
+    columns_of_all = [
+        name.removeprefix("messages_all.") for name in helped if name.startswith("messages_")
+    ]
+    assert documented.pop("messages_all") == columns_of_all
+    assert not documented.pop("compacted")  # it has the columns of messages
+    assert documented == {name: list(columns(name)) for name in LISTS}
 
 
-def test_options_are_those_that_the_source_takes() -> None:
-    """Of batches and of streams; one that is not in the table is an error."""
+def test_options_match_the_source() -> None:
+    """Options of batches and of streams; any other option is an error."""
     rows = table(section("analytics", "5"), "option")
-    for what, taken in (("batch", batch_options), ("stream", stream_options)):
-        said = {option for cells in rows if what in cells[1] for option in words(cells[0])}
+    for kind, parse in (("batch", batch_options), ("stream", stream_options)):
+        documented = {option for cells in rows if kind in cells[1] for option in words(cells[0])}
         with pytest.raises(InvalidArgument) as refused:
-            taken({"path": "shop", "topic": "orders", "xyzzyxyzzy": ""})
+            parse({"path": "shop", "topic": "orders", "xyzzyxyzzy": ""})
         assert refused.value.hint
-        assert said == set(refused.value.hint.split(", "))
+        assert documented == set(refused.value.hint.split(", "))
 
 
 def test_a_sealed_file_is_written_as_the_table_says() -> None:
@@ -54,9 +56,11 @@ def test_a_sealed_file_is_written_as_the_table_says() -> None:
     )
     buffers = encode_sealed(rows, has_keys=True, ledger=1)
     group = pq.read_metadata(pa.BufferReader(b"".join(buffers))).row_group(0)
-    said = dict(table(section("analytics", "8"), "what"))
-    dictionary = {name for cell in said if said[cell] == "dictionary" for name in words(cell)}
-    plain = {name for cell in said if said[cell] == "PLAIN" for name in words(cell)}
+    documented = dict(table(section("analytics", "8"), "what"))
+    dictionary = {
+        name for cell in documented if documented[cell] == "dictionary" for name in words(cell)
+    }
+    plain = {name for cell in documented if documented[cell] == "PLAIN" for name in words(cell)}
     assert (dictionary, plain) == ({"kind", "key", "producer"}, {"value", "properties"})
     for number in range(group.num_columns):
         column = group.column(number)

@@ -1,4 +1,4 @@
-"""Records of one version as those of another: SQL says the same as Arrow, whatever a step does."""
+"""Records of one version read as another: SQL agrees with Arrow after any change of the schema."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_sql_resolves_records_as_arrow_does(seed: int) -> None:
     changed = random_successor(random, json.loads(written.definition))
     newest = Schema.parse("json", json.dumps(changed))
     records = [random_value(random, written.record) for _ in range(7)]
-    data = [values.encode_one(written, one) for one in records]
+    data = [values.encode_one(written, record) for record in records]
     column = values.decode(written, pa.array([None, *data], pa.binary()))
-    found = _by_sql(column, written, newest)
+    resolved = _by_sql(column, written, newest)
     expected = resolution.resolved(column, written, newest)
-    assert found == expected.to_pylist(maps_as_pydicts="strict")
+    assert resolved == expected.to_pylist(maps_as_pydicts="strict")
 
 
 def test_text_that_looks_escaped_becomes_its_own_bytes() -> None:
@@ -39,18 +39,18 @@ def test_text_that_looks_escaped_becomes_its_own_bytes() -> None:
         for kind in ("string", "bytes")
     )  # fmt: skip
     texts = ["\\x41", "€", "", "\\", "\0"]
-    column = pa.array([{"a": one} for one in texts], written.arrow)
-    assert _by_sql(column, written, newest) == [{"a": one.encode()} for one in texts]
+    column = pa.array([{"a": text} for text in texts], written.arrow)
+    assert _by_sql(column, written, newest) == [{"a": text.encode()} for text in texts]
 
 
 def _by_sql(column: pa.StructArray, written: Schema, newest: Schema) -> list[object]:
     versions = tuple(
-        SchemaVersion(number, one.type, one.definition, 0)
-        for number, one in enumerate((written, newest), 1)
+        SchemaVersion(number, schema.type, schema.definition, 0)
+        for number, schema in enumerate((written, newest), 1)
     )
     with Session() as session:
         session.register("rows", pa.table({"record": column}))
         sql = f"SELECT {record_of(1, versions, 2, 'record')} AS record FROM rows"
-        found = pa.Table.from_batches(session.stream(sql))
+        table = pa.Table.from_batches(session.stream(sql))
     target = pa.field("record", newest.arrow)
-    return list(found.cast(pa.schema([target])).column(0).to_pylist(maps_as_pydicts="strict"))
+    return list(table.cast(pa.schema([target])).column(0).to_pylist(maps_as_pydicts="strict"))

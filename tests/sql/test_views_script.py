@@ -1,4 +1,4 @@
-"""Tests of `txlog views`: a bare DuckDB in another process sees what a reader sees."""
+"""Tests of `txlog views`: a bare DuckDB in another process reads the messages of a reader."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def bare() -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a command: its exit code and what it printed."""
+    """Return a function that runs a command: exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -106,10 +106,10 @@ def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list
 
 
 @pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 4), 1))
-def test_a_bare_duckdb_sees_what_txlog_sees(
+def test_bare_duckdb_reads_the_messages_of_a_reader(
     tmp_path: Path, run: Run, bare: Bare, seed: int
 ) -> None:
-    """spec/analytics 4 and 12: row for row; and what it does not see is counted exactly."""
+    """spec/analytics 4 and 12: row for row; the script counts exactly the rows it leaves out."""
     history = History(tmp_path, f"views-{seed}")
     seen: Counter[str] = Counter()
     try:
@@ -123,9 +123,9 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
             assert code == 0, err
             total = len(read(history.client, "t"))
             lacking = int(script.splitlines()[1].split()[3])
-            [found] = bare.ask(script, "SELECT count(*) AS n FROM t")
-            assert found["n"] + lacking == total
-            seen.update(covered=found["n"], lacking=lacking)
+            [counted] = bare.ask(script, "SELECT count(*) AS n FROM t")
+            assert counted["n"] + lacking == total
+            seen.update(covered=counted["n"], lacking=lacking)
             code, script, err = run("views", *store, "--complete", "rest", "--force")
             assert code == 0, err
             order = "ORDER BY ledger, entry, txn_index"
@@ -137,13 +137,13 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
             )
             uncommitted = ("--isolation", "uncommitted", "--complete", "more", "--force")
             code, script, err = run("views", *store, *uncommitted)
-            wanted = Counter(
+            expected = Counter(
                 (row["ledger"], (row["value"] or b"").hex().upper(), row["txn_state"])
                 for row in read(history.client, "t", "uncommitted")
             )
             sql = "SELECT ledger, hex(coalesce(value, ''::BLOB)) AS v, txn_state FROM messages"
             rows = bare.ask(script, sql)
-            assert Counter((row["ledger"], row["v"], row["txn_state"]) for row in rows) == wanted
+            assert Counter((row["ledger"], row["v"], row["txn_state"]) for row in rows) == expected
     except BaseException:
         print(f"seed {seed}: {' '.join(history.trace)}")
         raise
@@ -159,7 +159,7 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
 def test_records_of_unclean_files(
     tmp_path: Path, run: Run, bare: Bare, seed: int, default: str
 ) -> None:
-    """Whatever happened to the rows: those of files, and of `complete`, have their records.
+    """Rows in files have their records after any random history, also with --complete.
 
     With a default of null the files of both versions are one scan, otherwise several.
     """
@@ -178,14 +178,14 @@ def test_records_of_unclean_files(
     seen: Counter[str] = Counter()
 
     def record(row: dict[str, Any]) -> str:
-        """What `record` is for a row of a reader."""
+        """The column `record` for a row of a reader."""
         if row["schema_version"] is None or row["value"] is None:
             return "null"
-        found = json.loads(row["value"])
+        actual = json.loads(row["value"])
         if version == 1:
-            return json.dumps({"cups": found["cups"]})
-        note = found.get("note", otherwise) if row["schema_version"] == 2 else otherwise
-        return json.dumps({"note": note, "cups": found["cups"]})
+            return json.dumps({"cups": actual["cups"]})
+        note = actual.get("note", otherwise) if row["schema_version"] == 2 else otherwise
+        return json.dumps({"note": note, "cups": actual["cups"]})
 
     try:
         for number in range(40):
@@ -199,28 +199,32 @@ def test_records_of_unclean_files(
             relation = history.client._relation("t")
             seen.update(unclean=len(relation.unclean), open=len(relation.open))
             for isolation in ("committed", "uncommitted"):
-                rest = ("--complete", "rest", "--force", "--isolation", isolation)
-                code, script, err = run("views", "-S", history.path, *rest)
+                flags = ("--complete", "rest", "--force", "--isolation", isolation)
+                code, script, err = run("views", "-S", history.path, *flags)
                 assert code == 0, err
                 rows = read(history.client, "t", isolation)
-                wanted = Counter(((row["value"] or b"").hex().upper(), record(row)) for row in rows)
+                expected = Counter(
+                    ((row["value"] or b"").hex().upper(), record(row)) for row in rows
+                )
                 sql = "SELECT hex(coalesce(value, ''::BLOB)) AS v, record FROM t"
-                found = bare.ask(script, sql)
-                assert Counter((row["v"], json.dumps(row["record"])) for row in found) == wanted
-                shown = asked(history.client, "FROM t", isolation)
-                pairs = (((row["value"] or b"").hex().upper(), row["record"]) for row in shown)
-                assert Counter((value, json.dumps(of)) for value, of in pairs) == wanted
-                some = asked(history.client, "SELECT value, record.cups AS cups FROM t", isolation)
-                assert Counter((row["value"], row["cups"]) for row in some) == Counter(
-                    (row["value"], (row["record"] or {}).get("cups")) for row in shown
+                actual = bare.ask(script, sql)
+                assert Counter((row["v"], json.dumps(row["record"])) for row in actual) == expected
+                shown_rows = asked(history.client, "FROM t", isolation)
+                pairs = (((row["value"] or b"").hex().upper(), row["record"]) for row in shown_rows)
+                assert Counter((value, json.dumps(of)) for value, of in pairs) == expected
+                typed_rows = asked(
+                    history.client, "SELECT value, record.cups AS cups FROM t", isolation
+                )
+                assert Counter((row["value"], row["cups"]) for row in typed_rows) == Counter(
+                    (row["value"], (row["record"] or {}).get("cups")) for row in shown_rows
                 )
             seen["records"] += sum(record(row) != "null" for row in rows)
-            found = bare.ask(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
-            known = {
+            actual = bare.ask(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
+            counts = {
                 row["message_id"]: row for row in bare.ask(script, f"SELECT {SAME}, record FROM t")
             }
-            assert all(known[row["message_id"]] == row for row in found)
-            seen["alone"] += len(found)
+            assert all(counts[row["message_id"]] == row for row in actual)
+            seen["alone"] += len(actual)
     except BaseException:
         print(f"seed {seed}: {' '.join(history.trace)}")
         raise
@@ -254,12 +258,12 @@ def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> No
             code, script, err = run("views", "-S", path)
             assert code == 0, err
             lacking = int(script.splitlines()[1].split()[3])
-            [found] = bare.ask(script, "SELECT count(*) AS n FROM messages")
-            assert found["n"] + lacking == len(read(client, "t"))
+            [counted] = bare.ask(script, "SELECT count(*) AS n FROM messages")
+            assert counted["n"] + lacking == len(read(client, "t"))
             script = run("views", "-S", path, "--complete", "rest", "--force")[1]
             sql = "SELECT message_id AS id, hex(value) AS v FROM messages"
             assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
-            return found["n"], lacking
+            return counted["n"], lacking
 
         assert compare() == (6, 0)
         third.commit()  # its row is in a file now, and its marker in a frame
@@ -333,7 +337,7 @@ def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> 
 
 
 def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) -> None:
-    """From compacted files when the log is gone; what came since with --complete."""
+    """The view reads compacted files, as the log is trimmed; --complete adds newer messages."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -355,7 +359,7 @@ def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) 
 
 
 def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
-    """What was adopted needs no checkpoint; its LSN is that of the load. Kills a null there."""
+    """Files of a load need no checkpoint, and have the LSN of the load. Kills: a null there."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
@@ -379,9 +383,7 @@ def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> No
         assert json.loads(run("query", "-S", path, sql, "--json")[1]) == [{"n": 100, "m": 100}]
 
 
-def test_only_what_is_asked_for_and_nothing_is_replaced(
-    tmp_path: Path, run: Run, bare: Bare
-) -> None:
+def test_flags_of_views_and_existing_files(tmp_path: Path, run: Run, bare: Bare) -> None:
     """--topic, --force; a store without topics has the views too."""
     path = str(tmp_path / "store")
     txlog.init(path)
@@ -458,13 +460,13 @@ def test_typed_topics_have_their_records(
         client.create_topic(topic, schema=schemas[0])
         client.admin.set_schema_policies(topic, compatibility="backward", validation="record")
     client.create_topic("plain")
-    kept = client.begin()["txn"]  # so that its sidecar cannot be sealed as clean
+    open_txn = client.begin()["txn"]  # so that its sidecar cannot be sealed as clean
     for number in range(3):
         for topic in ("t", "u"):
             producer = client.producer(topic)
             producer.send({"cups": number})
             producer.send(b"no record" if number else None)
-            producer.send({"cups": 66}, txn=kept)
+            producer.send({"cups": 66}, txn=open_txn)
         with client.transaction() as txn:
             for topic in ("t", "u"):
                 client.producer(topic).send({"cups": 10 + number}, txn=txn)
@@ -481,20 +483,20 @@ def test_typed_topics_have_their_records(
     client.checkpoint()
     client.producer("t").send({"cups": 1000, "price": 2.5})
     client.flush()
-    given = ("-S", bench.path, "--isolation", isolation)
-    code, script, err = run("views", *given, "--complete", str(tmp_path / "rest"))
+    flags = ("-S", bench.path, "--isolation", isolation)
+    code, script, err = run("views", *flags, "--complete", str(tmp_path / "rest"))
     assert code == 0, err
     for topic in ("t", "u"):
         sql = f"SELECT message_id, value, record FROM {topic} ORDER BY ALL"
         with Query(client, sql, isolation=isolation) as query:
-            wanted = [row for rows in query.rows() for row in rows.to_pylist()]
-        assert any(row["record"] is None for row in wanted)
-        shown = "SELECT message_id, hex(value) AS value, record FROM"
-        found = bare.ask(script, f"{shown} (FROM {topic} ORDER BY message_id, value, record)")
-        for row in wanted:
+            expected = [row for rows in query.rows() for row in rows.to_pylist()]
+        assert any(row["record"] is None for row in expected)
+        columns = "SELECT message_id, hex(value) AS value, record FROM"
+        actual = bare.ask(script, f"{columns} (FROM {topic} ORDER BY message_id, value, record)")
+        for row in expected:
             row["value"] = row["value"] and row["value"].hex().upper()
-        assert found == wanted, topic
-        assert {row["record"]["price"] for row in found if row["record"]} >= {price}
+        assert actual == expected, topic
+        assert {row["record"]["price"] for row in actual if row["record"]} >= {price}
     assert bare.ask(script, "SELECT count(*) AS n FROM plain") == [{"n": 0}]
     if isolation == "committed":
         code, _, err = run("views", "-S", bench.path, "--out", str(tmp_path / "views.duckdb"))
@@ -502,15 +504,15 @@ def test_typed_topics_have_their_records(
         sql = "SELECT count(*) AS n FROM t WHERE record.cups >= 0"
         [row] = bare.ask(str(tmp_path / "views.duckdb"), sql)
         assert row["n"] > 0
-    client.abort(kept)
+    client.abort(open_txn)
 
 
 @pytest.mark.parametrize("name", ["back\\slash", "[x] back\\slash", "a*b", "[x]", "it's"])
 def test_views_of_a_store_with_an_odd_path(tmp_path: Path, run: Run, bare: Bare, name: str) -> None:
-    """Kills: a backslash within what is escaped as a pattern, where it cannot be."""
+    """Kills: a path whose backslash breaks its escape as a pattern."""
     folder = tmp_path / name
     folder.mkdir()
-    (tmp_path / "ab").mkdir()  # what a pattern would find
+    (tmp_path / "ab").mkdir()  # a pattern would match it
     bench = Bench(folder / "store")
     bench.client.create_topic("t")
     bench.client.producer("t").send(b"sealed")

@@ -1,4 +1,4 @@
-"""Files of buckets: ids come back in order of key, bitmaps equal rows, no byte is believed."""
+"""Files of buckets: ids come back in order of key, bitmaps equal rows, damage is detected."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def encode(
             dense[entry] = count
         return pa.array(dense, pa.int32())
 
-    made = bucket.encode_bucket(
+    encoded = bucket.encode_bucket(
         PATH, NAME, source, (keys[0][0], keys[-1][0]), cutting, marker_counts
     )
-    assert made is not None
-    return made
+    assert encoded is not None
+    return encoded
 
 
-def opened(made: EncodedBucket) -> BucketFile:
-    return BucketFile(Bytes(b"".join(made.buffers)), made.file)
+def opened(encoded: EncodedBucket) -> BucketFile:
+    return BucketFile(Bytes(b"".join(encoded.buffers)), encoded.file)
 
 
 def keys_of(file: BucketFile, number: int) -> list[Key]:
@@ -82,11 +82,11 @@ def keys_of(file: BucketFile, number: int) -> list[Key]:
 
 
 def ids_of(bitmaps: Bitmaps, counts: dict[tuple[int, int], int]) -> set[tuple[int, int, int]]:
-    out = {(ledger, entry, 0) for ledger, known in bitmaps.plain.items() for entry in known}
-    for ledger, known in bitmaps.whole.items():
-        for entry in known:
+    out = {(ledger, entry, 0) for ledger, numbers in bitmaps.plain.items() for entry in numbers}
+    for ledger, numbers in bitmaps.whole.items():
+        for entry in numbers:
             out |= {(ledger, entry, n + 1) for n in range(counts[(ledger, entry)])}
-    return out | {(*key, index) for key, known in bitmaps.inner.items() for index in known}
+    return out | {(*key, index) for key, numbers in bitmaps.inner.items() for index in numbers}
 
 
 @st.composite
@@ -119,7 +119,7 @@ def buckets(draw: st.DrawFn) -> tuple[list[Key], dict[tuple[int, int], int]]:
 def test_a_bucket_comes_back_as_it_was(
     made: tuple[list[Key], dict[tuple[int, int], int]], step: int, ids_max: int, parts: list[int]
 ) -> None:
-    """Rows by key, footer and bitmaps of each segment say the same (invariant 5)."""
+    """Rows by key, the footer and the bitmaps of each segment agree (invariant 5)."""
     keys, counts = made
     keys.sort()
     cutting = SegmentLimits(step, ids_max, 2_000)
@@ -130,17 +130,17 @@ def test_a_bucket_comes_back_as_it_was(
     cut = [keys[start:end] for start, end in pairwise([0, *ends])]
     assert [keys_of(file, number) for number in range(len(file.segments))] == cut
     assert [(s.first, s.min_at, s.max_at, s.count) for s in file.segments] == [
-        (one[0], one[0][0], one[-1][0], len(one)) for one in cut
+        (segment[0], segment[0][0], segment[-1][0], len(segment)) for segment in cut
     ]
     bitmaps = file.bitmaps()
-    for one, found in zip(cut, bitmaps, strict=True):
-        ids = {key[1:] for key in one}
-        assert ids_of(found, counts) == ids
-        whole = {(ledger, entry) for ledger, known in found.whole.items() for entry in known}
-        inside = {key[1:3] for key in one if key[3]}
-        here = {at: sum(key[1:3] == at for key in one) for at in inside}
+    for segment, bitmap in zip(cut, bitmaps, strict=True):
+        ids = {key[1:] for key in segment}
+        assert ids_of(bitmap, counts) == ids
+        whole = {(ledger, entry) for ledger, numbers in bitmap.whole.items() for entry in numbers}
+        inside = {key[1:3] for key in segment if key[3]}
+        here = {at: sum(key[1:3] == at for key in segment) for at in inside}
         assert whole == {at for at in inside if here[at] == counts[at]}
-        assert all(found.plain.values()) and all(found.inner.values()), "empty ones are dropped"
+        assert all(bitmap.plain.values()) and all(bitmap.inner.values()), "empty ones are dropped"
     head = file.head
     assert (head.partition, head.gen, head.first, head.last) == (5, 4, (1, 0, 0), (3, 9, 2))
     assert (head.count, head.cutoff_ms, head.version) == (len(keys), 77, 1)
@@ -150,25 +150,25 @@ def test_a_bucket_comes_back_as_it_was(
 
 
 @given(made=buckets(), ids_max=st.integers(1, 9), data=st.data())
-def test_joined_bitmaps_are_those_of_the_segments(
+def test_joined_bitmaps_match_the_segments(
     made: tuple[list[Key], dict[tuple[int, int], int]], ids_max: int, data: st.DataObject
 ) -> None:
     keys, counts = made
     file = opened(encode(keys, counts, SegmentLimits(500, ids_max, 2_000)))
     start = data.draw(st.integers(0, len(file.segments)))
     entries, inner = file.joined(start)
-    found = {(ledger, entry) for ledger, known in entries.items() for entry in known}
-    single = {(*key, index) for key, known in inner.items() for index in known}
+    whole_entries = {(ledger, entry) for ledger, numbers in entries.items() for entry in numbers}
+    single = {(*key, index) for key, numbers in inner.items() for index in numbers}
     ids = {key[1:] for n in range(start, len(file.segments)) for key in keys_of(file, n)}
-    assert single | {i for i in ids if i[:2] in found} == ids
-    assert all(at in {i[:2] for i in ids} for at in found)
+    assert single | {i for i in ids if i[:2] in whole_entries} == ids
+    assert all(at in {i[:2] for i in ids} for at in whole_entries)
 
 
-def test_a_marker_whose_count_is_unknown_is_never_whole() -> None:
+def test_marker_with_unknown_count_is_never_whole() -> None:
     keys = [(9, 1, 0, 1), (9, 1, 0, 2), (9, 2, 7, 1)]
-    (found,) = opened(encode(keys, {(2, 7): 1})).bitmaps()
-    assert list(found.inner) == [(1, 0)]
-    assert [*found.whole[2]] == [7]
+    (bitmap,) = opened(encode(keys, {(2, 7): 1})).bitmaps()
+    assert list(bitmap.inner) == [(1, 0)]
+    assert [*bitmap.whole[2]] == [7]
 
 
 def test_nothing_makes_no_file() -> None:
@@ -181,9 +181,9 @@ def test_ids_beyond_one_number_are_sorted_all_the_same() -> None:
     keys = [(5, 2**40, 10**9 - 1, 0), (5, 1, 3, 10**6), (6, 1, 3, 1), (4, 7, 0, 0)]
     file = opened(encode(keys, {(1, 3): 2}))
     assert keys_of(file, 0) == sorted(keys)
-    (found,) = file.bitmaps()
-    assert [*found.whole[1]] == [3]
-    assert {ledger: [*known] for ledger, known in found.plain.items()} == {
+    (bitmap,) = file.bitmaps()
+    assert [*bitmap.whole[1]] == [3]
+    assert {ledger: [*numbers] for ledger, numbers in bitmap.plain.items()} == {
         2**40: [10**9 - 1],
         7: [0],
     }
@@ -197,8 +197,10 @@ def test_extremes_of_time_are_kept() -> None:
 
 def test_a_stock_reader_reads_it() -> None:
     """The file is plain Parquet: a row group a segment, bitmaps in the first row only."""
-    made = encode([(at * 1000, 1, at, 0) for at in range(30)], None, SegmentLimits(10_000, -1, 100))
-    data = b"".join(made.buffers)
+    encoded = encode(
+        [(at * 1000, 1, at, 0) for at in range(30)], None, SegmentLimits(10_000, -1, 100)
+    )
+    data = b"".join(encoded.buffers)
     stock = pq.ParquetFile(pa.BufferReader(data))
     assert stock.metadata.num_row_groups == 3
     table = stock.read()
@@ -211,21 +213,23 @@ def test_a_stock_reader_reads_it() -> None:
 
 
 def test_opening_reads_the_footer_only_and_a_segment_its_row_group() -> None:
-    made = encode(
+    encoded = encode(
         [(at * 1000, 1, at, 0) for at in range(3000)], None, SegmentLimits(300_000, -1, 100)
     )
-    file = opened(made)
+    file = opened(encoded)
     raw = file._file
     assert isinstance(raw, Bytes)
     assert len(file.segments) == 10
-    assert raw.reads == [(made.file.bytes - made.file.footer_bytes, made.file.footer_bytes)]
+    assert raw.reads == [
+        (encoded.file.bytes - encoded.file.footer_bytes, encoded.file.footer_bytes)
+    ]
     raw.reads.clear()
     assert file.segment(4).at[0] == 1_200_000
-    assert raw.reads == [made.file.groups[4][1:3]]
+    assert raw.reads == [encoded.file.groups[4][1:3]]
     raw.reads.clear()
     file.joined()
     file.joined(3)
-    assert raw.reads == [made.file.groups[0][1:3]]
+    assert raw.reads == [encoded.file.groups[0][1:3]]
 
 
 USES: list[Callable[[BucketFile], object]] = [
@@ -237,13 +241,15 @@ USES: list[Callable[[BucketFile], object]] = [
 @pytest.mark.parametrize("use", range(len(USES)))
 @given(data=st.data())
 @settings(max_examples=200)
-def test_no_damaged_byte_is_believed(use: int, data: st.DataObject) -> None:
-    """R5: every byte is under a checksum that the frame has."""
-    made = encode([(at * 1000, 1, at, 0) for at in range(40)], None, SegmentLimits(10_000, -1, 100))
-    raw = bytearray(b"".join(made.buffers))
+def test_every_damaged_byte_is_detected(use: int, data: st.DataObject) -> None:
+    """R5: a checksum in the frame covers every byte."""
+    encoded = encode(
+        [(at * 1000, 1, at, 0) for at in range(40)], None, SegmentLimits(10_000, -1, 100)
+    )
+    raw = bytearray(b"".join(encoded.buffers))
     kind = data.draw(st.sampled_from(["flip", "cut", "longer", "zeros"]))
     at = data.draw(st.integers(0, len(raw) - 1))
-    before = bytes(raw)
+    original = bytes(raw)
     if kind == "flip":
         raw[at] ^= 1 << data.draw(st.integers(0, 7))
     elif kind == "cut":
@@ -252,8 +258,8 @@ def test_no_damaged_byte_is_believed(use: int, data: st.DataObject) -> None:
         raw += b"\0"
     else:
         raw[at : at + 16] = bytes(len(raw[at : at + 16]))
-    file = BucketFile(Bytes(bytes(raw)), made.file)
-    if bytes(raw) == before:
+    file = BucketFile(Bytes(bytes(raw)), encoded.file)
+    if bytes(raw) == original:
         USES[use](file)
         return
     with pytest.raises(Corruption) as caught:
@@ -261,9 +267,9 @@ def test_no_damaged_byte_is_believed(use: int, data: st.DataObject) -> None:
     assert caught.value.fields["path"] == PATH
 
 
-def rewritten(made: EncodedBucket, head: bytes) -> BucketFile:
+def rewritten(encoded: EncodedBucket, head: bytes) -> BucketFile:
     """The file with another footer, and the checksums right."""
-    table = pq.read_table(pa.BufferReader(b"".join(made.buffers)))
+    table = pq.read_table(pa.BufferReader(b"".join(encoded.buffers)))
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
         writer.add_key_value_metadata({"txlog.delayed": base64.b64encode(head).decode()})
@@ -271,7 +277,7 @@ def rewritten(made: EncodedBucket, head: bytes) -> BucketFile:
         end = sink.tell()
     data = bytes(sink.getvalue())
     ref = msgspec.structs.replace(
-        made.file,
+        encoded.file,
         bytes=len(data),
         crc=crc32c(data),
         footer_bytes=len(data) - end,
@@ -282,10 +288,10 @@ def rewritten(made: EncodedBucket, head: bytes) -> BucketFile:
 
 
 def test_a_version_of_the_future_is_named() -> None:
-    made = encode([(1, 1, 1, 0)])
-    head = msgspec.structs.replace(made.head, version=2)
+    encoded = encode([(1, 1, 1, 0)])
+    head = msgspec.structs.replace(encoded.head, version=2)
     with pytest.raises(FormatMismatch, match="version 2"):
-        _ = rewritten(made, msgspec.msgpack.encode(head)).head
+        _ = rewritten(encoded, msgspec.msgpack.encode(head)).head
 
 
 @pytest.mark.parametrize("head", [b"", b"\xc1", msgspec.msgpack.encode([1, "x"]), b"\x90", b"\x01"])
@@ -295,30 +301,30 @@ def test_a_footer_that_says_nonsense_is_damage(head: bytes) -> None:
 
 
 def test_a_footer_of_other_segments_is_damage() -> None:
-    made = encode([(1, 1, 1, 0), (2, 1, 2, 0)])
-    (one,) = made.head.segments
-    other = msgspec.structs.replace(one, count=1)
-    head = msgspec.structs.replace(made.head, segments=[other])
+    encoded = encode([(1, 1, 1, 0), (2, 1, 2, 0)])
+    (segment,) = encoded.head.segments
+    other = msgspec.structs.replace(segment, count=1)
+    head = msgspec.structs.replace(encoded.head, segments=[other])
     with pytest.raises(Corruption):
-        _ = rewritten(made, msgspec.msgpack.encode(head)).head
+        _ = rewritten(encoded, msgspec.msgpack.encode(head)).head
 
 
 def test_verify_compares_bitmaps_with_rows() -> None:
     """A wrong bitmap with a right checksum would hide a message: only `verify` can tell."""
-    made = encode([(1, 1, 1, 0), (2, 1, 2, 0)])
+    encoded = encode([(1, 1, 1, 0), (2, 1, 2, 0)])
     other = encode([(1, 1, 1, 0), (2, 1, 3, 0)])
-    table = pq.read_table(pa.BufferReader(b"".join(made.buffers)))
+    table = pq.read_table(pa.BufferReader(b"".join(encoded.buffers)))
     wrong = pq.read_table(pa.BufferReader(b"".join(other.buffers))).column("bitmaps")
     table = table.set_column(4, "bitmaps", wrong)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
-        raw = base64.b64encode(msgspec.msgpack.encode(made.head)).decode()
+        raw = base64.b64encode(msgspec.msgpack.encode(encoded.head)).decode()
         writer.add_key_value_metadata({"txlog.delayed": raw})
         writer.write_table(table)
         end = sink.tell()
     data = bytes(sink.getvalue())
     ref = msgspec.structs.replace(
-        made.file,
+        encoded.file,
         bytes=len(data),
         crc=crc32c(data),
         footer_bytes=len(data) - end,
@@ -333,8 +339,8 @@ def test_ten_bytes_an_id_at_most() -> None:
     """spec/delayed 5: about 7 B an id on disk; in order of time and at random over a day."""
     count = 20_000
     keys = [(i * 7919 % 86_400_000, 1 + i * 5 // count, i % (count // 5), 0) for i in range(count)]
-    made = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
-    assert made.file.bytes / count < 12, made.file.bytes / count
+    encoded = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
+    assert encoded.file.bytes / count < 12, encoded.file.bytes / count
     keys = [(i * 10, 1 + i * 5 // count, i % (count // 5), 0) for i in range(count)]
-    made = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
-    assert made.file.bytes / count < 4, made.file.bytes / count
+    encoded = encode(keys, None, SegmentLimits(300_000, 5_000, 2_000))
+    assert encoded.file.bytes / count < 4, encoded.file.bytes / count

@@ -17,7 +17,7 @@ MANY = 1_000
 
 
 def cut_segments(times: Sequence[int], cutting: SegmentLimits) -> list[int]:
-    """The ends of the segments of sorted times, the last of them len(times)."""
+    """The ends of the segments of sorted times; the last is len(times)."""
     if not times:
         return []
     finder = StepFinder(cutting, times[-1] - times[0])
@@ -32,7 +32,7 @@ def pieces(times: list[int], cutting: SegmentLimits) -> list[list[int]]:
 
 
 def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
-    """The rule of the specification, a time after the other."""
+    """The rule of the specification, applied to one time after the other."""
     out: list[list[int]] = []
     for at in times:
         full = out and ids_max > 0 and len(out[-1]) == ids_max
@@ -51,8 +51,8 @@ def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
 )
 def test_example_d(ids_max: int, expected: list[list[int]]) -> None:
     """spec/delayed 13 D."""
-    found = pieces(SECONDS, SegmentLimits(300_000, ids_max, 2_000))
-    assert [[at // 1000 for at in one] for one in found] == expected
+    segments = pieces(SECONDS, SegmentLimits(300_000, ids_max, 2_000))
+    assert [[at // 1000 for at in segment] for segment in segments] == expected
 
 
 def test_nothing_has_no_segment() -> None:
@@ -68,12 +68,12 @@ def test_segments_follow_the_rule(times: list[int], step: int, ids_max: int) -> 
 def test_step_doubles_until_time_makes_few_enough_segments(
     times: list[int], step: int, segments_max: int
 ) -> None:
-    found = pieces(times, SegmentLimits(step, -1, segments_max))
-    wanted = step
-    while len(plain_cut(times, wanted, -1)) > segments_max:
-        wanted *= 2
-    assert found == plain_cut(times, wanted, -1)
-    assert len(found) <= segments_max
+    segments = pieces(times, SegmentLimits(step, -1, segments_max))
+    expected_step = step
+    while len(plain_cut(times, expected_step, -1)) > segments_max:
+        expected_step *= 2
+    assert segments == plain_cut(times, expected_step, -1)
+    assert len(segments) <= segments_max
 
 
 def test_ids_do_not_widen_the_step() -> None:
@@ -91,7 +91,7 @@ def test_ids_do_not_widen_the_step() -> None:
 def test_pieces_cut_as_the_whole(
     times: list[int], step: int, ids_max: int, segments_max: int, cuts: list[int]
 ) -> None:
-    """A merge streams: what comes in pieces is cut as if it were there at once."""
+    """A merge streams: pieces are cut at the same places as the whole."""
     if not times:
         return
     bounds = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]

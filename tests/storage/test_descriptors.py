@@ -1,4 +1,4 @@
-"""A process keeps few files open, however many a store has; what is closed is opened again.
+"""A process keeps few files open, however many a store has, and reopens them on demand.
 
 RLIMIT_NOFILE of the processes here is below the number of files.
 """
@@ -85,10 +85,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda most: monkeypatch.setattr(disk_module, "KEPT_MAX", most)
 
 
-def test_a_file_that_was_closed_and_removed_is_looked_for_in_the_newest_manifest(
+def test_closed_and_removed_file_is_found_by_the_newest_manifest(
     bench: Bench, kept: Callable[[int], None]
 ) -> None:
-    """R21: a view that stands behind a checkpoint of others finds its rows where they are now."""
+    """R21: a view older than another process's checkpoint finds its rows in the newer files."""
     kept(2)
     other = bench.another()
     send(bench.client, *(b"%d" % number for number in range(6)))
@@ -100,19 +100,19 @@ def test_a_file_that_was_closed_and_removed_is_looked_for_in_the_newest_manifest
     bench.client.admin.trim("t", Bound("id", ids(bench.client)[2]), force_unacked=True)
     bench.client.checkpoint(roll_all=True)
     bench.client.checkpoint()
-    gone = bench.client.store.read(lambda view: set(ledgers) - set(view.manifest.files))
-    assert gone
+    removed = bench.client.store.read(lambda view: set(ledgers) - set(view.manifest.files))
+    assert removed
 
     def rows(view: View) -> list[Any]:
-        return [view.ledger_table(one, 0, 1) for one in ledgers if view.files.of(one)]
+        return [view.ledger_table(ledger, 0, 1) for ledger in ledgers if view.files.of(ledger)]
 
-    assert sum(table.num_rows for table in other.store.read(rows, fresh=False)) == 6 - len(gone)
+    assert sum(table.num_rows for table in other.store.read(rows, fresh=False)) == 6 - len(removed)
 
 
 def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NoResources only where closing what is kept does not help."""
+    """NoResources only if closing all kept files does not help."""
     send(bench.client, *(b"%d" % number for number in range(5)))
     bench.client.checkpoint()
     view = bench.client.store.read(lambda view: view)
@@ -123,14 +123,14 @@ def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
     view.files.close()
 
     def none_left(self: Any, path: str, write: bool = False) -> Any:
-        if path.startswith("topics/") and len(opened) >= left:
+        if path.startswith("topics/") and len(opened) >= failures:
             raise NoResources("too many open files")
         return real(self, path, write)
 
-    left = 1
+    failures = 1
     monkeypatch.setattr(type(disk), "open", none_left)
     assert values(bench.client) == [b"%d" % number for number in range(5)]
     assert len(opened) == 1
-    left = 0
+    failures = 0
     with pytest.raises(NoResources):
         values(bench.client)

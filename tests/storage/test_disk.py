@@ -27,12 +27,12 @@ Publish = Callable[[Disk, str, Sequence[bytes]], None]
 
 
 def at_once(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
-    """Publish parts that are all there."""
+    """Publish parts given as a list."""
     disk.publish(path, parts)
 
 
 def one_by_one(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
-    """Publish parts as they come."""
+    """Publish parts given one by one."""
     with closing(disk.begin(path)) as draft:
         for part in parts:
             draft.write(part)
@@ -75,7 +75,7 @@ def disk(opener: Opener) -> Disk:
 
 
 class TestConformance:
-    """What a `Disk` promises, whichever it is."""
+    """The promises of a `Disk`, which every implementation keeps."""
 
     def test_published_bytes_are_read_back_joined(self, disk: Disk) -> None:
         disk.publish("a/b/one", [b"ab", bytearray(b"cd"), memoryview(b"ef"), b""])
@@ -94,8 +94,8 @@ class TestConformance:
         assert disk.read("m/1") == b"first"
         assert disk.listdir("m") == ["1"]
 
-    def test_what_is_begun_has_no_name_until_it_is_whole(self, opener: Opener) -> None:
-        """R3, R19: until then a temporary, which the sweeper leaves to whoever holds its lock."""
+    def test_draft_has_no_name_until_it_is_published(self, opener: Opener) -> None:
+        """R3, R19: until then it is a temporary, which the sweeper keeps while its lock is held."""
         disk = opener(False)
         draft, other = disk.begin("d/f"), disk.begin("d/g")
         for part in (b"ab", b"", bytearray(b"cd"), memoryview(b"efg")[:1], bytes(100_000)):
@@ -116,39 +116,39 @@ class TestConformance:
             nothing.publish()
         assert disk.read("empty") == b""
 
-    def test_a_scratch_file_has_no_name_and_goes_with_its_handle(self, opener: Opener) -> None:
-        """R23: nor does one of a store that is only read leave a trace there."""
+    def test_scratch_file_has_no_name_and_ends_with_its_handle(self, opener: Opener) -> None:
+        """R23: nor does a scratch file of a read-only store leave a trace there."""
         for read_only in (False, True):
             disk = opener(read_only)
-            before, names = disk.free_bytes(), disk.listdir("")
-            one, other = disk.scratch(), disk.scratch()
-            for file, byte in ((one, b"a"), (other, b"b")):
+            free_before, names = disk.free_bytes(), disk.listdir("")
+            first, other = disk.scratch(), disk.scratch()
+            for file, byte in ((first, b"a"), (other, b"b")):
                 file.pwrite(0, [byte, byte * 10_000])
                 file.pwrite(10_001, byte)
             assert disk.listdir("") == names
-            assert one.pread(0, 20_000) == b"a" * 10_002
+            assert first.pread(0, 20_000) == b"a" * 10_002
             assert other.pread(9_999, 2) == b"bb"
             other.close()
             with pytest.raises(AlreadyClosed):
                 other.pread(0, 1)
-            one.close()
-            one.close()
+            first.close()
+            first.close()
             if isinstance(disk, MemoryDisk):
-                assert disk.free_bytes() == before
+                assert disk.free_bytes() == free_before
 
     def test_many_files_are_published_as_one_is(self, disk: Disk) -> None:
         """R3: whole, durable, under names never used; kills a group that is not taken whole."""
         files = [(f"a/{n % 7}/b/{n}", [b"%d" % n, b"!"]) for n in range(300)]
-        asked: list[int] = []
+        calls: list[int] = []
 
         def made() -> Iterator[tuple[str, list[bytes]]]:
             for number, file in enumerate(files):
-                asked.append(number)
+                calls.append(number)
                 yield file
 
         disk.publish_all(made())
         disk.publish_all([])
-        assert asked == [*range(300)]
+        assert calls == [*range(300)]
         for path, parts in files:
             assert disk.read(path) == b"".join(parts)
         for number in range(7):
@@ -162,7 +162,7 @@ class TestConformance:
         assert not disk.exists("a/2/b/new")
 
     def test_linked_file_has_two_names(self, disk: Disk) -> None:
-        """What was staged gets the name that a frame will give; a name is used once (R3)."""
+        """A staged file also gets the name that a frame will use; a name is used once (R3)."""
         disk.publish("stage/one", [b"rows"])
         disk.link("stage/one", "ledgers/1")
         disk.sync_dir("ledgers")
@@ -173,8 +173,8 @@ class TestConformance:
         disk.unlink("stage/one")
         assert disk.read("ledgers/1") == b"rows"
 
-    def test_a_watch_tells_of_what_another_process_does(self, opener: Opener) -> None:
-        """Writes to a file, names that come, files that close, announcements; each once."""
+    def test_watch_reports_changes_by_another_process(self, opener: Opener) -> None:
+        """The watch reports writes, new names, closed files and announcements, each once."""
         disk, other = opener(False), opener(False)
         for path in ("journal/witness", "consumers/1.lock"):
             disk.publish(path, [b"0"])
@@ -191,8 +191,8 @@ class TestConformance:
         other.read("journal/witness")
         with closing(other.lock_file("consumers/1.lock", create=False)) as lock:
             assert lock.try_acquire()
-        told = watch.take()
-        assert "consumers/1.lock" not in told or isinstance(disk, MemoryDisk)  # only asked
+        changed = watch.take()
+        assert "consumers/1.lock" not in changed or isinstance(disk, MemoryDisk)  # only asked
         other.announce("consumers")
         assert watch.wait(None) == {"consumers"}
         lock = other.lock_file("consumers/1.lock")
@@ -333,57 +333,57 @@ class TestConformance:
 
     def test_two_handles_of_one_process_exclude_each_other(self, disk: Disk) -> None:
         """R24."""
-        one, two = disk.lock_file("locks/l"), disk.lock_file("locks/l")
-        assert one.holder() is None
-        one.acquire(0)
-        assert not two.try_acquire()
-        holder = two.holder()
+        first, second = disk.lock_file("locks/l"), disk.lock_file("locks/l")
+        assert first.holder() is None
+        first.acquire(0)
+        assert not second.try_acquire()
+        holder = second.holder()
         assert holder is not None
         assert holder[0] == disk.pid()
         assert holder[1] != ""
         with pytest.raises(StoreLocked) as caught:
-            two.acquire(0)
+            second.acquire(0)
         assert caught.value.fields["pid"] == disk.pid()
         assert caught.value.fields["command"] == holder[1]
-        one.release()
-        assert one.holder() is None
-        assert two.try_acquire()
-        assert not one.try_acquire()
-        two.release()
+        first.release()
+        assert first.holder() is None
+        assert second.try_acquire()
+        assert not first.try_acquire()
+        second.release()
 
     def test_closing_another_handle_keeps_the_lock(self, disk: Disk) -> None:
         """R24; kills the mutant `lockf`."""
-        one, two, three = (disk.lock_file("lock") for _ in range(3))
-        one.acquire(0)
-        two.release()
-        two.close()
-        assert not three.try_acquire()
-        one.close()
-        assert three.try_acquire()
+        first, second, third = (disk.lock_file("lock") for _ in range(3))
+        first.acquire(0)
+        second.release()
+        second.close()
+        assert not third.try_acquire()
+        first.close()
+        assert third.try_acquire()
 
     def test_waiting_ends_with_the_lock(self, disk: Disk) -> None:
         """R25."""
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
-        thread = threading.Thread(target=two.acquire, args=(60_000,))
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
+        thread = threading.Thread(target=second.acquire, args=(60_000,))
         thread.start()
-        one.release()
+        first.release()
         thread.join()
-        assert not one.try_acquire()
-        two.release()
-        assert one.try_acquire()
+        assert not first.try_acquire()
+        second.release()
+        assert first.try_acquire()
 
     def test_wait_that_ran_out_leaves_no_lock(self, disk: Disk) -> None:
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
         for _ in range(3):
             with pytest.raises(StoreLocked):
-                two.acquire(1)
-        one.release()
-        one.acquire(60_000)
-        one.release()
-        two.acquire(60_000)
-        assert not one.try_acquire()
+                second.acquire(1)
+        first.release()
+        first.acquire(60_000)
+        first.release()
+        second.acquire(60_000)
+        assert not first.try_acquire()
 
     def test_lock_file_that_was_unlinked_is_no_lock(self, disk: Disk) -> None:
         """R26; kills the mutant `unlink`."""

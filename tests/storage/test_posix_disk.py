@@ -1,4 +1,4 @@
-"""The disk that is real: modes, links, owners, locks, forks, what errors become."""
+"""The real disk: modes, links, owners, locks, forks, and the translation of errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> str:
 
 
 class TestPosix:
-    """What only the real disk can show."""
+    """Tests that need the real disk."""
 
     def test_root_must_be_a_directory_of_its_own(self, tmp_path: Path) -> None:
         with pytest.raises(StoreNotFound):
@@ -83,13 +83,13 @@ class TestPosix:
 
     def test_modes_do_not_depend_on_the_umask(self, tmp_path: Path) -> None:
         """spec/reliability 7.3."""
-        before = os.umask(0o277)
+        old_umask = os.umask(0o277)
         try:
             disk = PosixDisk(_made(tmp_path / "a" / "private"))
             disk.publish("d/f", [b"x"])
             disk.lock_file("lock")
         finally:
-            os.umask(before)
+            os.umask(old_umask)
         top = tmp_path / "a" / "private"
         assert [_mode(p) for p in (top, top / "d", top / "d/f", top / "lock")] == [
             0o700,
@@ -98,7 +98,7 @@ class TestPosix:
             0o600,
         ]
 
-    def test_shared_store_says_so_by_its_mode(self, tmp_path: Path) -> None:
+    def test_shared_store_has_the_mode_of_a_group(self, tmp_path: Path) -> None:
         import grp
 
         path = tmp_path / "shared"
@@ -147,14 +147,14 @@ class TestPosix:
     ) -> None:
         monkeypatch.setattr(disk_module, "KEPT_MAX", 3)
         disk = PosixDisk(root)
-        before = _descriptor_count()
+        count_before = _descriptor_count()
         for n in range(20):
             disk.publish(f"t/{n}/p/f", [b"%d" % n])
         assert [disk.read(f"t/{n}/p/f") for n in range(20)] == [b"%d" % n for n in range(20)]
-        assert _descriptor_count() - before <= 3
+        assert _descriptor_count() - count_before <= 3
 
     def test_nothing_leaks(self, root: str) -> None:
-        before = _descriptor_count()
+        count_before = _descriptor_count()
         disk = PosixDisk(root)
         disk.publish("d/f", [b"x"])
         for path in ("d", "none/x", "../x", "d/f/g"):
@@ -168,7 +168,7 @@ class TestPosix:
         lock.acquire(0)
         lock.close()
         disk.close()
-        assert _descriptor_count() == before
+        assert _descriptor_count() == count_before
         with pytest.raises(AlreadyClosed):
             disk.read("d/f")
 
@@ -205,10 +205,10 @@ class TestPosix:
         assert disk.listdir("d") == []
         publish(disk, "d/f", [b"x"])
 
-    def test_what_reads_back_differently_gets_no_name(
+    def test_draft_that_reads_back_differently_gets_no_name(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """R3: what was written is not kept, so its checksums are compared."""
+        """R3: the disk keeps no copy of the data, so it compares checksums after writing."""
         disk = PosixDisk(root)
         draft = disk.begin("d/f")
         draft.write(b"ab")
@@ -222,7 +222,7 @@ class TestPosix:
         draft.close()
         assert disk.listdir("d") == []
 
-    def test_a_forked_child_leaves_what_its_parent_began(self, root: str) -> None:
+    def test_forked_child_keeps_the_draft_of_its_parent(self, root: str) -> None:
         disk = PosixDisk(root)
         draft = disk.begin("d/f")
         draft.write(b"x")
@@ -235,7 +235,7 @@ class TestPosix:
         draft.close()
         assert disk.read("d/f") == b"x"
 
-    def test_publish_whose_last_flush_fails_is_unknown(
+    def test_publish_with_a_failed_last_flush_is_unknown(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R31."""
@@ -252,9 +252,9 @@ class TestPosix:
             assert disk.read(path) == b"x"
 
     def test_many_files_cost_few_flushes(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """9: kills a flush a file; where one of the file system is not trusted, each has its own.
+        """9: kills: a flush per file, except where a flush of the file system is not trusted.
 
-        None of a directory twice: all names in it are there before it is flushed.
+        Each directory is flushed once, after all its names are made.
         """
         flushed: list[str] = []
         monkeypatch.setattr(os, "fsync", lambda fd: flushed.append("one"))
@@ -293,7 +293,7 @@ class TestPosix:
             assert disk.listdir("") == []
         disk.publish_all([(f"d/{n}/f", [b"x"]) for n in range(3)])
 
-    def test_many_files_whose_names_cannot_be_flushed_are_unknown(
+    def test_many_files_with_unflushed_names_are_unknown(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R31; 3 files and 3 directories are flushed before their names are."""
@@ -306,7 +306,7 @@ class TestPosix:
                 disk.publish_all([(f"d/{n}", [b"x"]) for n in range(3)])
         assert disk.listdir("d") == ["0", "1", "2"]
 
-    def test_what_reads_back_differently_is_not_published(
+    def test_data_that_reads_back_differently_is_not_published(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """R3; kills the mutant `no read-back`."""
@@ -446,8 +446,8 @@ class TestPosix:
         """R24: the kernel frees the lock of the dead; until then it names them."""
         disk = PosixDisk(root)
         lock = disk.lock_file("lock")
-        child, told = _child(lambda: _held(root))
-        assert told == b"ok"
+        child, report = _child(lambda: _held(root))
+        assert report == b"ok"
         assert not lock.try_acquire()
         with pytest.raises(StoreLocked) as caught:
             lock.acquire(0)
@@ -478,10 +478,10 @@ class TestPosix:
             lock.release()
             lock.close()
 
-        child, told = _child(in_child)
+        child, report = _child(in_child)
         other = disk.lock_file("lock")
         try:
-            assert told == b"ok"
+            assert report == b"ok"
             assert not other.try_acquire()  # the child freed nothing
             lock.close()
             assert other.try_acquire()  # and it keeps nothing
@@ -491,23 +491,23 @@ class TestPosix:
 
     def test_waiter_that_gave_up_is_used_again(self, root: str) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
-        before = threading.active_count()
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
+        threads_before = threading.active_count()
         for _ in range(5):
             with pytest.raises(StoreLocked):
-                two.acquire(1)
-        assert threading.active_count() <= before + 1
-        one.release()
-        two.acquire(60_000)
-        assert not one.try_acquire()
+                second.acquire(1)
+        assert threading.active_count() <= threads_before + 1
+        first.release()
+        second.acquire(60_000)
+        assert not first.try_acquire()
 
     def test_interrupted_wait_leaves_no_lock(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
         with monkeypatch.context() as patch:
 
             def interrupt(seconds: float) -> None:
@@ -515,27 +515,27 @@ class TestPosix:
 
             patch.setattr(time, "sleep", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                two.acquire(60_000)
-        one.release()
-        one.acquire(60_000)
+                second.acquire(60_000)
+        first.release()
+        first.acquire(60_000)
 
-    def test_what_is_done_while_waiting(self, root: str) -> None:
+    def test_callback_runs_while_waiting(self, root: str) -> None:
         disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
-        asked: list[int] = []
+        first, second = disk.lock_file("lock"), disk.lock_file("lock")
+        first.acquire(0)
+        calls: list[int] = []
 
         def meanwhile() -> bool:
-            asked.append(len(asked))
-            if len(asked) == 3:
-                one.release()
+            calls.append(len(calls))
+            if len(calls) == 3:
+                first.release()
             return False
 
-        assert two.acquire(60_000, meanwhile)
-        assert len(asked) == 3
-        assert not one.acquire(60_000, lambda: True)
-        two.release()
-        assert one.acquire(0)
+        assert second.acquire(60_000, meanwhile)
+        assert len(calls) == 3
+        assert not first.acquire(60_000, lambda: True)
+        second.release()
+        assert first.acquire(0)
 
     def test_many_writers_lose_no_turn(self, root: str) -> None:
         disk = PosixDisk(root)
@@ -607,28 +607,28 @@ def _failing(number: int, error: Exception | None = None, after: int = 0) -> Cal
 def _held(root: str) -> LockFile:
     lock = PosixDisk(root).lock_file("lock")
     lock.acquire(0)
-    return lock  # who has no handle any more has no lock
+    return lock  # the lock is freed when the last handle goes
 
 
 def _child(work: Callable[[], object]) -> tuple[int, bytes]:
-    """Fork a child that works, says how it went, and then waits to be killed."""
+    """Fork a child that works, reports the outcome, and then waits to be killed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            kept = work()
+            result = work()
             os.write(write, b"ok")
             while True:
                 threading.Event().wait(600)
         except BaseException as error:
             os.write(write, repr(error).encode())
-            kept = None
+            result = None
         finally:
-            os._exit(0 if kept is None else 1)
+            os._exit(0 if result is None else 1)
     os.close(write)
-    told = os.read(read, 4096)
+    report = os.read(read, 4096)
     os.close(read)
-    return child, told
+    return child, report
 
 
 CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
@@ -650,17 +650,17 @@ CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_a_handler_raises_is_not_the_disks(
+def test_exception_of_a_handler_is_no_disk_error(
     root: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An OSError without a number passes as it is, whatever call it interrupts; none is lost."""
+    """A handler's OSError without a number passes unchanged through any call, and none is lost."""
     disk = PosixDisk(root)
     disk.publish("f", [b"data"])
     function, call = CALLS[name]
     real = getattr(os, function)
 
-    def interrupted(*given: object, **named: object) -> None:
-        real(*given, **named)
+    def interrupted(*arguments: object, **options: object) -> None:
+        real(*arguments, **options)
         monkeypatch.undo()
         raise TimeoutError("time is up")
 
@@ -672,16 +672,16 @@ def test_what_a_handler_raises_is_not_the_disks(
 
 
 @pytest.mark.parametrize("is_free", [True, False])
-def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
+def test_exception_of_a_handler_does_not_mean_a_held_lock(
     root: str, is_free: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A BlockingIOError of the system does; one that a handler raised passes."""
+    """BlockingIOError from the system means a held lock; a handler's passes unchanged."""
     disk = PosixDisk(root)
     lock, other = disk.lock_file("lock"), disk.lock_file("lock")
     if not is_free:
         lock.acquire(0)
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise BlockingIOError("the queue is full")
 
     with monkeypatch.context() as patched, pytest.raises(BlockingIOError):
@@ -691,7 +691,7 @@ def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
 
 
 class Napping:
-    """Time that passes only while somebody naps; notes (when, how long) of each nap."""
+    """A clock that advances only during naps, and records (when, how long) of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -710,7 +710,7 @@ class Napping:
         return [length for at, length in self.naps if start <= at < stop]
 
 
-def test_who_waited_longer_than_usual_naps_briefly_for_a_while(
+def test_naps_are_brief_after_the_usual_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kills: naps that grow for ever, so that the longest wait is the last to end."""

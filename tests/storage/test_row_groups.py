@@ -1,4 +1,4 @@
-"""Row groups of a user's file: how many rows wait for each other, and what they take meanwhile."""
+"""Row groups of a user's file: how many rows a group collects, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txlog.engine.storage.segment import gathered
 
 
 def tables(count: int, rows: int = 10) -> Iterator[pa.Table]:
-    """As many tables, of eight bytes a row."""
+    """So many tables, of eight bytes a row."""
     for at in range(count):
         yield pa.table({"n": pa.array([at] * rows, pa.int64())})
 
 
 def sizes(count: int) -> list[int]:
-    return [one.num_rows for one in gathered(tables(count))]
+    return [group.num_rows for group in gathered(tables(count))]
 
 
 def test_groups_grow_with_the_file_and_not_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

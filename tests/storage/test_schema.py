@@ -1,4 +1,4 @@
-"""The rows of a frame: what is written comes back, and nothing else is written."""
+"""The rows of a frame: written rows come back, and a frame holds nothing else."""
 
 from __future__ import annotations
 
@@ -143,6 +143,6 @@ def test_conform_fills_orders_and_drops() -> None:
     assert out.schema.equals(schema.MESSAGE, check_metadata=True)
     assert out.column("entry").to_pylist() == [4, 5]
     assert out.column("value").null_count == 2
-    again = schema.conform(out.replace_schema_metadata({"a": "b"}))
-    assert again.schema.equals(schema.MESSAGE, check_metadata=True)
+    conformed = schema.conform(out.replace_schema_metadata({"a": "b"}))
+    assert conformed.schema.equals(schema.MESSAGE, check_metadata=True)
     assert schema.conform(out) is out

@@ -1,4 +1,4 @@
-"""Scratch: what is put aside comes back as it was, or not at all."""
+"""Scratch: data put aside comes back unchanged, or raises an error."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ class Seen(MemoryDisk):
         return self.seen
 
 
-def test_what_is_put_aside_comes_back_in_any_order() -> None:
+def test_data_put_aside_comes_back_in_any_order() -> None:
     aside = Scratch(MemoryDisk())
-    kept = [aside.put([b"%d" % n, b"", b"x" * n]) for n in range(50)]
-    assert aside.bytes == sum(one.length for one in kept)
+    slots = [aside.put([b"%d" % n, b"", b"x" * n]) for n in range(50)]
+    assert aside.bytes == sum(slot.length for slot in slots)
     order = [*range(50)]
     random.Random(3).shuffle(order)
     for n in order:
-        assert aside.get(kept[n]) == b"%d" % n + b"x" * n
+        assert aside.get(slots[n]) == b"%d" % n + b"x" * n
     assert aside.get(aside.put([])) == b""
 
 
-def test_what_reads_back_differently_is_not_given_out() -> None:
-    """R5; kills: no checksum, none of the length."""
+def test_changed_scratch_data_is_refused() -> None:
+    """R5; kills: a missing checksum, or one that omits the length."""
     disk = Seen()
     aside = Scratch(disk)
-    kept, other = aside.put([b"abc"]), aside.put([b"def"])
+    slot, other = aside.put([b"abc"]), aside.put([b"def"])
     disk.seen.pwrite(1, b"B")
     with pytest.raises(DiskFailed):
-        aside.get(kept)
+        aside.get(slot)
     assert aside.get(other) == b"def"
     with pytest.raises(DiskFailed):
         aside.get(other._replace(length=4))
 
 
-def test_a_full_disk_is_told_and_has_its_room_back() -> None:
+def test_full_disk_is_an_error_and_its_space_is_freed() -> None:
     disk = MemoryDisk(free_bytes=1000)
     aside = Scratch(disk)
     aside.put([bytes(900)])
@@ -58,8 +58,8 @@ def test_a_full_disk_is_told_and_has_its_room_back() -> None:
 
 
 def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
-    """By the step: before it has a name, before that goes, and later."""
-    for step, left in ((0, 0), (1, 1), (2, 0), (3, 0)):
+    """A crash at each step: before the file has a name, before the name is removed, and later."""
+    for step, file_count in ((0, 0), (1, 1), (2, 0), (3, 0)):
         disk, calls = MemoryDisk(), 0
 
         def count(op: str, path: str, step: int = step, **info: int) -> None:
@@ -73,8 +73,8 @@ def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
             aside = Scratch(disk)
             for _ in range(3):
                 aside.put([b"abc"])
-        found = disk.fork_kill().files()
-        assert len(found) == left and set(found.values()) <= {b""}
-        assert all(path.startswith(TEMPORARY_PREFIX) for path in found)
+        files = disk.fork_kill().files()
+        assert len(files) == file_count and set(files.values()) <= {b""}
+        assert all(path.startswith(TEMPORARY_PREFIX) for path in files)
         for image in disk.images(random.Random(step), 50):
             assert {path[:5] for path in image.files()} <= {TEMPORARY_PREFIX}

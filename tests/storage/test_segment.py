@@ -1,4 +1,4 @@
-"""Segment files: rows come back exactly, and no damaged byte is ever believed."""
+"""Segment files: rows come back exactly, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def test_rows_come_back_as_they_were_written(
     reader = SegmentReader(Bytes(stored), ref)
     start = data.draw(st.integers(0, table.num_rows))
     stop = data.draw(st.integers(start, table.num_rows))
-    found = reader.rows(start, stop)
-    found.validate(full=True)
-    assert found.schema.equals(MESSAGE, check_metadata=True)
-    assert found.to_pylist() == conform(table).slice(start, stop - start).to_pylist()
+    rows = reader.rows(start, stop)
+    rows.validate(full=True)
+    assert rows.schema.equals(MESSAGE, check_metadata=True)
+    assert rows.to_pylist() == conform(table).slice(start, stop - start).to_pylist()
     reader.verify()
 
 
@@ -166,7 +166,7 @@ def test_an_empty_file_is_a_file(form: segment.Form) -> None:
 @given(data=st.data())
 @settings(deadline=None, max_examples=100)
 def test_one_flipped_byte_is_corruption(form: segment.Form, data: st.DataObject) -> None:
-    """R5: Arrow and Parquet read damage in silence, the store never. Kills: any check left out."""
+    """R5: Arrow and Parquet read damage silently, the store never. Kills: a missing check."""
     stored, ref = small(form)
     at = data.draw(st.integers(0, len(stored) - 1))
     flip = data.draw(st.integers(1, 255))
@@ -186,7 +186,7 @@ def test_one_flipped_byte_is_corruption(form: segment.Form, data: st.DataObject)
 
 
 def test_every_byte_of_a_large_part_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read by batches: also what changes between the checksum of the whole and a later read."""
+    """Reads by batch also detect a change between the whole file's checksum and a later read."""
     monkeypatch.setattr(segment_reader, "PART_BYTES", 0)
     monkeypatch.setattr(checked, "BLOCK_BYTES", 256)
     stored, ref = small("part")
@@ -268,7 +268,7 @@ def grouped() -> tuple[pa.Table, bytes, FileRef]:
     return table, *encode(table, "sealed")
 
 
-def test_a_range_reads_the_groups_it_lies_in(grouped: tuple[pa.Table, bytes, FileRef]) -> None:
+def test_range_reads_only_its_groups(grouped: tuple[pa.Table, bytes, FileRef]) -> None:
     """A partial read checks what it reads, and reads no more. Kills: reading the whole file."""
     table, stored, ref = grouped
     assert [group[0] for group in ref.groups] == [50_000, 50_000, 20_000]
@@ -289,7 +289,7 @@ def test_a_range_reads_the_groups_it_lies_in(grouped: tuple[pa.Table, bytes, Fil
 @pytest.mark.parametrize("form", FORMS)
 @given(table=tables(), data=st.data())
 @settings(deadline=None)
-def test_spans_come_in_their_order_with_the_columns_asked_for(
+def test_spans_come_in_order_with_the_requested_columns(
     form: segment.Form, table: pa.Table, data: st.DataObject
 ) -> None:
     """Any spans, rising or not, empty, touching or again; any columns, in several calls."""
@@ -300,26 +300,26 @@ def test_spans_come_in_their_order_with_the_columns_asked_for(
         pairs = data.draw(st.lists(st.tuples(row, row), max_size=8))
         spans = [(min(pair), max(pair)) for pair in pairs]
         names = data.draw(st.lists(st.sampled_from(MESSAGE.names), min_size=1, unique=True))
-        found = reader.pick(spans, names)
-        found.validate(full=True)
+        picked = reader.pick(spans, names)
+        picked.validate(full=True)
         expected = [row for a, b in spans for row in whole.slice(a, b - a).to_pylist()]
-        assert found.column_names == names
-        assert found.to_pylist() == [{name: row[name] for name in names} for row in expected]
+        assert picked.column_names == names
+        assert picked.to_pylist() == [{name: row[name] for name in names} for row in expected]
 
 
 def test_few_rows_decode_each_group_once_and_only_their_columns(
     grouped: tuple[pa.Table, bytes, FileRef],
 ) -> None:
-    """A pass over single rows far apart. Kills: a decoding a span, columns nobody wants."""
+    """A pass over single rows far apart. Kills: a decoding per span, and of unneeded columns."""
     table, stored, ref = grouped
     file = Bytes(stored)
     reader = SegmentReader(file, ref)
     places = list(range(7, 120_000, 1_000))
-    found = reader.pick([(at, at + 1) for at in places], ["value", "key"])
-    assert found.equals(table.select(["value", "key"]).take(places))
+    picked = reader.pick([(at, at + 1) for at in places], ["value", "key"])
+    assert picked.equals(table.select(["value", "key"]).take(places))
     assert (reader.groups_decoded, len(file.reads)) == (3, 4)  # the tail, once
     assert reader.rows(119_000, 119_001, ["key"]).column_names == ["key"]
-    assert reader.groups_decoded == 3  # what was decoded is there
+    assert reader.groups_decoded == 3  # the decoded column is cached
     assert reader.rows(119_000, 119_001).equals(table.slice(119_000, 1))
     assert reader.groups_decoded == 4  # the other columns of one group
 
@@ -370,10 +370,10 @@ def test_rows_outside_of_the_file_are_a_bug_of_the_caller() -> None:
             reader.rows(start, stop)
 
 
-def test_a_part_leaves_out_what_no_row_has() -> None:
+def test_part_leaves_out_empty_columns() -> None:
     stored, _ = small("part")
-    found = pa.ipc.open_file(pa.py_buffer(stored)).read_all()
-    assert found.column_names == ["kind", "entry", "lsn", "publish_time", "key", "value"]
+    table = pa.ipc.open_file(pa.py_buffer(stored)).read_all()
+    assert table.column_names == ["kind", "entry", "lsn", "publish_time", "key", "value"]
 
 
 def test_a_sealed_file_is_written_as_the_readers_want_it() -> None:
@@ -418,7 +418,7 @@ def test_a_file_of_another_writer_is_read() -> None:
 
 def test_buffers_may_come_in_pieces() -> None:
     stored, ref = small("sealed")
-    again = segment.make_ref(
+    second_ref = segment.make_ref(
         PATH, 7, [stored[:11], memoryview(stored)[11:]], messages(30), form="sealed"
     )
-    assert again == ref
+    assert second_ref == ref

@@ -1,5 +1,5 @@
-"""Clocks: the manual one moves only when told to, the system's reads both times; a wall clock that
-jumps destroys nothing (spec/reliability R32).
+"""Clocks: the manual clock moves only on request, the system's reads wall and boot time, and a jump
+of the wall clock destroys nothing (spec/reliability R32).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlog.engine.store import identity
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def test_manual_clock_moves_only_when_told() -> None:
+def test_manual_clock_moves_only_on_request() -> None:
     clock = ManualClock(1_000)
     assert clock.now() == clock.now() == Instant(1_000, "boot", 0)
     clock.advance(5)
@@ -46,7 +46,7 @@ YEARS_MS = 3650 * DAY_MS
 
 
 def jumping(folder: Path, **settings: int) -> Bench:
-    """A topic with ten messages, half of them acknowledged, in closed and in sealed ledgers."""
+    """A topic with ten messages, five acknowledged, in closed and in sealed ledgers."""
     bench = Bench(folder / "store", ledger_entries_max=3, coordinators=1, **settings)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
@@ -57,7 +57,7 @@ def jumping(folder: Path, **settings: int) -> Bench:
 
 
 def use(bench: Bench) -> None:
-    """What a store lives through: a poll, a commit, a send, a checkpoint, a look for garbage."""
+    """Use the store: a poll, a commit, a send, a checkpoint, a collection of garbage."""
     client = bench.client
     with client.consumer("t", "s") as consumer:
         consumer.receive_batch(1)
@@ -71,15 +71,17 @@ def use(bench: Bench) -> None:
 
 
 def clock_problems(bench: Bench) -> list[str]:
-    """What status, check and the metrics say of the clock; they agree."""
-    said = [p["message"] for p in bench.client.status()["problem_list"] if p["code"] == "clock"]
+    """The problems of the clock that status reports; check and the metrics must agree."""
+    messages = [p["message"] for p in bench.client.status()["problem_list"] if p["code"] == "clock"]
     rows = [row for row in bench.client.admin.check()["check_list"] if row["name"] == "clock"]
-    assert [(row["detail"], row["status"]) for row in rows] == [(one, "warning") for one in said]
+    assert [(row["detail"], row["status"]) for row in rows] == [
+        (message, "warning") for message in messages
+    ]
     store = bench.client.store
-    found = store.read(lambda view: families(view, store))
-    [jump] = [one for one in found if one.name == "txlog_clock_jump_seconds"]
-    assert (jump.samples[0][2] > 0) is bool(said)
-    return said
+    metrics = store.read(lambda view: families(view, store))
+    [jump] = [family for family in metrics if family.name == "txlog_clock_jump_seconds"]
+    assert (jump.samples[0][2] > 0) is bool(messages)
+    return messages
 
 
 KEPT = {"ttl_ms": DAY_MS, "retention_ms": DAY_MS, "txn_ended_retention_ms": 2 * DAY_MS,
@@ -87,7 +89,7 @@ KEPT = {"ttl_ms": DAY_MS, "retention_ms": DAY_MS, "txn_ended_retention_ms": 2 * 
 
 
 def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
-    """Ten years ahead and one poll: a backlog was acknowledged, and retention deleted the topic."""
+    """Kills: a clock ten years ahead and one poll, which deleted a backlog and all messages."""
     bench = jumping(tmp_path, **KEPT)
     client = bench.client
     send_txn(client, b"before")
@@ -96,8 +98,8 @@ def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
     assert clock_problems(bench) == []
     bench.clock.set_wall(START_MS + YEARS_MS)
     use(bench)
-    [said] = clock_problems(bench)
-    assert "it was set" in said
+    [problem] = clock_problems(bench)
+    assert "it was set" in problem
     assert values(client) == [b"%d" % n for n in range(10)] + [b"before", b"before", b"new"]
     assert client.subscriptions()[0]["backlog"] == 5 + 3
     assert len(client.transactions(all=True)) == 2
@@ -108,7 +110,7 @@ def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
     assert client.subscriptions()[0]["backlog"] == 5 + 4
 
 
-def test_by_command_a_clock_set_forward_is_right(tmp_path: Path) -> None:
+def test_command_accepts_a_clock_set_forward(tmp_path: Path) -> None:
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + YEARS_MS)
     use(bench)
@@ -120,7 +122,7 @@ def test_by_command_a_clock_set_forward_is_right(tmp_path: Path) -> None:
     assert bench.client.admin.accept_clock() == {"ahead_ms": 0, "was_believed": True}
 
 
-def test_a_bound_that_is_lifted_or_wide_is_a_way_too(tmp_path: Path) -> None:
+def test_lifted_or_wide_bound_accepts_the_clock(tmp_path: Path) -> None:
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + 2 * DAY_MS)
     assert len(clock_problems(bench)) == 1
@@ -132,8 +134,8 @@ def test_a_bound_that_is_lifted_or_wide_is_a_way_too(tmp_path: Path) -> None:
     assert clock_problems(bench) == []
 
 
-def test_what_is_old_by_the_clock_since_boot_expires_all_the_same(tmp_path: Path) -> None:
-    """A clock that stays wrong does not keep everything for ever."""
+def test_messages_old_by_the_boot_clock_expire(tmp_path: Path) -> None:
+    """A wall clock that stays wrong does not keep messages for ever."""
     bench = jumping(tmp_path, **KEPT)
     bench.clock.set_wall(START_MS + YEARS_MS)
     bench.clock.advance(DAY_MS - 1)
@@ -151,13 +153,16 @@ def test_a_machine_that_was_suspended_or_idle_needs_no_command(tmp_path: Path) -
 
 
 def test_a_machine_that_was_off_waits_an_hour_and_needs_no_command(tmp_path: Path) -> None:
-    """How long it was off nobody knows: a clock that is wrong at boot is set right in the hour."""
+    """The store cannot know how long the machine was off, so it waits an hour.
+
+    In that time the network sets a clock that was wrong at boot.
+    """
     bench = jumping(tmp_path, **KEPT)
     bench.clock.reboot("second", START_MS + 30 * DAY_MS)
     bench.reopen()
     use(bench)
-    [said] = clock_problems(bench)
-    assert "since the reboot" in said
+    [problem] = clock_problems(bench)
+    assert "since the reboot" in problem
     assert b"9" in values(bench.client)
     bench.clock.advance(3_600_000 - 1)
     assert bench.another().subscription("t", "s").expire()["skipped"] == 0
@@ -168,7 +173,7 @@ def test_a_machine_that_was_off_waits_an_hour_and_needs_no_command(tmp_path: Pat
     assert b"9" not in values(bench.client)
 
 
-def test_off_for_less_than_the_bound_is_no_matter(tmp_path: Path) -> None:
+def test_short_power_off_needs_no_wait(tmp_path: Path) -> None:
     bench = jumping(tmp_path, ttl_ms=1000)
     bench.clock.reboot("second", START_MS + DAY_MS)
     bench.reopen()
@@ -182,7 +187,7 @@ def test_a_clock_that_is_wrong_at_boot_and_then_set_right_destroys_nothing(tmp_p
     bench.reopen()
     use(bench)
     bench.clock.advance(3_000_000)
-    bench.clock.set_wall(START_MS + 3_600_000)  # the network told it
+    bench.clock.set_wall(START_MS + 3_600_000)  # the network sets the clock
     use(bench)
     assert clock_problems(bench) == []
     bench.clock.advance(3_600_000)
@@ -205,7 +210,7 @@ def test_a_clock_set_again_in_its_hour_waits_anew(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_clock_begins_in_1970_and_loses_nothing(tmp_path: Path) -> None:
-    """The mark stays where it was, so the clock that the network sets is no jump."""
+    """The stored mark does not go back to 1970, so the network's correction counts as no jump."""
     bench = jumping(tmp_path, **KEPT)
     bench.clock.reboot("second", 5_000)
     bench.reopen()
@@ -248,16 +253,16 @@ def test_a_silent_producer_is_not_idle_by_a_clock_set_forward(tmp_path: Path) ->
     assert bench.client.topic("t").watermarks.show()["status"] == "idle"
 
 
-def test_a_store_of_an_older_version_is_as_behind_a_reboot(
+def test_store_of_an_older_version_waits_as_after_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no mark, so the newest frame says how far time was; frames since then say nothing."""
+    """Such a store has no mark: the newest old frame's time replaces it, later frames do not."""
 
     def without(ops: list[Op]) -> bytes:
         return encode_ops([op for op in ops if not isinstance(op, ClockNoted)])
 
     with monkeypatch.context() as older:
-        older.setattr(clock_trust, "note", lambda *given: None)
+        older.setattr(clock_trust, "note", lambda *arguments: None)
         older.setattr(identity, "encode_ops", without)
         bench = jumping(tmp_path, **KEPT)
         bench.close()
@@ -271,8 +276,8 @@ def test_a_store_of_an_older_version_is_as_behind_a_reboot(
     assert bench.client.subscription("t", "s").expire()["skipped"] > 0
 
 
-def test_what_is_left_of_a_transaction_follows_the_clock_that_ends_it(tmp_path: Path) -> None:
-    """`expires_in` went by the wall clock: -10 years, of one that the engine let go on."""
+def test_remaining_time_follows_the_clock_of_the_timeout(tmp_path: Path) -> None:
+    """Kills: `expires_in` by the wall clock: -10 years for a transaction that is still open."""
     bench = Bench(tmp_path / "store")
     txn = begin(bench.client, 60_000)
     bench.clock.set_wall(START_MS + YEARS_MS)

@@ -1,4 +1,4 @@
-"""Closing: what a closed handle, a closed client, a copy and a forked child may still do: nothing.
+"""Closing: a closed handle, a closed client, a copy and a forked child may do nothing any more.
 
 R27 and spec/transactions 14: a closed handle, and one inherited by fork, is AlreadyClosed.
 """
@@ -28,38 +28,42 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    send(made.client, b"a", b"b", b"c")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store")
+    opened.client.create_topic("t")
+    opened.client.create_subscription("t", "s")
+    send(opened.client, b"a", b"b", b"c")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("topics", ["t", ["t"]])
 def test_a_client_closes_its_consumers(bench: Bench, topics: str | list[str]) -> None:
-    """9.1: what nobody saw goes back uncounted, and the subscription is free at once."""
+    """9.1: closing returns undelivered messages uncounted, and frees the subscription at once."""
     client = bench.another()
     consumer: Any = client.consumer(topics, "s")
-    assert consumer.receive().value == b"a"  # b and c lie in its queue
+    assert consumer.receive().value == b"a"  # b and c are in its receive queue
     with pytest.raises(ConsumerBusy):
         bench.client.consumer("t", "s")
     client.close()
     with bench.client.consumer("t", "s") as other:
-        found = rows([other.receive_batch()])
-    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
-    consumer.close()  # once more does nothing
+        messages = rows([other.receive_batch()])
+    assert [(message.value, message.redelivery_count) for message in messages] == [
+        (b"a", 1),
+        (b"b", 0),
+        (b"c", 0),
+    ]
+    consumer.close()  # a second close does nothing
     client.close()
 
 
 def test_a_consumer_that_cannot_leave_is_taken_for_dead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9.1: its lock is free whatever happens; its peers give back all, counting what it saw."""
+    """9.1: closing always frees its lock; peers return its messages, and count delivered ones."""
     consumer = bench.client.consumer("t", "s")
     assert consumer.receive() is not None
 
-    def locked(*given: object, **named: object) -> object:
+    def locked(*arguments: object, **options: object) -> object:
         raise StoreLocked("the store is locked")
 
     with monkeypatch.context() as patched:
@@ -68,8 +72,12 @@ def test_a_consumer_that_cannot_leave_is_taken_for_dead(
             consumer.close()
     consumer.close()
     with bench.another().consumer("t", "s") as other:
-        found = rows([other.receive_batch()])
-    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
+        messages = rows([other.receive_batch()])
+    assert [(message.value, message.redelivery_count) for message in messages] == [
+        (b"a", 1),
+        (b"b", 0),
+        (b"c", 0),
+    ]
 
 
 CONSUMER: dict[str, Callable[[Any, Any], object]] = {
@@ -87,18 +95,18 @@ CONSUMER: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("name", CONSUMER)
 def test_a_closed_consumer_does_nothing(bench: Bench, name: str) -> None:
-    """Its messages went back: another one may have them."""
+    """Its messages went back, and another consumer may have them."""
     consumer = bench.client.consumer("t", "s")
-    one = consumer.receive()
+    message = consumer.receive()
     consumer.close()
     with pytest.raises(AlreadyClosed):
-        CONSUMER[name](consumer, one)
+        CONSUMER[name](consumer, message)
     with bench.client.consumer("t", "s") as other:
         assert [m.value for m in rows([other.receive_batch()])] == [b"a", b"b", b"c"]
 
 
 def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
-    """spec/watermarks 12: a closed producer asserts nothing either."""
+    """spec/watermarks 12: a closed producer cannot send a watermark either."""
     with bench.client.producer("t", chunking=True) as producer:
         txn = bench.client.transaction()
         producer.send(b"d", txn=txn)
@@ -111,12 +119,12 @@ def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
     ):
         with pytest.raises(AlreadyClosed):
             call()
-    txn.commit()  # what was sent before is not lost
+    txn.commit()  # messages sent before the close are not lost
     assert values(bench.client) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_closed_client_says_so(bench: Bench) -> None:
-    """Whatever is asked for: it is closed, and not that some file cannot be read."""
+def test_closed_client_raises_already_closed(bench: Bench) -> None:
+    """Every call raises AlreadyClosed, and not an error about a file that cannot be read."""
     client = bench.another()
     reader, producer, txn = client.reader("t"), client.producer("t"), client.transaction()
     client.close()
@@ -139,7 +147,7 @@ def test_a_closed_client_says_so(bench: Bench) -> None:
 
 
 def test_open_handles_are_neither_copied_nor_pickled(bench: Bench) -> None:
-    """A copy of a descriptor would close it a second time, when it is a stranger's."""
+    """A copied handle would close its descriptor twice, when another file may have the number."""
     client = bench.another()
     with client.consumer("t", "s") as consumer, client.transaction() as txn:
         producer, reader = client.producer("t"), client.reader("t")
@@ -153,8 +161,8 @@ def test_open_handles_are_neither_copied_nor_pickled(bench: Bench) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of such forks
-def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Bench) -> None:
-    """R27: the lock of threads that it inherits is never freed there; it must not wait for it."""
+def test_forked_child_is_refused_while_its_parent_holds_the_mutex(bench: Bench) -> None:
+    """R27: no thread of the child frees the mutex that it inherits, so the child must not wait."""
     client = bench.client
     consumer = client.consumer("t", "s")
     is_held, is_over = threading.Event(), threading.Event()
@@ -167,7 +175,7 @@ def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Benc
     thread.start()
     is_held.wait()
     child = os.fork()
-    if child == 0:  # it ends by the signal where it hangs
+    if child == 0:  # the alarm ends a child that hangs
         signal.alarm(20)
         failed = 0
         for call in (
@@ -193,9 +201,9 @@ def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Benc
     consumer.close()
 
 
-# What a closed handle may still tell: what it remembers.
+# Attributes that a closed handle still answers from memory.
 REMEMBERED = {"close", "get_last_watermark", "is_refused"}
-INSIDE = {"view", "places", "routing"}  # parameters of what our own modules call
+INSIDE = {"view", "places", "routing"}  # parameters of methods that only txlog's modules call
 OPENED: dict[str, Callable[[Any], Any]] = {
     "consumer": lambda client: client.consumer("t", "s"),
     "watermarks": lambda client: client.consumer("t", "s", enable_watermarking=True),
@@ -218,7 +226,7 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
     elif hasattr(handle, "read_next"):
         handle.read_next()
     handle.close()
-    known = {
+    arguments = {
         "what": message,
         "message": message,
         "to": MessageId(1, 0),
@@ -236,18 +244,18 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
         call = getattr(handle, name)
         if not callable(call):
             continue
-        wanted = [
-            one.name
-            for one in inspect.signature(call).parameters.values()
-            if one.default is inspect.Parameter.empty
+        names = [
+            parameter.name
+            for parameter in inspect.signature(call).parameters.values()
+            if parameter.default is inspect.Parameter.empty
         ]
-        if set(wanted) - set(known):
-            assert set(wanted) & INSIDE, f"{name} {wanted}: say with what it is called here"
+        if set(names) - set(arguments):
+            assert set(names) & INSIDE, f"{name} {names}: say with what it is called here"
             continue
         with pytest.raises(AlreadyClosed):
-            made = call(**{one: known[one] for one in wanted})
-            if isinstance(made, Iterator):
-                next(made)
+            result = call(**{parameter: arguments[parameter] for parameter in names})
+            if isinstance(result, Iterator):
+                next(result)
             pytest.fail(name)
     if hasattr(handle, "__iter__"):
         with pytest.raises(AlreadyClosed):

@@ -1,4 +1,4 @@
-"""A store is made whole or not at all, and what a making left is no hindrance to the next."""
+"""`init` makes a whole store or none, and the remains of a failed `init` do not stop the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 class Failing(PosixDisk):
-    """A disk that fails at one call that changes it, before or behind the change."""
+    """A disk where one writing call fails, before or after its change."""
 
     left = 0
     behind = False
@@ -46,11 +46,11 @@ class Failing(PosixDisk):
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    return {str(one): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+    return {str(file): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bool) -> None:
+def test_init_succeeds_after_an_interrupted_init(tmp_path: Path, behind: bool) -> None:
     """spec/cli 11.7: `init` that failed did nothing, so it may be repeated. Kills: any step."""
     failed = 0
     while True:
@@ -68,28 +68,28 @@ def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bo
         if (root / IDENTITY_PATH).exists():
             continue
         (root / ".tmp-0123456789abcdef").write_bytes(b"of one that was killed")
-        made = txlog.init(str(root))
-        assert made["created"] and not list(root.rglob(".tmp-*"))
+        identity_made = txlog.init(str(root))
+        assert identity_made["created"] and not list(root.rglob(".tmp-*"))
         with txlog.open(str(root)) as client:
             assert client.create_topic("t")
             client.producer("t").send(b"m")
     assert failed >= 10
 
 
-def test_a_store_that_lost_its_identity_is_no_leaving(tmp_path: Path) -> None:
-    """Kills: bytes of a store removed because txlog.toml is gone."""
+def test_store_without_its_identity_is_not_removed(tmp_path: Path) -> None:
+    """Kills: an `init` that removes a store whose txlog.toml is missing."""
     root = tmp_path / "store"
     txlog.init(str(root))
     with txlog.open(str(root)) as client:
         client.create_topic("t")
     (root / IDENTITY_PATH).unlink()
-    held = tree(root)
+    files = tree(root)
     with pytest.raises(AlreadyExists, match="not an empty directory"):
         txlog.init(str(root))
-    assert tree(root) == held
+    assert tree(root) == files
 
 
-def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:
+def test_init_removes_only_files_of_an_earlier_init(tmp_path: Path) -> None:
     for number, name in enumerate(("notes.txt", "journal/notes.txt", "topics/x/y", "reserve/x")):
         (tmp_path / str(number) / name).parent.mkdir(parents=True)
         (tmp_path / str(number) / name).write_text("mine")
@@ -98,8 +98,10 @@ def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:
         assert (tmp_path / str(number) / name).read_text() == "mine"
 
 
-def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits, and finds a store. Kills: files removed below the one that writes them."""
+def test_one_of_two_processes_makes_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process waits, and finds a store. Kills: removal of the first one's files."""
     monkeypatch.setattr(identity, "WAIT_MS", 0)
     root = tmp_path / "store"
     posix.create_root(str(root))
@@ -109,12 +111,12 @@ def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lock.acquire(0)
     with pytest.raises(StoreLocked):
         txlog.init(str(root))
-    made = identity._make(disk, Settings(), SystemClock())
+    identity_made = identity._make(disk, Settings(), SystemClock())
     lock.close()
     with pytest.raises(AlreadyExists, match="is a store already"):
         txlog.init(str(root))
-    assert txlog.init(str(root), if_not_exists=True)["uuid"] == made.uuid
-    assert read_identity(disk) == made
+    assert txlog.init(str(root), if_not_exists=True)["uuid"] == identity_made.uuid
+    assert read_identity(disk) == identity_made
     disk.close()
 
 
@@ -124,12 +126,12 @@ def test_an_older_program_refuses_a_newer_store(tmp_path: Path, read_only: bool)
     store = tmp_path / "store"
     txlog.init(str(store))
     disk = PosixDisk(str(store))
-    known = read_identity(disk)
+    old_identity = read_identity(disk)
     disk.close()
-    newer = identity.Identity(identity.FORMAT + 1, known.uuid, known.created_ms)
+    newer = identity.Identity(identity.FORMAT + 1, old_identity.uuid, old_identity.created_ms)
     (store / IDENTITY_PATH).write_text(identity._text(newer))
-    before = tree(store)
+    files_before = tree(store)
     with pytest.raises(FormatMismatch, match=rf"has format {identity.FORMAT + 1}, this") as caught:
         txlog.open(str(store), read_only=read_only)
     assert caught.value.code == 603
-    assert tree(store) == before
+    assert tree(store) == files_before

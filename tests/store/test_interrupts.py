@@ -1,7 +1,7 @@
-"""An interrupt anywhere leaves the folds behind the journal, never beside it (R28, R29).
+"""An interrupt anywhere leaves the folds behind the journal, never different from it (R28, R29).
 
 The library leaves signals alone, so KeyboardInterrupt may be raised between any two steps of a
-call. Whoever goes on with the same client must not go on with what was half done.
+call. A program that goes on with the same client must not see folds with half a frame.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    send(made.client, b"a")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store")
+    opened.client.create_topic("t")
+    opened.client.create_subscription("t", "s")
+    send(opened.client, b"a")
+    yield opened
+    opened.close()
 
 
 def seen(client: Client) -> Any:
-    """What a client knows: every fold has a part in it."""
+    """The state that a client sees, with facts from every fold."""
     messages = [(m.message_id, m.value, m.txn) for m in read(client)]
     txns = [(row["txn"], row["state"]) for row in client.transactions(all=True)]
     view = client.store.read(lambda view: view)
@@ -62,7 +62,7 @@ def seen(client: Client) -> Any:
 
 
 def work(client: Client, turn: int) -> None:
-    """Frames with many ops."""
+    """Write frames with many ops."""
     message = read(client)[turn].message_id
     assert message is not None
     with client.transaction() as txn:
@@ -72,7 +72,7 @@ def work(client: Client, turn: int) -> None:
 
 
 class _Cut:
-    """Raises once, within the nth op that a fold takes."""
+    """Raises once, within the nth op that a fold applies."""
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -87,8 +87,8 @@ class _Cut:
         self.take(view, lsn, time_ms, ops)
 
 
-def _cut_by(view: View, cut: _Cut, *given: Any) -> None:
-    cut(view, *given)
+def _cut_by(view: View, cut: _Cut, *arguments: Any) -> None:
+    cut(view, *arguments)
 
 
 CALLS: dict[str, Callable[[Client], object]] = {
@@ -102,12 +102,12 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_frame_that_was_half_taken_is_taken_again(
+def test_half_applied_frame_is_applied_again(
     bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: whichever call meets the frames of another process."""
+    """R28: in any call that reads the frames of another process."""
     client = bench.another(read_only=name == "read only")
-    before = seen(client)
+    state_before = seen(client)
     for nth in range(1, 30, 2):
         work(bench.client, (nth - 1) // 2)
         cut = _Cut(nth)
@@ -120,14 +120,14 @@ def test_a_frame_that_was_half_taken_is_taken_again(
             else:
                 assert cut.left > 0  # there were fewer ops
         other = bench.another()
-        assert seen(client) == seen(other) != before
+        assert seen(client) == seen(other) != state_before
         other.close()
 
 
 def test_an_interrupt_while_everything_is_loaded_anew(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: the second one comes while the first is dealt with, as from an impatient hand."""
+    """R28: a second interrupt, from an impatient user, comes while the first is handled."""
     client = bench.client
     real = Store._load
     tries = 0
@@ -154,12 +154,12 @@ def test_an_interrupt_while_everything_is_loaded_anew(
 def test_an_interrupt_while_it_waits_for_the_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R12: it leaves the queue, and the calls of other threads stay in it for the next leader."""
+    """R12: the call leaves the queue, and calls of other threads stay for the next leader."""
     store = bench.client.store
     others = Call(lambda view, now: Decision([], answer="done"))
     store._queue.append([others])
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -177,10 +177,13 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     ("error", "is_kept"),
     [(KeyboardInterrupt, False), (MemoryError, False), (MissingFile, True), (TopicNotFound, True)],
 )
-def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
+def test_view_is_replaced_after_an_interrupted_read(
     bench: Bench, error: type[BaseException], is_kept: bool
 ) -> None:
-    """It may have noted half of a fold that it loaded; an error of ours has not."""
+    """An interrupt may cut the loading of a fold short, so the view is replaced.
+
+    An error of txlog keeps the view.
+    """
     views: list[View] = []
 
     def look(view: View) -> None:
@@ -189,18 +192,18 @@ def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
 
     with pytest.raises(error):
         bench.client.store.read(look)
-    before = seen(bench.another())
+    state = seen(bench.another())
     bench.client.store.ask(views.append)
     assert (views[0] is views[1]) == is_kept
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state
 
 
 class Alarm(Exception):
-    """What the handler of a soft time limit raises."""
+    """The exception of a soft time limit, which its signal handler raises."""
 
 
 def fresh(bench: Bench) -> list[bytes]:
-    """What a process sees that reads everything anew, of all that was written."""
+    """All values that were written, as a new process reads them."""
     other = bench.another()
     other.store.flush()
     return [m.value or b"" for m in read(other)]
@@ -209,12 +212,12 @@ def fresh(bench: Bench) -> list[bytes]:
 @pytest.mark.parametrize(
     "error", [MemoryError, Alarm, RecursionError, TimeoutError, NotAllowed, KeyboardInterrupt]
 )
-def test_what_was_appended_is_never_a_refused_decision(
+def test_appended_frame_is_never_reported_as_refused(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: the frame is in the journal, the folds have not taken it; the view is thrown away.
+    """R28: the frame is in the journal, but not in the folds, so the view is thrown away.
 
-    What a handler raises reaches the caller as what it is, with a note.
+    The exception of a signal handler reaches the caller unchanged, with a note.
     """
 
     def note(tail: Tail, raw: Any, ops: Any) -> None:
@@ -234,10 +237,10 @@ def test_what_was_appended_is_never_a_refused_decision(
 
 
 @pytest.mark.parametrize("error", [MemoryError, Alarm, KeyboardInterrupt])
-def test_a_commit_whose_frame_is_in_doubt_says_so(
+def test_commit_in_doubt_has_a_note(
     bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for the frame that the calls of a transaction share."""
+    """The same rule for the frame of a commit with queued sends."""
 
     def note(tail: Tail, raw: Any, ops: Any) -> None:
         raise error("no room")
@@ -254,40 +257,40 @@ def test_a_commit_whose_frame_is_in_doubt_says_so(
 
 
 def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R30: calls behind one that found the disk full go on behind the frames before it."""
+    """R30: calls after one that met a full disk continue after the frames before it."""
     store = bench.client.store
     producer = bench.client.producer("t")
     began = Call(bench.client.transaction()._opening().decide)
     txn = bench.client.transaction()
     producer.send_batch_async(pa.table({"value": [b"never"]}), txn=txn)
     joined = [*txn._queue, Call(lambda view, now: Decision([]))]
-    behind = Call(bench.client.transaction()._opening().decide)
-    own = Call(bench.client.transaction()._opening().decide)
-    store._queue += [[began], joined, [behind]]
+    later_call = Call(bench.client.transaction()._opening().decide)
+    own_call = Call(bench.client.transaction()._opening().decide)
+    store._queue += [[began], joined, [later_call]]
     append, nth = Journal.append, 0
 
-    def full(journal: Journal, *given: Any, **options: Any) -> Any:
+    def full(journal: Journal, *arguments: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise StoreFull("full")
-        return append(journal, *given, **options)
+        return append(journal, *arguments, **options)
 
     monkeypatch.setattr(Journal, "append", full)
-    store.submit([own])
+    store.submit([own_call])
     assert isinstance(joined[0].error, StoreFull) and nth == 4
-    known = {str(call.answer) for call in (began, behind, own)}
-    assert len(known) == 3
-    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    txns = {str(call.answer) for call in (began, later_call, own_call)}
+    assert len(txns) == 3
+    stored_txns = {str(row["txn"]) for row in bench.another().transactions(all=True)}
     store.flush()
-    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
-    assert known <= found and fresh(bench) == [b"a"]
+    stored_txns = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    assert txns <= stored_txns and fresh(bench) == [b"a"]
 
 
 def test_a_handler_that_sends_within_a_call_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The frame of the outer call is half taken; what only cleans up waits until that has ended."""
+    """The outer call's frame is half applied; only clean-up is accepted, and waits for its end."""
     client = bench.client
     client.create_subscription("t", "u")
     consumer = client.consumer("t", "u")
@@ -312,15 +315,15 @@ def test_a_handler_that_sends_within_a_call_is_refused(
     monkeypatch.setattr(Tail, "note", handle)
     send(client, b"b")
     assert len(refused) == 3 and txn.state == "ABORTED"
-    with client.consumer("t", "u") as again:  # the other one has left
-        assert again.receive() is not None
+    with client.consumer("t", "u") as second_consumer:  # the other one has left
+        assert second_consumer.receive() is not None
     assert fresh(bench) == [m.value for m in read(client)] == [b"a", b"b"]
     with pytest.raises(AlreadyClosed):
         consumer.receive()
 
 
 class _Dropped:
-    """Cleans up, and sends, when the collector comes to it: in a circle, so at any time."""
+    """Cleans up and sends when the collector frees it: a cycle, so at any time."""
 
     def __init__(self, client: Client) -> None:
         self.client, self.me = client, self
@@ -334,16 +337,16 @@ class _Dropped:
 
 
 @pytest.mark.deep
-def test_what_the_collector_drops_within_calls(bench: Bench) -> None:
-    """Stores were unreadable after some 100 sends."""
-    client, before = bench.client, gc.get_threshold()
+def test_objects_collected_within_calls_do_no_harm(bench: Bench) -> None:
+    """Kills: a store that was unreadable after some 100 sends."""
+    client, thresholds = bench.client, gc.get_threshold()
     gc.set_threshold(7)  # the collector runs within nearly every call
     try:
         for turn in range(60):
             _Dropped(client)
             send(client, b"%d" % turn)
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)
     gc.collect()
     values = fresh(bench)
     assert [value for value in values if value.isdigit()] == [b"%d" % turn for turn in range(60)]
@@ -351,12 +354,12 @@ def test_what_the_collector_drops_within_calls(bench: Bench) -> None:
     assert {row["state"] for row in client.transactions(all=True)} == {"aborted"}
 
 
-def test_a_call_that_was_interrupted_before_it_was_decided_is_not_done_later(
+def test_interrupted_undecided_call_is_never_done(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves the queue with the exception; its caller repeats it, and it is stored once."""
+    """The call leaves the queue with the exception; its caller repeats it, and stores it once."""
 
-    def interrupted(*given: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -371,12 +374,12 @@ def test_a_call_that_was_interrupted_before_it_was_decided_is_not_done_later(
     assert fresh(bench) == [b"a", b"b"]
 
 
-def test_a_call_that_another_thread_has_is_waited_for(
+def test_interrupt_waits_for_a_call_in_another_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller leaves when it is decided, so what it hears then is true."""
+    """Its caller returns only once the call is decided, so its outcome is true."""
     store = bench.client.store
-    queued, taken, go_on = Event(), Event(), Event()
+    queued, is_taken, go_on = Event(), Event(), Event()
     under_lock, run = Store._under_lock, Mutex.run
     turns = 0
 
@@ -386,20 +389,20 @@ def test_a_call_that_another_thread_has_is_waited_for(
         return under_lock(store, act)
 
     def decide(view: View, now: Any) -> Decision[None]:
-        taken.set()
+        is_taken.set()
         go_on.wait()
         return Decision([])
 
-    def interrupted(mutex: Mutex, *given: Any) -> Any:
+    def interrupted(mutex: Mutex, *arguments: Any) -> Any:
         nonlocal turns
         if current_thread() is main_thread() and mutex is store._mutex:
             turns += 1
             if turns == 1:
                 queued.set()
-                taken.wait()
+                is_taken.wait()
                 raise KeyboardInterrupt
             go_on.set()
-        return run(mutex, *given)
+        return run(mutex, *arguments)
 
     producer = bench.client.producer("t")
     with monkeypatch.context() as patched:
@@ -414,37 +417,40 @@ def test_a_call_that_another_thread_has_is_waited_for(
     assert fresh(bench) == [b"a", b"b"]
 
 
-def test_calls_of_others_survive_the_interrupt_of_their_leader(
+def test_queued_calls_survive_the_interrupt_of_their_leader(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were not decided are made by their own thread; those in doubt say so."""
+    """Their own threads make the undecided calls again; a call in doubt raises OutcomeUnknown."""
     store = bench.client.store
     undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
-    taken = [[written], [undecided]]
-    store._queue += taken
+    queued = [[written], [undecided]]
+    store._queue += queued
     append, nth = Journal.append, 0
 
-    def interrupted(journal: Journal, *given: Any, **options: Any) -> Any:
+    def interrupted(journal: Journal, *arguments: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise KeyboardInterrupt
-        return append(journal, *given, **options)
+        return append(journal, *arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             send(bench.client, b"b")
     assert not store._queue and not (written.done or undecided.done)
-    for calls in taken:
+    for calls in queued:
         store._mutex.run(partial(store._lead, calls))
     assert isinstance(written.error, OutcomeUnknown)
     assert isinstance(undecided.error, OutcomeUnknown)  # its frame was being written
     assert fresh(bench) == [b"a"]
 
 
-def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
-    """Also while it decides for another one, which decides that anew by itself."""
+def test_exception_of_a_handler_stays_in_its_thread(bench: Bench) -> None:
+    """A leader's own signal ends its call, even while it decides for another thread.
+
+    That thread then decides its call again by itself.
+    """
     store = bench.client.store
     tries = 0
 
@@ -467,16 +473,17 @@ def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
     assert fresh(bench) == [b"a", b"c"]
 
 
-def test_a_flush_that_no_witness_tells_of_is_not_answered_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R13: others see what is durable by the witness; who cannot write it does not know."""
+def test_flush_without_a_witness_is_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R13: readers learn from the witness which frames are durable, so without it none is promised.
+
+    Kills: an acknowledged send that no reader sees.
+    """
     write = Journal._raise
 
-    def without(journal: Journal, *, flushing: int, **given: Any) -> None:
+    def without(journal: Journal, *, flushing: int, **options: Any) -> None:
         if not flushing:
             raise DiskFailed("no witness")
-        write(journal, flushing=flushing, **given)
+        write(journal, flushing=flushing, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "_raise", without)

@@ -1,4 +1,4 @@
-"""Who holds a lock is named, with its process and command, by every command that waits for it."""
+"""Every command that waits for a lock names the process that holds it, and its command."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HOLD = (
 
 
 @pytest.mark.parametrize(
-    ("lock", "words", "told"),
+    ("lock", "words", "expected"),
     [
         ("lock", ["topic", "create", "orders"], "the store is locked by process"),
         ("maintenance.lock", ["admin", "checkpoint"], "the store is being maintained by process"),
     ],
 )
 def test_a_lock_error_names_the_holder(
-    lock: str, words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    lock: str, words: list[str], expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """spec/cli 5: 501, with pid and command; a real process holds a real flock."""
     txlog.init(str(tmp_path / "shop"))
@@ -43,15 +43,15 @@ def test_a_lock_error_names_the_holder(
         where = ["-S", str(tmp_path / "shop"), "--lock-timeout", "50ms"]
         capfd.readouterr()
         assert main([*where, *words]) == 5
-        said = capfd.readouterr().err
-        assert f"error: {told} {holder.pid} ({sys.executable} -c import fcntl" in said
-        assert "txlog admin locks" in said
+        errors = capfd.readouterr().err
+        assert f"error: {expected} {holder.pid} ({sys.executable} -c import fcntl" in errors
+        assert "txlog admin locks" in errors
         assert main([*where, *words, "--json"]) == 5
         error = json.loads(capfd.readouterr().err)["error"]
         assert (error["code"], error["pid"], error["retryable"]) == ("TXL-501", holder.pid, True)
         assert os.path.basename(sys.executable) in error["command"]
         assert main(["-S", str(tmp_path / "shop"), "admin", "locks", "--json"]) == 0
-        held = {row["path"]: row["pid"] for row in json.loads(capfd.readouterr().out)}
-        assert held[lock] == holder.pid
+        holders = {row["path"]: row["pid"] for row in json.loads(capfd.readouterr().out)}
+        assert holders[lock] == holder.pid
         holder.communicate(b"")
     assert main([*where, *words]) == 0  # a lock dies with its process

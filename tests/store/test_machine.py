@@ -1,8 +1,8 @@
 """The engine against plain dicts: random histories of two processes, one list a partition.
 
-The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order
-in which they became visible, a subscription is a set of deleted messages, a transaction is what it
-sent and what it holds, a key is an epoch and the transaction that was begun under it last.
+The model knows no frames, markers, bitmaps or files. A partition is a list of messages in the order
+in which they became visible. A subscription is a set of deleted messages. A transaction is its
+messages and its acknowledgements. A key is an epoch and the last transaction begun under it.
 spec/transactions 5, 7, 8, 9.2, 9.3, 10; I-1, 3 to 5, 9 to 16, 18, 20, 22.
 """
 
@@ -32,7 +32,7 @@ from txlog.errors import (
 
 PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
-SHARED = "h"  # with consumers that live on between the rules
+SHARED = "h"  # with consumers that stay open between the rules
 KEYS = ("k", "l")
 OPEN, COMMITTED = "open", "committed"
 MESSAGE_BYTES = 40
@@ -62,7 +62,7 @@ class ModelKey:
 
 @dataclass
 class ModelConsumer:
-    """A consumer of the shared subscription, and what is in its hand."""
+    """A consumer of the shared subscription, and the messages leased to it."""
 
     who: int
     real: Consumer
@@ -114,43 +114,43 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return b"%d" % self.counter * (1 if self.counter % 5 else MESSAGE_BYTES)
 
     def expire(self) -> None:
-        """I-18: whoever looks, an overdue transaction is over."""
+        """I-18: any call aborts an overdue transaction."""
         for txn in self.txns:
             if txn.state == OPEN and self.now > txn.due_ms:
                 self.model_abort(txn, "timeout")
 
     def model_abort(self, txn: ModelTxn, reason: str) -> None:
         txn.state = reason
-        for (name, _), held in txn.held.items():
-            for one in held:
-                self.counts[name, one] = self.counts.get((name, one), 0) + 1
+        for (name, _), acked in txn.held.items():
+            for message_id in acked:
+                self.counts[name, message_id] = self.counts.get((name, message_id), 0) + 1
 
     def holders(self, name: str, number: int) -> dict[MessageId, ModelTxn]:
         return {
-            one: txn
+            message_id: txn
             for txn in self.txns
             if txn.state == OPEN
-            for one in txn.held.get((name, number), ())
+            for message_id in txn.held.get((name, number), ())
         }
 
     def append(self, number: int, where: MessageId, value: bytes) -> None:
-        known = self.log[number]
-        assert not known or known[-1][0] < where  # I-1, 7: ids rise, none is given twice
-        known.append((where, value))
+        log = self.log[number]
+        assert not log or log[-1][0] < where  # I-1, 7: ids rise, none is given twice
+        log.append((where, value))
 
     def messages_of(self, number: int, picked: MessageId) -> list[MessageId]:
-        """A marker's own id stands for all its messages."""
+        """A message by its id, or all messages of a transaction by the id of its marker."""
         if picked.index:
             return [picked]
         return [
-            one
-            for one, _ in self.log[number]
-            if (one.ledger, one.entry) == (picked.ledger, picked.entry)
+            message_id
+            for message_id, _ in self.log[number]
+            if (message_id.ledger, message_id.entry) == (picked.ledger, picked.entry)
         ]
 
     def pick(self, number: int, at: int, whole: bool) -> MessageId:
-        one = self.log[number][at % len(self.log[number])][0]
-        return MessageId(one.ledger, one.entry) if whole else one
+        message_id = self.log[number][at % len(self.log[number])][0]
+        return MessageId(message_id.ledger, message_id.entry) if whole else message_id
 
     def wrong_end(self, txn: ModelTxn) -> type[Exception]:
         if txn.state == "fenced":
@@ -158,7 +158,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return TransactionTimedOut if txn.state == "timeout" else InvalidTxnStatus
 
     def fence(self, key: ModelKey) -> TxnId | None:
-        """What is open under the key, overdue ones apart, is fenced."""
+        """Fence the transaction that is open under the key, unless it is overdue."""
         self.expire()
         if key.bound is None or key.bound.state != OPEN:
             return None
@@ -187,20 +187,20 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         sequence=st.integers(0, 12),
     )
     def send_numbered(self, who: int, number: int, name: str, sequence: int) -> None:
-        """I-13; one that was left out is new, and only of the newest repetition the id is told."""
+        """I-13: a skipped number is new, and a repetition has an id only if it is the newest."""
         value = self.value()
-        known = self.sequences.setdefault((number, name), {})
+        ids_by_sequence = self.sequences.setdefault((number, name), {})
         receipt = (
             self.clients[who]
             .producer("t", name, chunking=True)
             .send(value, partition=number, sequence_id=sequence)
         )
-        if sequence in known:
-            original = known[sequence] if sequence == max(known) else None
+        if sequence in ids_by_sequence:
+            original = ids_by_sequence[sequence] if sequence == max(ids_by_sequence) else None
             assert (receipt.duplicate, receipt.message_id) == (True, original)
             return
         assert not receipt.duplicate and receipt.message_id is not None
-        known[sequence] = receipt.message_id
+        ids_by_sequence[sequence] = receipt.message_id
         self.append(number, receipt.message_id, value)
 
     @rule(who=clients_by_number, timeout=st.integers(1000, 6000))
@@ -210,7 +210,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.txns.append(ModelTxn(number, self.now + timeout))
 
     def txn_at(self, at: int) -> ModelTxn:
-        """One of the newest few: most of them are open."""
+        """One of the four newest transactions, most of which are open."""
         recent = self.txns[-4:]
         return recent[at % len(recent)]
 
@@ -240,12 +240,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             assert receipt.message_id is None
             sent = txn.sent.setdefault(number, [])
             if name is not None:
-                known = txn.sequences.setdefault((number, name), {})
-                if known and sequence <= max(known):
+                ids_by_sequence = txn.sequences.setdefault((number, name), {})
+                if ids_by_sequence and sequence <= max(ids_by_sequence):
                     assert receipt.duplicate
-                    assert receipt.txn_index == known.get(sequence)
+                    assert receipt.txn_index == ids_by_sequence.get(sequence)
                     return
-                known[sequence] = len(sent) + 1
+                ids_by_sequence[sequence] = len(sent) + 1
             sent.append(value)
             assert (receipt.txn_index, receipt.duplicate) == (len(sent), False)
 
@@ -275,8 +275,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             for index, value in enumerate(txn.sent[number], 1):
                 where = MessageId(row["marker"].ledger, row["marker"].entry, index)
                 self.append(number, where, value)
-        for (name, _), held in txn.held.items():
-            self.deleted[name] |= held
+        for (name, _), acked in txn.held.items():
+            self.deleted[name] |= acked
 
     @precondition(lambda self: self.txns)
     @rule(who=clients_by_number, at=anything)
@@ -357,15 +357,15 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     def acknowledge(self, who: int, name: str, picks: list[tuple[int, int, bool]]) -> None:
         self.expire()
         chosen = [self.pick(number, at, whole) for number, at, whole in picks]
-        wanted = {
-            (number, one)
+        targets = {
+            (number, message_id)
             for (number, _, _), picked in zip(picks, chosen, strict=True)
-            for one in self.messages_of(number, picked)
+            for message_id in self.messages_of(number, picked)
         }
         answer = self.clients[who].acknowledge("t", name, chosen)
-        old = {pair for pair in wanted if pair[1] in self.deleted[name]}
-        dropped = {pair for pair in wanted if pair[1] in self.holders(name, pair[0])}
-        new = {one for _, one in wanted - old - dropped}
+        old = {pair for pair in targets if pair[1] in self.deleted[name]}
+        dropped = {pair for pair in targets if pair[1] in self.holders(name, pair[0])}
+        new = {message_id for _, message_id in targets - old - dropped}
         assert answer == {
             "acked": len(new),
             "already": len(old),
@@ -387,26 +387,27 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.expire()
         txn = self.txn_at(which)
         chosen = [self.pick(number, at, whole) for number, at, whole in picks]
-        wanted = {
-            (number, one)
+        targets = {
+            (number, message_id)
             for (number, _, _), picked in zip(picks, chosen, strict=True)
-            for one in self.messages_of(number, picked)
+            for message_id in self.messages_of(number, picked)
         }
         if txn.state != OPEN:
             with pytest.raises(self.wrong_end(txn)):
                 self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
             return
         if any(
-            one in self.deleted[name] or one in self.holders(name, number) for number, one in wanted
+            message_id in self.deleted[name] or message_id in self.holders(name, number)
+            for number, message_id in targets
         ):
             with pytest.raises(TransactionConflict):
                 self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
             self.model_abort(txn, "conflict")
             return
         answer = self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
-        assert answer["acked"] == len(wanted)
-        for number, one in wanted:
-            txn.held.setdefault((name, number), set()).add(one)
+        assert answer["acked"] == len(targets)
+        for number, message_id in targets:
+            txn.held.setdefault((name, number), set()).add(message_id)
 
     @precondition(lambda self: all(self.log))
     @rule(
@@ -422,7 +423,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.expire()
         stop = at % len(self.log[number])
         target = self.log[number][stop][0]
-        through = [one for one, _ in self.log[number][: stop + 1]]
+        through = [message_id for message_id, _ in self.log[number][: stop + 1]]
         holders = self.holders(name, number)
         pair = (name, number)
         if which is None or not self.txns:
@@ -430,7 +431,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             new = {o for o in through if o not in self.deleted[name] and o not in holders}
             assert (answer["acked"], answer["dropped"]) == (
                 len(new),
-                sum(one in holders for one in through),
+                sum(message_id in holders for message_id in through),
             )
             self.deleted[name] |= new
             return
@@ -444,8 +445,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if (
             any(pair in other.cumulative for other in others)
             or txn.cumulative.get(pair, -1) >= stop
-            or all(one in self.deleted[name] for one in through)
-            or any(one in holders and holders[one] is not txn for one in through)
+            or all(message_id in self.deleted[name] for message_id in through)
+            or any(
+                message_id in holders and holders[message_id] is not txn for message_id in through
+            )
         ):
             with pytest.raises(TransactionConflict):
                 client.acknowledge("t", name, [target], cumulative=True, txn=txn.number)
@@ -469,13 +472,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, number=st.none() | partitions)
     def compact(self, who: int, number: int | None) -> None:
-        """I-20, 21: nothing changes; closed sidecar ledgers hold no dead rows behind it."""
+        """I-20, 21: compaction changes no message, and leaves no dead rows in closed sidecars."""
         self.clients[who].admin.compact("t", number)
 
     @precondition(lambda self: any(self.log))
     @rule(who=clients_by_number, number=partitions, at=anything, force=st.booleans())
     def trim(self, who: int, number: int, at: int, force: bool) -> None:
-        """I-20: whole ledgers before a message go, and what anybody held of them."""
+        """I-20: a trim deletes whole ledgers before a message, and the acknowledgements there."""
         self.expire()
         if not self.log[number]:
             return
@@ -483,10 +486,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         admin = self.clients[who].admin
         self.settle(self.clients[who])
         plan = admin.trim("t", bound, force_unacked=True, dry_run=True)
-        going = [one for one, _ in self.log[number][: plan["messages"]]]
-        unacked = sum(any(one not in d for d in self.deleted.values()) for one in going)
+        going = [message_id for message_id, _ in self.log[number][: plan["messages"]]]
+        unacked = sum(
+            any(message_id not in d for d in self.deleted.values()) for message_id in going
+        )
         assert plan["partition_list"][number]["unacked"] == unacked
-        assert all(one < bound.value for one in going)  # type: ignore[operator]
+        assert all(message_id < bound.value for message_id in going)  # type: ignore[operator]
         if unacked and not force:
             with pytest.raises(Refused):
                 admin.trim("t", bound)
@@ -495,12 +500,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         assert {**answer, "dry_run": True} == plan
         del self.log[number][: len(going)]
         self.gone.update(going)
-        for one in self.hands:
-            one.hand = {pair for pair in one.hand if pair[1] not in self.gone}
+        for consumer in self.hands:
+            consumer.hand = {pair for pair in consumer.hand if pair[1] not in self.gone}
         for txn in self.txns:
             if txn.state == OPEN:
-                for (_, of), held in txn.held.items():
-                    held.difference_update(going if of == number else ())
+                for (_, of), acked in txn.held.items():
+                    acked.difference_update(going if of == number else ())
                 for pair in [pair for pair in txn.cumulative if pair[1] == number]:
                     txn.cumulative[pair] -= len(going)
                     if txn.cumulative[pair] < 0:
@@ -515,34 +520,37 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         force=st.booleans(),
     )
     def seek(self, who: int, name: str, number: int, at: int, force: bool) -> None:
-        """What lies before is deleted, nothing from there on; who holds something is in the way."""
+        """A seek deletes the messages before its position, and none after it.
+
+        It is refused while a transaction holds acknowledgements, unless it is forced.
+        """
         self.expire()
         if not self.log[number]:
             return
         self.settle(self.clients[who])
-        known = [one for one, _ in self.log[number]]
-        place = at % len(known)
+        message_ids = [message_id for message_id, _ in self.log[number]]
+        place = at % len(message_ids)
         handle, holders = self.clients[who].subscription("t", name), self.holders(name, number)
         if holders and not force:
             with pytest.raises(NotAllowed):
-                handle.seek(known[place])
+                handle.seek(message_ids[place])
             return
-        answer = handle.seek(known[place], force=force)
+        answer = handle.seek(message_ids[place], force=force)
         stopped = {txn.number: txn for txn in holders.values()}
         assert set(answer["aborted_list"]) == stopped.keys()
         for txn in stopped.values():
             self.model_abort(txn, "user")
         deleted = self.deleted[name]
-        assert answer["redeliver"] == len(deleted & set(known[place:]))
-        assert answer["skip"] == len(set(known[:place]) - deleted)
-        deleted.update(known[:place])
-        deleted.difference_update(known[place:])
-        for one in known:
-            self.counts.pop((name, one), None)
+        assert answer["redeliver"] == len(deleted & set(message_ids[place:]))
+        assert answer["skip"] == len(set(message_ids[:place]) - deleted)
+        deleted.update(message_ids[:place])
+        deleted.difference_update(message_ids[place:])
+        for message_id in message_ids:
+            self.counts.pop((name, message_id), None)
 
     @rule(who=clients_by_number, name=subscriptions, count=st.integers(1, 5))
     def skip(self, who: int, name: str, count: int) -> None:
-        """The next messages of each partition that nobody holds."""
+        """Skip the next messages of each partition that no transaction holds."""
         self.expire()
         self.settle(self.clients[who])
         skipped: set[MessageId] = set()
@@ -550,9 +558,9 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             holders = self.holders(name, number)
             skipped.update(
                 [
-                    one
-                    for one, _ in self.log[number]
-                    if one not in self.deleted[name] and one not in holders
+                    message_id
+                    for message_id, _ in self.log[number]
+                    if message_id not in self.deleted[name] and message_id not in holders
                 ][:count]
             )
         assert self.clients[who].subscription("t", name).skip(count)["skipped"] == len(skipped)
@@ -560,7 +568,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, name=subscriptions)
     def delete_subscription(self, who: int, name: str) -> None:
-        """Made again it starts anew; open transactions hold nothing there any more."""
+        """A subscription made again starts anew, without acknowledgements of open transactions."""
         self.expire()
         self.settle(self.clients[who])
         self.clients[who].subscription("t", name).delete()
@@ -569,15 +577,15 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.counts = {pair: count for pair, count in self.counts.items() if pair[0] != name}
         for txn in self.txns:
             if txn.state == OPEN:
-                txn.held = {pair: held for pair, held in txn.held.items() if pair[0] != name}
+                txn.held = {pair: acked for pair, acked in txn.held.items() if pair[0] != name}
                 txn.cumulative = {p: at for p, at in txn.cumulative.items() if p[0] != name}
 
     @rule(who=clients_by_number)
     def reopen(self, who: int) -> None:
-        for one in [one for one in self.hands if one.who == who]:
-            one.real.close()
-            self.come_back(one.hand)
-            self.hands.remove(one)
+        for consumer in [consumer for consumer in self.hands if consumer.who == who]:
+            consumer.real.close()
+            self.come_back(consumer.hand)
+            self.hands.remove(consumer)
         self.clients[who].close()
         self.bench.clients.remove(self.clients[who])
         self.clients[who] = self.bench.another()
@@ -585,11 +593,11 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     # --- a shared subscription ---------------------------------------------------------------
 
     def come_back(self, hand: set[tuple[int, MessageId]], due_ms: int = 0) -> None:
-        """One redelivery more for each; due_ms: not before."""
-        for _, one in hand:
-            self.counts[SHARED, one] = self.counts.get((SHARED, one), 0) + 1
+        """Return messages, with one redelivery more each, not before due_ms."""
+        for _, message_id in hand:
+            self.counts[SHARED, message_id] = self.counts.get((SHARED, message_id), 0) + 1
             if due_ms > self.now:
-                self.waiting[one] = due_ms
+                self.waiting[message_id] = due_ms
 
     @precondition(lambda self: len(self.hands) < 3)
     @rule(who=clients_by_number)
@@ -599,79 +607,86 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @precondition(lambda self: self.hands)
     @rule(at=anything, is_clean=st.booleans())
     def leave(self, at: int, is_clean: bool) -> None:
-        """K10: what was in hand comes back, whether it closed or died."""
-        one = self.hands.pop(at % len(self.hands))
+        """K10: a consumer's leased messages return, whether it closed or died."""
+        consumer = self.hands.pop(at % len(self.hands))
         if is_clean:
-            one.real.close()
+            consumer.real.close()
         else:
-            lock = session_of(one.real).member._lock
+            lock = session_of(consumer.real).member._lock
             assert lock is not None
             lock.close()
-            self.hands.append(ModelConsumer(one.who, self.clients[one.who].consumer("t", SHARED)))
-        self.come_back(one.hand)
+            self.hands.append(
+                ModelConsumer(consumer.who, self.clients[consumer.who].consumer("t", SHARED))
+            )
+        self.come_back(consumer.hand)
 
     @precondition(lambda self: self.hands)
     @rule(at=anything, count=st.integers(1, 9))
     def take(self, at: int, count: int) -> None:
-        """I-12: whatever is deliverable is delivered, to one, in order of position."""
+        """I-12: every deliverable message is delivered to one consumer, in order of position."""
         self.expire()
         taker = self.hands[at % len(self.hands)]
         self.settle(self.clients[taker.who])
-        away = {one for other in self.hands for _, one in other.hand}
+        away = {message_id for other in self.hands for _, message_id in other.hand}
         ready = [
             [
-                one
-                for one, _ in self.log[number]
-                if one not in self.deleted[SHARED]
-                and one not in self.holders(SHARED, number)
-                and one not in away
-                and self.waiting.get(one, 0) <= self.now
+                message_id
+                for message_id, _ in self.log[number]
+                if message_id not in self.deleted[SHARED]
+                and message_id not in self.holders(SHARED, number)
+                and message_id not in away
+                and self.waiting.get(message_id, 0) <= self.now
             ]
             for number in range(PARTITIONS)
         ]
-        found = rows([taker.real.receive_batch(count)])
-        assert len(found) == min(count, sum(map(len, ready)))
+        messages = rows([taker.real.receive_batch(count)])
+        assert len(messages) == min(count, sum(map(len, ready)))
         for number in range(PARTITIONS):
-            mine = [(m.message_id, m.redelivery_count) for m in found if m.partition == number]
-            assert mine == [
-                (one, self.counts.get((SHARED, one), 0)) for one in ready[number][: len(mine)]
+            delivered = [
+                (m.message_id, m.redelivery_count) for m in messages if m.partition == number
             ]
-        for message in found:
+            assert delivered == [
+                (message_id, self.counts.get((SHARED, message_id), 0))
+                for message_id in ready[number][: len(delivered)]
+            ]
+        for message in messages:
             assert message.message_id is not None
             taker.hand.add((message.partition, message.message_id))
             self.waiting.pop(message.message_id, None)
 
-    @precondition(lambda self: any(one.hand for one in self.hands))
+    @precondition(lambda self: any(consumer.hand for consumer in self.hands))
     @rule(at=anything, count=st.integers(1, 5), which=st.none() | anything)
     def acknowledge_hand(self, at: int, count: int, which: int | None) -> None:
-        """An acknowledgement ends the lease; in a transaction until that aborts."""
+        """An acknowledgement ends the lease, or suspends it until its transaction aborts."""
         self.expire()
-        one = self.hands[at % len(self.hands)]
-        picked = sorted(one.hand)[:count]
+        consumer = self.hands[at % len(self.hands)]
+        picked = sorted(consumer.hand)[:count]
         txn = None if which is None or not self.txns else self.txn_at(which)
         if not picked or (txn is not None and txn.state != OPEN):
             return
         done = [message for _, message in picked]
-        answer = one.real.acknowledge(done, txn=None if txn is None else txn.number)
+        answer = consumer.real.acknowledge(done, txn=None if txn is None else txn.number)
         assert answer.acked == len(picked)
-        one.hand.difference_update(picked)
+        consumer.hand.difference_update(picked)
         for number, message in picked:
             if txn is None:
                 self.deleted[SHARED].add(message)
             else:
                 txn.held.setdefault((SHARED, number), set()).add(message)
 
-    @precondition(lambda self: any(one.hand for one in self.hands))
+    @precondition(lambda self: any(consumer.hand for consumer in self.hands))
     @rule(at=anything, count=st.integers(1, 5), delay_ms=st.sampled_from((0, 700)))
     def refuse(self, at: int, count: int, delay_ms: int) -> None:
-        """A nack touches only what is in this hand."""
-        one = self.hands[at % len(self.hands)]
-        others = [pair for other in self.hands if other is not one for pair in sorted(other.hand)]
-        picked = sorted(one.hand)[:count]
-        asked = [message for _, message in (*picked, *others[:2])]
-        if asked:
-            assert one.real.negative_acknowledge(asked, delay_ms).returned == len(picked)
-            one.hand.difference_update(picked)
+        """A nack touches only messages leased to this consumer."""
+        consumer = self.hands[at % len(self.hands)]
+        others = [
+            pair for other in self.hands if other is not consumer for pair in sorted(other.hand)
+        ]
+        picked = sorted(consumer.hand)[:count]
+        messages = [message for _, message in (*picked, *others[:2])]
+        if messages:
+            assert consumer.real.negative_acknowledge(messages, delay_ms).returned == len(picked)
+            consumer.hand.difference_update(picked)
             self.come_back(set(picked), self.now + delay_ms)
 
     # --- reading -----------------------------------------------------------------------------
@@ -689,63 +704,69 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         batch=st.integers(1, 5),
     )
     def read_range(self, who: int, number: int, start: int, stop: int, batch: int) -> None:
-        known = self.log[number]
-        low, high = sorted((start % len(known), stop % len(known)))
-        wanted = Range(Bound("id", known[low][0]), Bound("id", known[high][0]))
-        found = read(self.clients[who], "t", wanted, batch_messages=batch)
-        assert [(m.message_id, m.value) for m in found] == known[low:high]
-        found = read(self.clients[who], "t", Range(Bound("last", stop % 7)), partitions=[number])
-        expected = known[max(0, len(known) - stop % 7) :]
-        assert [(m.message_id, m.value) for m in found] == expected
+        log = self.log[number]
+        low, high = sorted((start % len(log), stop % len(log)))
+        bounds = Range(Bound("id", log[low][0]), Bound("id", log[high][0]))
+        messages = read(self.clients[who], "t", bounds, batch_messages=batch)
+        assert [(m.message_id, m.value) for m in messages] == log[low:high]
+        messages = read(self.clients[who], "t", Range(Bound("last", stop % 7)), partitions=[number])
+        expected = log[max(0, len(log) - stop % 7) :]
+        assert [(m.message_id, m.value) for m in messages] == expected
 
     @rule(who=clients_by_number, name=subscriptions)
     def receive(self, who: int, name: str) -> None:
-        """I-11, 12: what is neither deleted nor held is delivered, with its count."""
+        """I-11, 12: each message that is neither deleted nor held is delivered, with its count."""
         self.expire()
         self.settle(self.clients[who])
-        found = pending(self.clients[who], "t", name)
+        messages = pending(self.clients[who], "t", name)
         for number in range(PARTITIONS):
             holders = self.holders(name, number)
             assert [
-                (m.message_id, m.value, m.redelivery_count) for m in found if m.partition == number
+                (m.message_id, m.value, m.redelivery_count)
+                for m in messages
+                if m.partition == number
             ] == [
-                (one, value, self.counts.get((name, one), 0))
-                for one, value in self.log[number]
-                if one not in self.deleted[name] and one not in holders
+                (message_id, value, self.counts.get((name, message_id), 0))
+                for message_id, value in self.log[number]
+                if message_id not in self.deleted[name] and message_id not in holders
             ]
-        for message in found:  # it closed with them in hand
+        for message in messages:  # the consumer closed with them leased
             assert message.message_id is not None
             key = (name, message.message_id)
             self.counts[key] = self.counts.get(key, 0) + 1
 
     @rule(who=clients_by_number, name=subscriptions)
     def read_unacked(self, who: int, name: str) -> None:
-        """Unacked leaves out what is deleted; what is held is not acknowledged yet."""
+        """The range `unacked` omits deleted messages; a held one is not acknowledged yet."""
         self.expire()
         self.settle(self.clients[who])
-        found = read(self.clients[who], "t", Range(kind="unacked", subscription=name))
+        messages = read(self.clients[who], "t", Range(kind="unacked", subscription=name))
         for number in range(PARTITIONS):
-            assert [m.message_id for m in found if m.partition == number] == [
-                one for one, _ in self.log[number] if one not in self.deleted[name]
+            assert [m.message_id for m in messages if m.partition == number] == [
+                message_id
+                for message_id, _ in self.log[number]
+                if message_id not in self.deleted[name]
             ]
 
     def settle(self, client: Client) -> None:
-        """Naming a transaction sweeps its coordinator; acks are visible once they are durable."""
+        """Sweep by naming a transaction, and flush, as acknowledgements show once durable."""
         client.producer("t").flush()
         for txn in self.txns[-12:]:
-            shown = client.show_transaction(txn.number)
-            assert shown["state"] == (txn.state if txn.state in (OPEN, COMMITTED) else "aborted")
-            if shown["state"] == "aborted":
-                assert shown["reason"] == txn.state
+            shown_txn = client.show_transaction(txn.number)
+            assert shown_txn["state"] == (
+                txn.state if txn.state in (OPEN, COMMITTED) else "aborted"
+            )
+            if shown_txn["state"] == "aborted":
+                assert shown_txn["reason"] == txn.state
 
     def compare(self, client: Client) -> None:
         """I-4, 5, 20, 22: content, ids, counters."""
         self.expire()
         self.settle(client)
-        found = read(client, "t")
+        messages = read(client, "t")
         for number in range(PARTITIONS):
-            mine = [m for m in found if m.partition == number]
-            assert [(m.message_id, m.value) for m in mine] == self.log[number]
+            of_partition = [m for m in messages if m.partition == number]
+            assert [(m.message_id, m.value) for m in of_partition] == self.log[number]
         assert {
             row["transaction_key"]: (row["epoch"], row["deleted"], row["txn"])
             for row in client.admin.transaction_keys(deleted=True)
@@ -767,8 +788,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                 len(self.holders(name, number)) for number in range(PARTITIONS)
             )
         described = client.describe_topic("t")["partition_list"]
-        for number, one in enumerate(described):
-            assert one["last"] == (self.log[number][-1][0] if self.log[number] else None)
+        for number, description in enumerate(described):
+            assert description["last"] == (self.log[number][-1][0] if self.log[number] else None)
 
     def teardown(self) -> None:
         try:
@@ -781,14 +802,14 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                     self.compare(client)
                     for number in range(PARTITIONS):
                         assert ids(client, "t", partitions=[number]) == [
-                            one for one, _ in self.log[number]
+                            message_id for message_id, _ in self.log[number]
                         ]
                     self.bench.close()
         finally:
             shutil.rmtree(self.folder)
 
 
-# To shrink a failure takes minutes: TXLOG_SHRINK=1 when one is to be read.
+# Shrinking a failure takes minutes: set TXLOG_SHRINK=1 to read one.
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if "TXLOG_SHRINK" in os.environ else [])]
 EngineAgainstDicts.TestCase.settings = settings(
     max_examples=int(os.environ.get("TXLOG_EXAMPLES", "60")), stateful_step_count=50, phases=PHASES

@@ -1,7 +1,7 @@
-"""Threads that share a store take turns, and hear of their outcome without one (R12).
+"""Threads that share a store take turns, and may get their outcome without a turn (R12).
 
-Whoever waits stands at a gate that others open. LOOK_AGAIN_S is out of reach in most tests here, so
-a gate that nobody opens hangs them.
+A waiting thread sleeps at a gate of its own, which another thread opens. LOOK_AGAIN_S is out of
+reach in most tests here, so a gate that stays closed hangs the test.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SEED = 20261126
 
 
 class Interrupt(BaseException):
-    """What a handler raises, anywhere."""
+    """An exception of a signal handler, at any instruction."""
 
 
 @pytest.fixture(autouse=True)
 def never_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks again by itself."""
+    """Let no waiting thread wake by its timeout."""
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 1_000_000.0)
 
 
@@ -44,10 +44,10 @@ def turns() -> Mutex:
 
 @pytest.fixture
 def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", durability="sync")
-    made.client.create_topic("t")
-    yield made
-    made.close()
+    opened = Bench(tmp_path / "store", durability="sync")
+    opened.client.create_topic("t")
+    yield opened
+    opened.close()
 
 
 def started(*acts: Callable[[], object]) -> list[Thread]:
@@ -66,18 +66,18 @@ def joined(threads: list[Thread]) -> None:
 
 
 class Held:
-    """A thread that has the mutex until it is told to go."""
+    """A thread that holds the mutex until the test lets it go."""
 
     def __init__(self, turns: Mutex) -> None:
-        taken = Event()
+        is_taken = Event()
         self.go = Event()
 
         def hold() -> None:
-            taken.set()
+            is_taken.set()
             self.go.wait()
 
         self.threads = started(partial(turns.run, hold))
-        taken.wait()
+        is_taken.wait()
 
     def leave(self) -> None:
         """Free the mutex."""
@@ -86,7 +86,7 @@ class Held:
 
 
 class Counting:
-    """A lock that counts the tries that found it held; it may be freed behind one of them."""
+    """A lock that counts failed tries; it may be freed right after a given try."""
 
     def __init__(self, turns: Mutex, held: Held | None = None, behind: int = 0) -> None:
         self.lock, self.held, self.behind, self.tries = turns._lock, held, behind, 0
@@ -94,13 +94,13 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lock, name)
 
-    def acquire(self, *given: Any) -> bool:
-        found: bool = self.lock.acquire(*given)
-        if not found:
+    def acquire(self, *arguments: Any) -> bool:
+        is_acquired: bool = self.lock.acquire(*arguments)
+        if not is_acquired:
             self.tries += 1
             if self.held is not None and self.tries == self.behind:
                 self.held.leave()
-        return found
+        return is_acquired
 
 
 def waiting(turns: Mutex, count: int) -> None:
@@ -110,7 +110,7 @@ def waiting(turns: Mutex, count: int) -> None:
 
 
 class Flushes:
-    """A stop before each flush, until it is let go."""
+    """Stops each flush until the test lets it go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = [Event() for _ in range(4)]
@@ -118,19 +118,19 @@ class Flushes:
         self.count = 0
         flush = Journal._flush
 
-        def stopped(journal: Journal, *given: Any) -> Any:
+        def stopped(journal: Journal, *arguments: Any) -> Any:
             nth, self.count = self.count, self.count + 1
             self.begun[nth].set()
             assert self.go[nth].wait(60)
-            return flush(journal, *given)
+            return flush(journal, *arguments)
 
         monkeypatch.setattr(Journal, "_flush", stopped)
 
 
-def test_who_is_answered_goes_on_while_the_next_leader_flushes(
+def test_answered_threads_go_on_while_the_next_leader_flushes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R12: five calls are three flushes, and nobody waits for a flush that is not its own."""
+    """R12: five calls make three flushes, and no thread waits for a flush that is not its own."""
     client = bench.client
     flushes, turns = Flushes(monkeypatch), client.store._mutex
     producers = [client.producer("t") for _ in range(5)]
@@ -154,9 +154,9 @@ def test_who_is_answered_goes_on_while_the_next_leader_flushes(
     assert sorted(m.value or b"" for m in read(client)) == [b"%d" % n for n in range(5)]
 
 
-def test_only_one_of_those_that_wait_goes_next(turns: Mutex) -> None:
-    """And whose act was done meanwhile goes at once, without a turn, wherever it stands."""
-    held, ran, is_done = Held(turns), list[int](), [False, False, True]
+def test_release_gives_the_turn_to_one_waiting_thread(turns: Mutex) -> None:
+    """The next thread gets the turn. A thread whose act is done goes on at once, without a turn."""
+    holder, ran, is_done = Held(turns), list[int](), [False, False, True]
     threads: list[Thread] = []
     lock = turns._lock = Counting(turns)
 
@@ -168,37 +168,37 @@ def test_only_one_of_those_that_wait_goes_next(turns: Mutex) -> None:
     for n in range(3):
         threads += started(partial(turns.run, partial(act, n), partial(is_done.__getitem__, n)))
         waiting(turns, n + 1)
-    held.leave()
+    holder.leave()
     joined(threads)
-    assert ran == [0] and lock.tries == 6  # two before each stands at its gate
+    assert ran == [0] and lock.tries == 6  # each tries twice before it sleeps
 
 
-def test_a_thread_that_is_next_need_not_come(turns: Mutex) -> None:
-    """A handler that runs in a thread at its gate opens nothing for it: the next release does."""
-    held = Held(turns)
+def test_release_skips_an_open_gate(turns: Mutex) -> None:
+    """A release skips an open gate, whose thread may be in a signal handler, and opens the next."""
+    holder = Held(turns)
     threads = started(lambda: turns.run(lambda: None, lambda: False))
     waiting(turns, 1)
     row = turns._waiting.copy()
     turns._waiting.clear()
-    turns._waiting[Lock()] = lambda: False  # it stands open, nobody is there
+    turns._waiting[Lock()] = lambda: False  # an open gate without a thread
     turns._waiting.update(row)
-    held.leave()
+    holder.leave()
     joined(threads)
     assert len(turns._waiting) == 1
 
 
 def test_the_lock_may_be_freed_behind_the_last_try(turns: Mutex) -> None:
-    """Who frees it finds the thread in the row, although it does not stand at its gate yet."""
-    held = Held(turns)
-    turns._lock = Counting(turns, held, behind=2)
+    """On release, the thread is already in the row, although it does not sleep at its gate yet."""
+    holder = Held(turns)
+    turns._lock = Counting(turns, holder, behind=2)
     joined(started(lambda: turns.run(lambda: None, lambda: False)))
     assert turns._lock.tries == 2
 
 
-def test_a_gate_is_opened_behind_the_lock_whatever_the_act_raised(
+def test_gates_open_after_the_lock_is_freed_whatever_the_act_raised(
     turns: Mutex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who comes through it finds the lock free."""
+    """A thread that leaves its gate finds the lock free."""
     wake, was_held = Mutex._wake, list[bool]()
 
     def note(turns: Mutex) -> None:
@@ -219,8 +219,8 @@ def test_a_gate_is_opened_behind_the_lock_whatever_the_act_raised(
     assert was_held == [False]
 
 
-def test_threads_that_do_not_do_its_act_do_not_keep_a_thread_waiting(turns: Mutex) -> None:
-    """They let others run only while they have the mutex, as who looks at files does."""
+def test_readers_do_not_starve_a_waiting_thread(turns: Mutex) -> None:
+    """Readers of files switch threads only while they hold the mutex; a writer must not starve."""
     is_over, looks = False, 0
 
     def look() -> None:
@@ -236,11 +236,11 @@ def test_threads_that_do_not_do_its_act_do_not_keep_a_thread_waiting(turns: Mute
     is_over = True
     joined(lookers)
     os.close(file)
-    assert looks < 100_000  # 1,000 to 10,000; 300,000 if it only ever tried
+    assert looks < 100_000  # usually 1,000 to 10,000; 300,000 if the thread only ever tried
 
 
-def test_what_is_put_off_waits_for_the_call_that_it_came_up_in(turns: Mutex) -> None:
-    """Also when another thread hears meanwhile that its act is done."""
+def test_deferred_work_runs_after_its_call(turns: Mutex) -> None:
+    """Deferred work waits for its call, even if another thread is released meanwhile."""
     is_done, seen = False, list[str]()
 
     def act() -> None:
@@ -257,20 +257,20 @@ def test_what_is_put_off_waits_for_the_call_that_it_came_up_in(turns: Mutex) -> 
     assert seen == ["ended", "tidied"]
 
 
-def test_a_child_that_was_forked_at_its_gate_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R27: a signal handler may fork there, and nobody opens the gate of the child."""
+def test_child_forked_at_its_gate_raises_already_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R27: a signal handler may fork at the gate, and no thread of the child opens it."""
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
-    pids = iter([1, 1, 1, 2])  # of the mutex, of who holds it, of who waits, of its child
+    pids = iter([1, 1, 1, 2])  # of the mutex, its holder, the waiting thread, the child
     turns = Mutex(partial(next, pids, 2))
-    held = Held(turns)
+    holder = Held(turns)
     with pytest.raises(AlreadyClosed, match="its child"):
         turns.run(lambda: None, lambda: False)
-    held.leave()
+    holder.leave()
     assert not turns._waiting
 
 
-def test_calls_within_a_call_are_refused_also_to_who_waits_for_others(turns: Mutex) -> None:
-    """It would find everything half done."""
+def test_nested_calls_are_refused_also_while_waiting(turns: Mutex) -> None:
+    """A call within a call would find the state half changed."""
 
     def nested() -> None:
         with pytest.raises(NotAllowed, match="within another call"):
@@ -280,8 +280,8 @@ def test_calls_within_a_call_are_refused_also_to_who_waits_for_others(turns: Mut
     turns.run(lambda: None)
 
 
-def test_many_threads_none_of_which_is_forgotten(turns: Mutex) -> None:
-    """Leaders that do what others wait for, readers that do not, in any order: all of them end."""
+def test_none_of_many_threads_is_forgotten(turns: Mutex) -> None:
+    """Leaders that answer waiting threads, and readers that do not, in any order: each one ends."""
     print("seed", SEED)
     rng = random.Random(SEED)
     queue: list[list[bool]] = []
@@ -289,30 +289,30 @@ def test_many_threads_none_of_which_is_forgotten(turns: Mutex) -> None:
 
     def lead() -> None:
         nonlocal done
-        for one in [queue.pop() for _ in range(len(queue))]:
-            one[0], done = True, done + 1
+        for flag in [queue.pop() for _ in range(len(queue))]:
+            flag[0], done = True, done + 1
 
-    def write(rest: list[float]) -> None:
-        for left in rest:
-            own = [False]
-            queue.append(own)
-            while not own[0]:
-                turns.run(lead, partial(own.__getitem__, 0))
-            for _ in range(int(left * 50)):
+    def write(durations: list[float]) -> None:
+        for duration in durations:
+            flag_of_thread = [False]
+            queue.append(flag_of_thread)
+            while not flag_of_thread[0]:
+                turns.run(lead, partial(flag_of_thread.__getitem__, 0))
+            for _ in range(int(duration * 50)):
                 pass
 
     def look(count: int) -> None:
         for _ in range(count):
             turns.run(lambda: None)
 
-    before = sys.getswitchinterval()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         rests = [[rng.random() for _ in range(400)] for _ in range(8)]
-        acts: list[Callable[[], object]] = [partial(write, rest) for rest in rests]
+        acts: list[Callable[[], object]] = [partial(write, durations) for durations in rests]
         joined(started(*acts, *[lambda: look(400)] * 2))
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
     assert done == 3_200 and not queue and not turns._waiting
 
 
@@ -326,7 +326,7 @@ class Cut:
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *arguments: object) -> None:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -346,8 +346,10 @@ class Cut:
 def test_others_go_on_behind_an_interrupt_anywhere(
     turns: Mutex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thread that frees the mutex, and of one that waits for it: it is never left held."""
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)  # what an interrupt swallowed
+    """An interrupt of the thread that frees the mutex, or waits for it, never leaves it held."""
+    monkeypatch.setattr(
+        module, "LOOK_AGAIN_S", 0.001
+    )  # recovers a wake-up that an interrupt swallowed
     for is_waiter in (False, True):
         nth, was_cut = 0, True
         while was_cut:
@@ -359,10 +361,10 @@ def test_others_go_on_behind_an_interrupt_anywhere(
 
 
 def interrupted(turns: Mutex, nth: int, *, is_waiter: bool) -> bool:
-    """One call of this thread that is cut short, with two threads that wait beside it."""
+    """Cut short one call of this thread, while two other threads wait."""
     ran: list[int] = []
     others: list[Thread] = []
-    held = Held(turns) if is_waiter else None
+    holder = Held(turns) if is_waiter else None
 
     def start() -> None:
         row = len(turns._waiting)
@@ -372,20 +374,22 @@ def interrupted(turns: Mutex, nth: int, *, is_waiter: bool) -> bool:
         waiting(turns, row + 2)
 
     def let_go() -> bool:
-        assert held is not None
-        held.go.set()
+        assert holder is not None
+        holder.go.set()
         return False
 
     was_cut = False
-    if held is not None:
+    if holder is not None:
         start()
     try:
         with Cut(nth):
-            turns.run(start if held is None else (lambda: None), let_go if held else lambda: False)
+            turns.run(
+                start if holder is None else (lambda: None), let_go if holder else lambda: False
+            )
     except Interrupt:
         was_cut = True
-    if held is not None:
-        held.leave()
+    if holder is not None:
+        holder.leave()
     joined(others)
     assert sorted(ran) == ([0, 1] if others else [])
     return was_cut

@@ -1,4 +1,4 @@
-"""Tests of pins: what a living reader needs stays, what a dead one had goes."""
+"""Tests of pins: files of a living reader stay, and files of a dead one are removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store with sealed ledgers of a partition and of its sidecar, no grace."""
+    """A client of a store without grace, with sealed ledgers of a partition and its sidecar."""
     path = str(tmp_path / "store")
     txlog.init(path, reader_grace_ms=0)
     with txlog.open(path) as opened:
@@ -71,7 +71,7 @@ def reader(client: Client) -> Iterator[subprocess.Popen[str]]:
 
 
 def let_everything_go(client: Client) -> None:
-    """Compact, trim all of it, write checkpoints, and remove what nobody names."""
+    """Compact and trim the topic, write checkpoints, and remove all unreferenced files."""
     client.producer("orders").send(b"later")
     client.checkpoint(roll_all=True)
     client.admin.compact("orders")
@@ -82,42 +82,42 @@ def let_everything_go(client: Client) -> None:
 
 
 def test_files_of_a_reader_stay_while_it_lives(client: Client) -> None:
-    """R18; kills: unlinking what is pinned in a checkpoint, in a sweep, in gc; pins without end."""
-    before = files(client)
+    """R18; kills: a checkpoint, sweep or gc that unlinks pinned files; pins without end."""
+    old_files = files(client)
     with reader(client) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert [row["name"] for row in client.admin.locks() if row["held"]].count("pin") == 1
         let_everything_go(client)
-        assert before <= files(client)
+        assert old_files <= files(client)
         assert list(client.read("orders")) == []
         process.stdin.write("\n")
         assert process.stdout.readline() == "[{'n': 6, 'bytes': 16}]\n"
         assert process.wait() == 0
     client.checkpoint()
-    assert not before & files(client)
+    assert not old_files & files(client)
     assert pins(PosixDisk(client.path)) == []
 
 
-def test_what_a_killed_reader_pinned_goes(client: Client) -> None:
+def test_files_pinned_by_a_killed_reader_are_removed(client: Client) -> None:
     """R24; kills: a pin that outlives its process."""
-    before = files(client)
+    old_files = files(client)
     with reader(client) as process:
         process.kill()
     [pin] = Path(client.path, PINS_DIR).iterdir()
     listed = client.admin.gc(False, 0)["file_list"]
     assert [row["path"] for row in listed if row["reason"] == "pin"] == [f"pins/{pin.name}"]
     let_everything_go(client)
-    assert not before & files(client)
+    assert not old_files & files(client)
     assert not pin.exists()
 
 
 def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
-    """R19: pinned when a checkpoint had decided already; nothing names the file any more."""
+    """R19: a reader pins a file when no manifest names it any more; the sweep still keeps it."""
     [source, *_] = client._relation("orders").direct
     path = Path(client.path, source.ref.path)
     away = path.with_suffix(".away")
-    path.rename(away)  # as if let go: what the sweep sees is a file that no manifest names
+    path.rename(away)  # so that the sweep sees a file that no manifest names
     client.admin.trim("orders", END, force_unacked=True)
     for _ in range(3):
         client.producer("orders").send(b"x")
@@ -135,7 +135,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
 
 def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
-    before = files(client)
+    old_files = files(client)
     pin = client._pin(client._relation("orders").direct)
     assert pin is not None
     path = Path(client.path, pin.path)
@@ -143,15 +143,15 @@ def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     for damaged in (b"", whole[:20], whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
         path.write_bytes(damaged)
         let_everything_go(client)
-        assert before <= files(client)
+        assert old_files <= files(client)
     pin.close()
     path.write_bytes(whole[:20])
     client.checkpoint()
-    assert not before & files(client)
+    assert not old_files & files(client)
     assert not path.exists()
 
 
-def test_a_full_disk_spares_what_is_pinned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_files_stay_on_a_full_disk(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """R18: with no room left files go at once, but a reader would die without them."""
     sources = client._relation("orders").direct
     pin = client._pin(sources)
@@ -165,42 +165,42 @@ def test_a_full_disk_spares_what_is_pinned(client: Client, monkeypatch: pytest.M
     assert not {source.ref.path for source in sources} & files(client)
 
 
-def test_who_only_reads_leaves_no_pin(client: Client) -> None:
+def test_read_only_client_leaves_no_pin(client: Client) -> None:
     """R23."""
-    with txlog.open(client.path, read_only=True) as looking, Query(looking, SQL) as asked:
+    with txlog.open(client.path, read_only=True) as looking, Query(looking, SQL) as query:
         assert not Path(client.path, PINS_DIR).exists()
-        assert asked.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
+        assert query.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
 
 
 def test_a_full_disk_is_read_without_a_pin(client: Client) -> None:
-    """Promise 8; kills: a store that nobody can look into when it is full."""
-    with little_room(0), Query(client, SQL) as asked:
-        assert asked.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
+    """Promise 8; kills: a store that cannot be read when its disk is full."""
+    with little_room(0), Query(client, SQL) as query:
+        assert query.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
     assert pins(PosixDisk(client.path)) == []
-    (told,) = client.reports()
-    assert "a checkpoint may remove files before they are read" in told
+    (report,) = client.reports()
+    assert "a checkpoint may remove files before they are read" in report
 
 
 def test_a_query_without_files_makes_no_pin(client: Client) -> None:
     """Guards the cost of a query over lists."""
-    with Query(client, "SELECT count(*) AS n FROM topics") as asked:
-        assert asked.rows().read_all().to_pylist() == [{"n": 1}]
+    with Query(client, "SELECT count(*) AS n FROM topics") as query:
+        assert query.rows().read_all().to_pylist() == [{"n": 1}]
         assert not Path(client.path, PINS_DIR).exists()
 
 
 def test_a_pin_ends_once(client: Client) -> None:
-    """Closing twice is closing; what is free is asked of the newest pins."""
+    """Closing a pin twice is no error; a file is free if none of the current pins has it."""
     [source, *_] = client._relation("orders").direct
     disk = PosixDisk(client.path)
     salt = client.store.identity.salt
-    one, two = client._pin([source]), client._pin([source])
-    assert one is not None
-    assert two is not None
+    first, second = client._pin([source]), client._pin([source])
+    assert first is not None
+    assert second is not None
     assert not pinned(disk, salt)(source.ref.path)
-    one.close()
-    one.close()
+    first.close()
+    first.close()
     assert not pinned(disk, salt)(source.ref.path)
-    two.close()
+    second.close()
     assert pinned(disk, salt)(source.ref.path)
     assert generations(disk)
     disk.close()

@@ -50,8 +50,8 @@ def restored(path: Path) -> None:
 
 
 def emptied(path: Path) -> None:
-    for one in path.iterdir():
-        shutil.rmtree(one) if one.is_dir() else one.unlink()
+    for path_inside in path.iterdir():
+        shutil.rmtree(path_inside) if path_inside.is_dir() else path_inside.unlink()
 
 
 def made_anew_inside(path: Path) -> None:
@@ -61,11 +61,11 @@ def made_anew_inside(path: Path) -> None:
 
 def restored_inside(path: Path) -> None:
     """File by file, as rsync does: the same directories, the same store."""
-    for one in [*path.rglob("*")]:
-        if one.is_file():
-            other = one.with_name("other")
-            shutil.copy2(one, other)
-            other.replace(one)
+    for path_inside in [*path.rglob("*")]:
+        if path_inside.is_file():
+            other = path_inside.with_name("other")
+            shutil.copy2(path_inside, other)
+            other.replace(path_inside)
 
 
 FATES: list[tuple[Callable[[Path], None], str]] = [
@@ -102,14 +102,14 @@ def client(path: Path) -> Iterator[Client]:
         client.close()
 
 
-@pytest.mark.parametrize(("fate", "said"), FATES, ids=lambda one: getattr(one, "__name__", ""))
-def test_a_store_that_is_gone_is_noticed(
-    path: Path, client: Client, fate: Callable[[Path], None], said: str
+@pytest.mark.parametrize(("fate", "message"), FATES, ids=lambda one: getattr(one, "__name__", ""))
+def test_missing_store_is_noticed(
+    path: Path, client: Client, fate: Callable[[Path], None], message: str
 ) -> None:
     """Kills: a send that is acknowledged into deleted files, a wait that never ends."""
     fate(path)
     for use in USES:
-        with pytest.raises(StoreNotFound, match=said) as caught:
+        with pytest.raises(StoreNotFound, match=message) as caught:
             use(client)
         assert caught.value.code == 301
         assert caught.value.hint
@@ -139,19 +139,19 @@ def test_a_store_that_comes_back_is_used_as_before(path: Path, client: Client) -
             client.producer("t").send(b"refused")
     path.with_name("elsewhere").rename(path)
     client.producer("t").send(b"again")
-    assert [one.value for one in client.reader("t")] == [b"old", b"before", b"again"]
+    assert [message.value for message in client.reader("t")] == [b"old", b"before", b"again"]
 
 
 def test_a_journal_that_was_removed_is_noticed(path: Path, client: Client) -> None:
     """Kills: a writer that compares directories only."""
-    for one in (path / "journal").glob("*.journal"):
-        one.unlink()
+    for file in (path / "journal").glob("*.journal"):
+        file.unlink()
     with pytest.raises(StoreNotFound, match="has lost its file journal/"):
         client.producer("t").send(b"lost")
 
 
-def test_what_checkpoints_remove_is_no_reason_to_refuse(path: Path, client: Client) -> None:
-    """Kills: a handle that stands in an old journal file, or has no witness, and is refused."""
+def test_files_removed_by_checkpoints_are_no_reason_to_refuse(path: Path, client: Client) -> None:
+    """Kills: a handle that is refused because a checkpoint removed its journal file or witness."""
     with txlog.open(str(path)) as other:
         for number in range(3):
             other.producer("t").send(b"%d" % number)
@@ -160,11 +160,11 @@ def test_what_checkpoints_remove_is_no_reason_to_refuse(path: Path, client: Clie
     client.producer("t").send(b"after")
     (path / "journal" / "witness").unlink()
     client.producer("t").send(b"last")
-    values = [one.value for one in client.reader("t")]
+    values = [message.value for message in client.reader("t")]
     assert values == [b"old", b"before", b"0", b"1", b"2", b"after", b"last"]
 
 
-def test_a_store_that_goes_while_it_is_flushed_is_in_doubt(
+def test_store_removed_during_a_flush_leaves_the_outcome_unknown(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a call acknowledged because it looked before it wrote only."""
@@ -192,31 +192,31 @@ def test_a_link_that_leads_to_another_store_now(tmp_path: Path, path: Path) -> N
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
+def test_store_removed_while_opening_raises_store_not_found(
     path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
     """Kills: "the store moved on faster than it could be read", a file that cannot be opened."""
     if has_checkpoint:
         with txlog.open(str(path)) as client:
             client.checkpoint()
-    kept = path.with_name("kept")
-    path.rename(kept)
+    moved_store = path.with_name("kept")
+    path.rename(moved_store)
     at, calls = 0, 0
 
     def removing(call: Callable[..., object]) -> Callable[..., object]:
-        def counted(*given: object, **options: object) -> object:
+        def counted(*arguments: object, **options: object) -> object:
             nonlocal calls
             calls += 1
             if calls == at:
                 removed(path)
-            return call(*given, **options)
+            return call(*arguments, **options)
 
         return counted
 
     for name in ("_open", "listdir", "exists", "read", "leads_to"):
         monkeypatch.setattr(PosixDisk, name, removing(getattr(PosixDisk, name)))
     while calls >= at:  # until nothing is asked of the disk any more
-        shutil.copytree(kept, path, dirs_exist_ok=True)
+        shutil.copytree(moved_store, path, dirs_exist_ok=True)
         at, calls = at + 1, 0
         with suppress(StoreNotFound):
             txlog.open(str(path)).close()
@@ -225,14 +225,14 @@ def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
 
 def test_a_store_that_lost_its_journal_before_any_checkpoint_is_damaged(path: Path) -> None:
     """Kills: TXL-504, that the store moved on faster than it could be read: it never will."""
-    for one in (path / "journal").iterdir():
-        one.unlink()
+    for file in (path / "journal").iterdir():
+        file.unlink()
     with pytest.raises(Corruption, match="no journal file") as caught:
         txlog.open(str(path))
     assert caught.value.code == 602
 
 
-def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path) -> None:
+def test_path_through_a_link_is_not_normalized(tmp_path: Path, path: Path) -> None:
     """Kills: a store refused because `link/..` is not what it looks like."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
@@ -244,7 +244,7 @@ def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path)
             client.producer("t").send(b"lost")
 
 
-def test_where_files_have_no_steady_numbers_nobody_is_refused(
+def test_unstable_inode_numbers_are_no_reason_to_refuse(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some file systems number a file anew each time it is looked up."""
@@ -253,7 +253,7 @@ def test_where_files_have_no_steady_numbers_nobody_is_refused(
     assert len([*client.reader("t")]) == 3
 
 
-def test_a_name_that_cannot_be_looked_at_says_nothing(
+def test_unreadable_path_does_not_mean_a_missing_store(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that has given up rights may not search the directories above any more."""

@@ -1,7 +1,7 @@
-"""What small calls cost, in calls of functions: nothing creeps in unnoticed.
+"""The cost of small calls, in calls of functions: nothing creeps in unnoticed.
 
 Seconds say little on a shared machine; these are the same in each run. Other versions of Python
-make other bytecodes of the same source, so functions are counted. A change that needs more
+make other bytecodes of the same source, so functions are counted. A change that needs more calls
 raises a bound here, and its commit says why.
 """
 
@@ -38,17 +38,17 @@ def calls_of(step: Step, source: str = SOURCE) -> int:
     """Functions of txlog, or of another source, that a step calls."""
     count = 0
 
-    def trace(frame: FrameType, event: str, given: Any) -> None:
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal count
         count += frame.f_code.co_filename.startswith(source)
 
-    before, was_collecting = sys.gettrace(), gc.isenabled()
-    gc.disable()  # what is dropped then is of other tests
+    tracer, was_collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # a collection would drop objects of other tests
     sys.settrace(trace)
     try:
         step()
     finally:
-        sys.settrace(before)
+        sys.settrace(tracer)
         if was_collecting:
             gc.enable()
     return count
@@ -121,7 +121,7 @@ def send_ten(client: Client) -> Step:
 
 
 def reader_at(client: Client, start: Bound) -> Step:
-    """A new reader, and one message, of those that by_iteration sends; at its id, if it can be."""
+    """Open a reader of by_iteration's messages and read one; start "skip": at that message's id."""
     by_iteration(client)
     message = client.reader("t", start).read_next()
     assert message is not None and message.message_id is not None
@@ -166,12 +166,12 @@ def test_functions_that_a_small_call_calls(bench: Bench, case: str) -> None:
 
 
 def test_a_frame_of_another_process(bench: Bench) -> None:
-    """The mean of many, as each process follows all others."""
+    """The mean of many frames, as each process follows the frames of all others."""
     client, other = bench.client, bench.another()
-    step, own = transaction(client), transaction(other)
+    step, own_step = transaction(client), transaction(other)
     for _ in range(WARM):
-        own()
-        own()
+        own_step()
+        own_step()
         step()
     for _ in range(COUNTED):
         step()
@@ -179,7 +179,7 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
 
 
 def by_iteration(client: Client) -> Step:
-    """Two thousand messages, half of them in transactions of a hundred; the most in files."""
+    """Two thousand messages, a thousand in transactions of a hundred; most are in files."""
     producer, hundred = client.producer("t"), rows(100)
     for _ in range(12):
         producer.send_batch(hundred)
@@ -191,7 +191,7 @@ def by_iteration(client: Client) -> Step:
 
 
 def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
-    """The generator goes on and a message is made: two, and 0.75 for batches of small pieces."""
+    """Two calls, for the generator and the message, and 0.75 for batches of small pieces."""
     step = by_iteration(bench.client)
     step()
     assert 2 * 2000 < calls_of(step) <= 2.8 * 2000
@@ -199,7 +199,7 @@ def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
 
 @pytest.mark.parametrize("start", [Bound("skip", 50), Bound("skip", 150), Bound("last", 1)])
 def test_a_few_messages_are_read_without_kernels(bench: Bench, start: Bound) -> None:
-    """Plain ones and those of a transaction: a kernel takes as long for one row as for a hundred.
+    """Plain messages and a transaction's: a kernel takes as long for one row as for a hundred.
 
     Nine before, for messages of a transaction.
     """
@@ -211,7 +211,7 @@ def test_a_few_messages_are_read_without_kernels(bench: Bench, start: Bound) -> 
 def test_a_row_group_is_shaped_once_for_all_that_is_cut_out_of_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten pieces that lie in two files in turn: each was brought into shape by itself, at 35 us."""
+    """Kills: a conversion, at 35 us, for each of ten pieces that come from two files in turn."""
     step = by_iteration(bench.client)
     shaped: list[int] = []
 

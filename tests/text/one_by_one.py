@@ -1,6 +1,6 @@
 """Owns the records of messages made one message after the other, field by field: the oracle.
 
-Nothing of `txlog.base.text` is used here. What it says is section 7 of spec/cli.
+It uses nothing of `txlog.base.text`, and follows section 7 of spec/cli.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def instant(ms: int | None) -> str | None:
-    """RFC 3339, of what no year has the number."""
+    """RFC 3339, or the number of an instant outside of the years 1 to 9999."""
     if ms is None:
         return None
     least, most = ((day - _EPOCH) // timedelta(milliseconds=1) for day in (_FIRST, _LAST))
     if not least <= ms <= most:
         return str(ms)
-    shown = _EPOCH + timedelta(milliseconds=ms)
-    return shown.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def message_id(row: Row) -> str | None:
@@ -67,7 +67,7 @@ def transaction(row: Row) -> str | None:
 
 
 def text_of(data: bytes | None) -> tuple[str | None, str | None]:
-    """Text, and how bytes say it."""
+    """Bytes as text, and the encoding: utf8 or base64."""
     if data is None:
         return None, None
     try:
@@ -118,7 +118,7 @@ def envelope(row: Row) -> bytes:
 
 def cell(value: object) -> str:
     """A value of JSON as a cell; an array of words or integers is joined."""
-    if isinstance(value, list) and all(isinstance(one, str | int) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(map(str, value))
     if isinstance(value, bool | dict | list | float):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -173,13 +173,14 @@ def _part(name: str) -> Any:
     return lambda row: b"" if row.get("ledger") is None else _raw(row[name])
 
 
-def _pairs(said: Any) -> Any:
+def _pairs(properties: Any) -> Any:
     return lambda row: b"".join(
-        said({"key": name, "value": value}) for name, value in (row["properties"] or {}).items()
+        properties({"key": name, "value": value})
+        for name, value in (row["properties"] or {}).items()
     )
 
 
-# What a verb, with its options, says of a row.
+# The text of a row by verb and options.
 VERBS: dict[str, Any] = {
     "%v": lambda row: _raw(row["value"]),
     "%k": lambda row: _raw(row["key"]),

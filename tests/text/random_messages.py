@@ -53,8 +53,8 @@ def random_table(rng: random.Random, rows: int) -> pa.Table:
         if recurs:
             return rng.choice(few)
         count = rng.choice([0, 1, 2, 5])
-        some = [(rng.choice(names), rng.choice(TEXTS)) for _ in range(count)]
-        return None if rng.random() < 0.3 else some
+        properties = [(rng.choice(names), rng.choice(TEXTS)) for _ in range(count)]
+        return None if rng.random() < 0.3 else properties
 
     def row(at: int) -> dict[str, Any]:
         in_txn = rng.random() < 0.5 if several else null == 0

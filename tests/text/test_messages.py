@@ -27,12 +27,12 @@ def check_records(seed: int) -> None:
     table = random_table(rng, rng.choice([1, 2, 7, 30]))
     rows = one_by_one.rows_of(table)
     names = rng.sample(one_by_one.FIELDS, rng.randrange(1, 6)) if rng.random() < 0.5 else None
-    every = names or one_by_one.FIELDS
+    all_names = names or one_by_one.FIELDS
     for form, raw in [("json", False), ("ndjson", True)]:
-        expected = [one_by_one.json_line(row, every, embed=not raw) for row in rows]
+        expected = [one_by_one.json_line(row, all_names, embed=not raw) for row in rows]
         assert _encoded(form, names, table, raw_strings=raw) == b"".join(expected), f"seed {seed}"
     for form in ("tsv", "csv"):
-        expected = [one_by_one.delimited(form, row, every) for row in rows]
+        expected = [one_by_one.delimited(form, row, all_names) for row in rows]
         assert _encoded(form, names, table) == b"".join(expected), f"seed {seed}, {form}"
     expected = [one_by_one.envelope(row) for row in rows]
     assert _encoded("envelope", None, table) == b"".join(expected), f"seed {seed}"
@@ -49,16 +49,16 @@ def check_formats(seed: int) -> None:
     watermark = rng.choice([None, 1_795_165_924_117])
     for _ in range(4):
         verbs = rng.sample(sorted(one_by_one.VERBS), rng.randrange(1, 6))
-        said = Records("".join(["%%", *verbs]), None, look=LOOK, watermarks=True)
-        said.watermark = watermark
+        formatter = Records("".join(["%%", *verbs]), None, look=LOOK, watermarks=True)
+        formatter.watermark = watermark
         half = len(table) // 2
-        found = said.encode(table.slice(0, half)) + said.encode(table.slice(half))
+        formatted = formatter.encode(table.slice(0, half)) + formatter.encode(table.slice(half))
         expected = b""
         for number, row in enumerate(one_by_one.rows_of(table)):
             row |= {"number": number, "watermark": watermark}
             expected += b"%" + b"".join(one_by_one.VERBS[verb](row) for verb in verbs)
-        assert found == expected, f"seed {seed}, {verbs}"
-        assert said.count == len(table)
+        assert formatted == expected, f"seed {seed}, {verbs}"
+        assert formatter.count == len(table)
 
 
 def _encoded(
@@ -67,13 +67,13 @@ def _encoded(
     return Records(form, names, raw_strings=raw_strings, look=LOOK).encode(table)
 
 
-def test_records_are_those_of_one_message_after_the_other() -> None:
+def test_records_match_those_made_one_by_one() -> None:
     """spec/cli 7; rows with nulls, bytes that are not text, control characters, far instants."""
     for seed in SEEDS:
         check_records(seed)
 
 
-def test_formats_say_of_columns_what_they_say_of_a_row() -> None:
+def test_formats_of_columns_match_formats_of_rows() -> None:
     """spec/cli 7: every verb, with and without options."""
     for seed in SEEDS:
         check_formats(seed)
@@ -100,7 +100,7 @@ def test_a_table_that_is_cut_and_large_columns_give_the_same(
 
 
 def test_an_embedded_value_is_checked_by_itself() -> None:
-    """Halves of two messages that make JSON together are text: nobody gets out of a value."""
+    """Two values that are JSON only when joined stay text: no value affects another one."""
     values = [b"[1", b"2]", b'{"a":1', b'"b":2}', b"{}],[{}", b'{"a":1}']
     rows = [{"topic": "t", "partition": 0, "value": value} for value in values]
     table = pa.Table.from_pylist(rows, schema=random_table(random.Random(1), 1).schema)
@@ -109,23 +109,23 @@ def test_an_embedded_value_is_checked_by_itself() -> None:
 
 
 def test_text_is_read_as_instants_as_the_parser_does() -> None:
-    """spec/cli 3: what is not read here is left to the parser, which takes more."""
-    kept = 0
+    """spec/cli 3: the fast path reads common forms, and leaves other text to the parser."""
+    converted = 0
     for seed in range(1_000):
         rng = random.Random(seed)
-        one = rng.choice([_instant, _other_instant, _number])
-        texts = [one(rng) for _ in range(rng.choice([1, 2, 5]))]
+        make_text = rng.choice([_instant, _other_instant, _number])
+        texts = [make_text(rng) for _ in range(rng.choice([1, 2, 5]))]
         try:
-            said = [parse_instant(text, 0) for text in texts]
+            parsed = [parse_instant(text, 0) for text in texts]
         except InvalidArgument:
-            said = []
+            parsed = []
         nulls = [None] * rng.randrange(2)
-        found = columns.from_instants(pa.array([*texts, *nulls], pa.string()))
-        assert said or found is None, f"seed {seed}: {texts}"
-        if found is not None:
-            assert found.to_pylist() == [*said, *nulls], f"seed {seed}: {texts}"
-            kept += 1
-    assert kept > 350
+        instants = columns.from_instants(pa.array([*texts, *nulls], pa.string()))
+        assert parsed or instants is None, f"seed {seed}: {texts}"
+        if instants is not None:
+            assert instants.to_pylist() == [*parsed, *nulls], f"seed {seed}: {texts}"
+            converted += 1
+    assert converted > 350
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_text_is_read_as_instants_as_the_parser_does() -> None:
     ],
 )
 def test_instants_as_programs_write_them_need_no_parser(texts: list[str | None]) -> None:
-    found = columns.from_instants(pa.array(texts, pa.string()))
-    assert found is not None
-    said = [None if text is None else parse_instant(text, 0) for text in texts]
-    assert found.to_pylist() == said
+    instants = columns.from_instants(pa.array(texts, pa.string()))
+    assert instants is not None
+    expected = [None if text is None else parse_instant(text, 0) for text in texts]
+    assert instants.to_pylist() == expected
 
 
 def _number(rng: random.Random) -> str:

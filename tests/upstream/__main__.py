@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _prepared(clients: Iterable[str], sources: str | None) -> Iterator[Suite]:
-    """The suites that can be had here; says of the others why not."""
+    """The suites that can run here; prints why the others cannot."""
     for client in clients:
         suite = suite_of(client, sources)
         try:
@@ -79,26 +79,30 @@ def _options() -> argparse.Namespace:
 
 def _run(suite: Suite, options: argparse.Namespace, ends_at: float) -> tuple[int, list[str]]:
     """Run tests of a suite: how many ran, and which verdicts do not hold."""
-    known = verdicts.read(suite.name)
-    groups = _chosen(suite, options, known)
+    old_verdicts = verdicts.read(suite.name)
+    groups = _chosen(suite, options, old_verdicts)
     command = [suite.name, str(options.limit), *([options.sources] if options.sources else [])]
-    outcomes, left = crew.run(command, groups, options.workers, ends_at, _report)
-    asked = {test for group in groups for test in group} - {*left}
-    missing = {test for test in asked if "*" not in test} - {each.test for each in outcomes}
+    outcomes, remaining = crew.run(command, groups, options.workers, ends_at, _report)
+    run_tests = {test for group in groups for test in group} - {*remaining}
+    missing = {test for test in run_tests if "*" not in test} - {each.test for each in outcomes}
     if options.update:
-        after = verdicts.updated(known, outcomes, suite.causes)
-        verdicts.write(suite.name, [each for each in after.values() if each.test not in missing])
+        new_verdicts = verdicts.updated(old_verdicts, outcomes, suite.causes)
+        verdicts.write(
+            suite.name, [each for each in new_verdicts.values() if each.test not in missing]
+        )
         lines = []
     else:
-        outcomes = _once_more(command, outcomes, verdicts.failing(known, outcomes))
-        lines = verdicts.broken(known, outcomes)
+        outcomes = _once_more(command, outcomes, verdicts.failing(old_verdicts, outcomes))
+        lines = verdicts.broken(old_verdicts, outcomes)
         if not (options.all or options.test or options.verdict):
             better = [line for line in lines if "differed before, and passes" in line]
             lines = [line for line in lines if line not in better]
             for line in better:
                 print(f"better: {line}")
-        lines += [f"{test} did not run" for test in sorted(missing) if known[test].kind == PASSES]
-    _sum_up(suite.name, outcomes, known, left)
+        lines += [
+            f"{test} did not run" for test in sorted(missing) if old_verdicts[test].kind == PASSES
+        ]
+    _sum_up(suite.name, outcomes, old_verdicts, remaining)
     return len(outcomes), [f"{suite.name}: {line}" for line in lines]
 
 
@@ -110,8 +114,8 @@ def _once_more(
         return [*outcomes]
     print(f"once more, alone: {' '.join(tests)}")
     ends_at = time.monotonic() + MINUTES * 60
-    again, _ = crew.run(command, [[test] for test in tests], 1, ends_at, _report)
-    newer = {outcome.test: outcome for outcome in again}
+    second_outcomes, _ = crew.run(command, [[test] for test in tests], 1, ends_at, _report)
+    newer = {outcome.test: outcome for outcome in second_outcomes}
     return [newer.get(outcome.test, outcome) for outcome in outcomes]
 
 
@@ -123,12 +127,14 @@ def _chosen(
     for test in sorted(suite.tests()):
         groups.setdefault(suite.group(test), []).append(test)
     if options.verdict:
-        kept = {test for test, verdict in known.items() if verdict.kind == options.verdict}
-        groups = {name: [test for test in group if test in kept] for name, group in groups.items()}
-    if options.test:
-        wanted = {*options.test}
+        chosen_tests = {test for test, verdict in known.items() if verdict.kind == options.verdict}
         groups = {
-            name: [test for test in group if wanted & {name, test}]
+            name: [test for test in group if test in chosen_tests] for name, group in groups.items()
+        }
+    if options.test:
+        requested = {*options.test}
+        groups = {
+            name: [test for test in group if requested & {name, test}]
             for name, group in groups.items()
         }
     if options.all or options.test or options.verdict:
@@ -144,7 +150,7 @@ def _chosen(
 
 
 def _part(text: str | None, parts: int) -> tuple[int, int]:
-    """The part that was asked for, or that of today: each day another one."""
+    """The requested part, or today's: each day has another one."""
     if text:
         number, _, whole = text.partition("/")
         return int(number), int(whole)

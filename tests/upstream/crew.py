@@ -39,7 +39,7 @@ def run(
     ends_at: float,
     report: Callable[[Outcome], None],
 ) -> tuple[list[Outcome], list[str]]:
-    """Run groups of tests; the outcomes, and the tests for which the time was not enough.
+    """Run groups of tests; returns the outcomes, and the tests that did not fit into the time.
 
     command: of a worker
     ends_at: in seconds of the monotonic clock; no group begins after it
@@ -67,10 +67,10 @@ def run(
         thread.start()
     for thread in threads:
         thread.join()
-    left: list[str] = []
+    remaining: list[str] = []
     while not waiting.empty():
-        left += waiting.get()
-    return outcomes, left
+        remaining += waiting.get()
+    return outcomes, remaining
 
 
 def _started(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -95,15 +95,15 @@ def _taken(waiting: SimpleQueue[Sequence[str]], ends_at: float) -> Iterator[Sequ
 def _given(process: subprocess.Popen[str], group: Sequence[str]) -> Iterator[Outcome]:
     assert process.stdin is not None and process.stdout is not None
     print(json.dumps(group), file=process.stdin, flush=True)
-    left = list(group)
+    remaining = list(group)
     for line in process.stdout:
         said = json.loads(line)
         if said == "done":
             return
         outcome = Outcome(**said)
-        if outcome.test in left:
-            left.remove(outcome.test)
+        if outcome.test in remaining:
+            remaining.remove(outcome.test)
         yield outcome
     process.wait()
-    for test in left:
+    for test in remaining:
         yield Outcome(test, False, 0.0, "its worker ended, see stderr")

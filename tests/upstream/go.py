@@ -1,8 +1,8 @@
 """Owns the suite of the Go client: the tests of package `pulsar` in its module.
 
 `go` fetches the module by the version that `tests/clients/go/go.mod` names. Each test runs in a
-process of its own, beside two new servers of one store at the ports that the tests have in their
-text: one without TLS, and one with the certificates that come with the module.
+process of its own, with two new servers of one store at the ports that the tests expect: one
+without TLS, and one with the certificates that come with the module.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Go(Suite):
         program = self._program
         if not program.exists() or program.stat().st_mtime < _version_file().stat().st_mtime:
             FOLDER.mkdir(parents=True, exist_ok=True)
-            made = program.with_suffix(".new")
+            new_program = program.with_suffix(".new")
             # its go.sum may not be written to, and lists all that its tests need
-            self._go("test", "-c", "-mod=readonly", "-o", str(made), f"./{PACKAGE}")
-            made.replace(program)
+            self._go("test", "-c", "-mod=readonly", "-o", str(new_program), f"./{PACKAGE}")
+            new_program.replace(program)
 
     @property
     def _program(self) -> Path:
@@ -131,17 +131,17 @@ class Go(Suite):
         ) as process:
             error = ""
             try:
-                said, _ = process.communicate(timeout=limit_s)
+                output, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
-                said, _ = process.communicate()
+                output, _ = process.communicate()
                 error = f"killed after {limit_s:.0f} s: "
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         seconds = time.monotonic() - began
-        if process.returncode == 0 and f"--- SKIP: {test} " not in said:
+        if process.returncode == 0 and f"--- SKIP: {test} " not in output:
             return Outcome(test, True, seconds, "")
-        return Outcome(test, False, seconds, error + _reason(test, said))
+        return Outcome(test, False, seconds, error + _reason(test, output))
 
 
 def _version_file() -> Path:
@@ -153,12 +153,12 @@ def _version() -> str:
     return text.partition(f"{MODULE} ")[2].split()[0]
 
 
-def _reason(test: str, said: str) -> str:
+def _reason(test: str, output: str) -> str:
     """The first errors that a test printed, in a line."""
-    parts = re.findall(r"Error:\s+(.*(?:\n\s+\t\s.*){0,2})", said)
-    parts += re.findall(r"^(?:panic: .*|--- SKIP.*)$", said, re.MULTILINE)[:1]
+    parts = re.findall(r"Error:\s+(.*(?:\n\s+\t\s.*){0,2})", output)
+    parts += re.findall(r"^(?:panic: .*|--- SKIP.*)$", output, re.MULTILINE)[:1]
     if "BasicAuth" in test:
         parts.append("BasicAuth")
     if not parts:
-        parts = said.splitlines()[-3:]
+        parts = output.splitlines()[-3:]
     return " | ".join(" ".join(part.split()) for part in parts[:3])[:400]

@@ -1,8 +1,8 @@
 """Owns the suite of the Java client: its tests in `org.apache.pulsar:pulsar-broker:tests`.
 
 Maven fetches that jar, the server's distribution, which has the libraries, and TestNG. The classes
-in `java` stand in for the base classes that start a broker in the process of the tests: they start
-`txlog serve` instead. What reaches for objects of that broker fails with "needs the broker's
+in `java` replace the base classes that start a broker in the process of the tests: they start
+`txlog serve` instead. A test that uses objects of that broker fails with "needs the broker's
 insides".
 """
 
@@ -27,7 +27,7 @@ from tests.upstream.verdicts import Outcome
 FOLDER = BUILD / "java"
 SOURCE = Path(__file__).resolve().parent / "java"
 TESTS = re.compile(r"org/apache/pulsar/client/api/(\w+Tests?)\.class")
-# They are parents of others, or of a protocol before this one.
+# Base classes of other tests, and tests of an older protocol.
 NO_TESTS = ("AbstractMessageDispatchThrottlingTest", "Test")
 MEMORY = ("-Xmx640m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 OPENED = (
@@ -35,7 +35,7 @@ OPENED = (
     " java.base/jdk.internal.loader java.base/jdk.internal.misc java.base/jdk.internal.platform"
     " java.management/sun.management jdk.management/com.sun.management.internal"
 ).split()
-# Beyond its limit TestNG interrupts a test; one that does not heed that is killed with its process.
+# Beyond its limit TestNG interrupts a test; if the test goes on, its process is killed.
 GRACE_SECONDS = 40
 
 
@@ -85,10 +85,12 @@ class Java(Suite):
                 self._classes[match[1]] = name.removesuffix(".class").replace("/", ".")
 
     def tests(self) -> Sequence[str]:
-        """Those with a verdict, and `CLASS.*` for the classes of which none has one."""
-        named = [test for test in verdicts.read(self.name) if self.group(test) in self._classes]
-        groups = {self.group(test) for test in named}
-        return [*named, *(f"{name}.*" for name in self._classes if name not in groups)]
+        """The tests with a verdict, and `CLASS.*` for each class without any verdict."""
+        known_tests = [
+            test for test in verdicts.read(self.name) if self.group(test) in self._classes
+        ]
+        groups = {self.group(test) for test in known_tests}
+        return [*known_tests, *(f"{name}.*" for name in self._classes if name not in groups)]
 
     def group(self, test: str) -> str:
         """Its class."""
@@ -97,25 +99,25 @@ class Java(Suite):
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:
         """Run tests of a class; whole, if all that have a verdict are among them."""
         name = self.group(tests[0])
-        known = {test for test in self.tests() if self.group(test) == name}
-        wanted = set() if known <= set(tests) else {_method(test) for test in tests}
+        known_tests = {test for test in self.tests() if self.group(test) == name}
+        methods = set() if known_tests <= set(tests) else {_method(test) for test in tests}
         done: set[str] = set()
         while True:
             line = self._classes[name]
-            line += f"#{','.join(sorted(wanted))}" if wanted else ""
+            line += f"#{','.join(sorted(methods))}" if methods else ""
             line += f"!{','.join(sorted(done))}" if done else ""
-            before = len(done)
+            count_before = len(done)
             for outcome in self._class(line, launcher, limit_s):
                 if outcome is None:
                     return
                 done.add(_method(outcome.test))
                 yield outcome
             # killed: the others of the class run in the next process
-            if len(done) == before:
+            if len(done) == count_before:
                 return
 
     def _class(self, line: str, launcher: int, limit_s: float) -> Iterator[Outcome | None]:
-        """The outcomes of a class, and None if it came to its end.
+        """The outcomes of a class; a final None means that the class ended by itself.
 
         line: what `Suite.java` reads
         """
@@ -133,15 +135,15 @@ class Java(Suite):
                 if begun:
                     yield Outcome(begun, False, limit_s, f"killed after {limit_s:.0f} s")
                 return
-            said = json.loads(text)
-            if said["status"] == "done":
+            event = json.loads(text)
+            if event["status"] == "done":
                 yield None
                 return
-            begun = said["test"] if said["status"] == "begin" else ""
+            begun = event["test"] if event["status"] == "begin" else ""
             if not begun:
-                is_passed = said["status"] == "pass"
-                error = "" if is_passed else said["error"] or "it was skipped"
-                yield Outcome(said["test"], is_passed, said["ms"] / 1000, error)
+                is_passed = event["status"] == "pass"
+                error = "" if is_passed else event["error"] or "it was skipped"
+                yield Outcome(event["test"], is_passed, event["ms"] / 1000, error)
 
     def _running(self, launcher: int, limit_s: float) -> subprocess.Popen[str]:
         if self._process is None:
@@ -176,8 +178,8 @@ def _method(test: str) -> str:
 def _done(*command: str) -> None:
     done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise Unavailable(f"{command[0]} did not build it: {' '.join(said[:3])[:400]}")
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise Unavailable(f"{command[0]} did not build it: {' '.join(lines[:3])[:400]}")
 
 
 def _unpack() -> None:
@@ -206,5 +208,5 @@ def _unpack() -> None:
 
 def _classpath() -> str:
     libraries = (FOLDER / "classpath").read_text(encoding="utf-8").strip()
-    # the stand-ins come before the classes that they stand in for
+    # the stand-ins come before the classes that they replace
     return f"{FOLDER}/classes:{FOLDER}/tests:{FOLDER}/libraries/*:{libraries}"

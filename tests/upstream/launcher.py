@@ -30,7 +30,7 @@ import txlog
 from txlog.cli.main import main
 
 START_SECONDS = 30
-# What a server comes to use; a child that had to load it took a second more.
+# Packages that a server uses; a child that had to load them took a second more.
 PRELOADED = (
     "txlog.serve.",
     "txlog.engine.",
@@ -107,15 +107,15 @@ def _start(
             os._exit(_code())
         os.close(writing)
         pids.append(pid)
-        said = ""
+        output = ""
         with selectors.DefaultSelector() as ready:
             ready.register(reading, selectors.EVENT_READ)
-            while "serving" not in said or not said.endswith("\n"):
+            while "serving" not in output or not output.endswith("\n"):
                 data = os.read(reading, 65536) if ready.select(START_SECONDS) else b""
                 if not data:
-                    return {"error": said or "it said nothing"}
-                said += data.decode(errors="replace")
-        urls += [word for word in said.split() if "://" in word]
+                    return {"error": output or "it said nothing"}
+                output += data.decode(errors="replace")
+        urls += [word for word in output.split() if "://" in word]
         _log(reading)
     return {"urls": urls}
 
@@ -128,7 +128,7 @@ def _code() -> int:
 
 
 def _log(reading: int) -> None:
-    """Copy what a server goes on to say to the log, in a child that ends with it."""
+    """Copy the further output of a server to the log, in a child that ends with the server."""
     place = os.environ.get("UPSTREAM_LOG", os.devnull)
     if os.fork() == 0:
         with open(place, "ab", 0) as log:

@@ -1,7 +1,7 @@
 """Owns the suite of the Python client: the tests in a checkout of its repository.
 
 No package manager has these tests: the wheels do not contain them, and there is no source
-distribution. So whoever has a checkout names it with --sources; without one the suite is
+distribution. A developer with a checkout names it with --sources; without one the suite is
 unavailable. The client is the wheel that the environment has.
 """
 
@@ -25,7 +25,7 @@ from tests.upstream.suite import BUILD, Suite, Unavailable
 from tests.upstream.verdicts import Outcome
 
 FOLDER = BUILD / "python"
-# Where the tests look for what upstream's script for starting a broker leaves.
+# The directory where the tests expect the tokens of upstream's script that starts a broker.
 TOKENS = Path("/tmp/pulsar-test-data/tokens")
 SECRET = bytes(range(32))
 # The largest message, as upstream configures its broker.
@@ -71,15 +71,15 @@ class Python(Suite):
     def tests(self) -> Sequence[str]:
         """FILE.CLASS.METHOD of all test cases."""
         assert self._tests is not None
-        found = []
+        names = []
         for path in sorted(self._tests.glob("*_test.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             for case in tree.body:
                 if isinstance(case, ast.ClassDef) and any(
                     "Test" in ast.dump(b) for b in case.bases
                 ):
-                    found += [f"{path.stem}.{case.name}.{name}" for name in _methods(case)]
-        return found
+                    names += [f"{path.stem}.{case.name}.{name}" for name in _methods(case)]
+        return names
 
     def group(self, test: str) -> str:
         """Itself."""
@@ -118,16 +118,16 @@ class Python(Suite):
             start_new_session=True,
         ) as process:
             try:
-                said, _ = process.communicate(timeout=limit_s)
+                output, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
-                said, _ = process.communicate()
+                output, _ = process.communicate()
                 error = f"killed after {limit_s:.0f} s: "
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        is_passed = process.returncode == 0 and "skipped=" not in said
-        lines = [line for line in said.splitlines() if "Error" in line or "xception" in line]
-        error += " | ".join(lines[-2:] or said.splitlines()[-2:])[:400]
+        is_passed = process.returncode == 0 and "skipped=" not in output
+        lines = [line for line in output.splitlines() if "Error" in line or "xception" in line]
+        error += " | ".join(lines[-2:] or output.splitlines()[-2:])[:400]
         return Outcome(test, is_passed, time.monotonic() - began, "" if is_passed else error)
 
 

@@ -1,4 +1,4 @@
-"""Owns what the suites of the three clients have in common."""
+"""Owns the common parts of the three clients' suites."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Suite(ABC):
 
     name:    of the client
     parts:   how many days a run of all takes, a part each day
-    causes:  reasons why a test differs, by what its error contains
+    causes:  reasons why a test differs, by a text that its error contains
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Suite(ABC):
 
     @abstractmethod
     def group(self, test: str) -> str:
-        """What a worker is given at once: tests of one group run one after the other."""
+        """The group of a test: a worker runs the tests of a group one after the other."""
 
     @abstractmethod
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:
@@ -49,7 +49,7 @@ class Suite(ABC):
         """
 
     def close(self) -> None:
-        """End what the runs have left."""
+        """End processes that the runs have left."""
         return
 
 
@@ -59,7 +59,7 @@ def served(port: int) -> socket.socket:
 
 
 def built(folder: Path, source: Path) -> bool:
-    """Whether what was built in a folder is newer than its source."""
+    """Whether the build in a folder is newer than its source."""
     mark = folder / "built"
     newest = max(path.stat().st_mtime for path in [source, *source.rglob("*")] if path.is_file())
     return mark.exists() and mark.stat().st_mtime > newest

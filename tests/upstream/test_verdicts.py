@@ -14,7 +14,7 @@ PASSED, FAILED = Outcome("a", True, 1.0, ""), Outcome("a", False, 1.0, "no such 
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome", "said"),
+    ("kind", "outcome", "broken_line"),
     [
         (PASSES, PASSED, None),
         (PASSES, FAILED, "a passed before, and fails: no such field: ttl"),
@@ -25,21 +25,21 @@ PASSED, FAILED = Outcome("a", True, 1.0, ""), Outcome("a", False, 1.0, "no such 
     ],
 )
 def test_a_verdict_holds_or_the_run_says_which_does_not(
-    kind: str, outcome: Outcome, said: str | None
+    kind: str, outcome: Outcome, broken_line: str | None
 ) -> None:
     verdict = Verdict("a", kind, False, "" if kind == PASSES else "no ttl")
-    assert verdicts.broken({"a": verdict}, [outcome]) == ([said] if said else [])
+    assert verdicts.broken({"a": verdict}, [outcome]) == ([broken_line] if broken_line else [])
 
 
 def test_a_test_without_a_verdict_fails_the_run() -> None:
     assert verdicts.broken({}, [PASSED]) == ["a has no verdict: it passed"]
 
 
-def test_an_update_writes_what_the_run_found(
+def test_update_writes_the_outcomes_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "FOLDER", tmp_path)
-    before = {
+    old_verdicts = {
         name: Verdict(name, kind, False, reason)
         for name, kind, reason in [
             ("fixed", DIFFERS, "no ttl"),
@@ -56,8 +56,8 @@ def test_an_update_writes_what_the_run_found(
         Outcome("unsteady", False, 1.0, "late"),
         Outcome("new", False, 1.0, "late"),
     ]
-    after = verdicts.updated(before, outcomes, {"ttl": "no ttl"})
-    verdicts.write("go", after.values())
+    new_verdicts = verdicts.updated(old_verdicts, outcomes, {"ttl": "no ttl"})
+    verdicts.write("go", new_verdicts.values())
     assert verdicts.read("go") == {
         "broke": Verdict("broke", DIFFERS, True, "no ttl"),
         "fixed": Verdict("fixed", PASSES, False, ""),

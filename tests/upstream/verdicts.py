@@ -1,4 +1,4 @@
-"""Owns the verdicts: what is known of each test, in a file for each client.
+"""Owns the verdicts: the expected outcome of each test, in a file for each client.
 
 A line has four columns, with tabs between them:
 
@@ -25,10 +25,10 @@ UNKNOWN = "not looked into"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a test.
+    """The outcome of a test.
 
     seconds: how long it took
-    error:   what it said when it failed; empty if it passed
+    error:   its error if it failed; empty if it passed
     """
 
     test: str
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a test."""
+    """The expected outcome of a test, and the reason if it differs."""
 
     test: str
     kind: str
@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """It as a line of its file."""
+        """The verdict as a line of its file."""
         columns = (self.test, self.kind, "slow" if self.is_slow else "", self.reason)
         return "\t".join(columns).rstrip() + "\n"
 
@@ -103,20 +103,20 @@ def updated(
 ) -> dict[str, Verdict]:
     """The verdicts after a run. A reason stays until the test passes.
 
-    causes: reasons, by what an error contains
+    causes: reasons, by a text that an error contains
     """
     result = dict(verdicts)
     for outcome in outcomes:
-        before = result.get(outcome.test)
+        old_verdict = result.get(outcome.test)
         is_slow = outcome.seconds > SLOW_SECONDS
-        if before is not None and before.kind == UNSTEADY:
+        if old_verdict is not None and old_verdict.kind == UNSTEADY:
             continue
         if outcome.is_passed:
             result[outcome.test] = Verdict(outcome.test, PASSES, is_slow, "")
         else:
             reason = cause(outcome.error, causes)
-            if reason == UNKNOWN and before is not None and before.reason:
-                reason = before.reason
+            if reason == UNKNOWN and old_verdict is not None and old_verdict.reason:
+                reason = old_verdict.reason
             result[outcome.test] = Verdict(outcome.test, DIFFERS, is_slow, reason)
     return result
 

@@ -37,7 +37,7 @@ var (
 type bed struct {
 	client  pulsar.Client
 	prefix  string
-	withTxn bool // for those beside it
+	withTxn bool // whether further clients of the scenario use transactions
 }
 
 func main() {

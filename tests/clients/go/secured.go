@@ -44,7 +44,7 @@ func byCertificate(role string) pulsar.Authentication {
 }
 
 // Act with another client: it logs in so, and trusts certificates of an authority.
-func (b *bed) beside(who pulsar.Authentication, authority string, wait time.Duration, act func(*bed)) {
+func (b *bed) withClient(who pulsar.Authentication, authority string, wait time.Duration, act func(*bed)) {
 	options := options(wait)
 	options.Authentication = who
 	options.EnableTransaction = b.withTxn
@@ -73,42 +73,42 @@ func (b *bed) trySubscribe() error {
 }
 
 func tls(b *bed) {
-	b.beside(byToken("worker"), "ca", patience, func(known *bed) {
+	b.withClient(byToken("worker"), "ca", patience, func(known *bed) {
 		known.send(b.topic(), 3)
 		same(texts(some(known.subscribe(b.topic()), 3)), values(0, 3))
 	})
-	b.beside(byToken("worker"), "other", soon, func(unknown *bed) {
+	b.withClient(byToken("worker"), "other", soon, func(unknown *bed) {
 		check(unknown.trySubscribe() != nil, "it trusted another authority")
 	})
 }
 
 func tlsReloaded(b *bed) {
-	b.beside(byToken("worker"), "ca", patience, func(known *bed) {
+	b.withClient(byToken("worker"), "ca", patience, func(known *bed) {
 		producer := known.plain(b.topic())
 		sent(producer, "m0")
 		pause("certificate")
 		sent(producer, "m1")
-		b.beside(byToken("worker"), "other", patience, func(later *bed) {
+		b.withClient(byToken("worker"), "other", patience, func(later *bed) {
 			same(texts(some(later.subscribe(b.topic()), 2)), values(0, 2))
 		})
 	})
-	b.beside(byToken("worker"), "ca", soon, func(late *bed) {
+	b.withClient(byToken("worker"), "ca", soon, func(late *bed) {
 		check(late.trySubscribe() != nil, "the old certificate is still there")
 	})
 }
 
 // One may produce, one consume, one nothing, and none of them anything else.
 func eachWhatItMay(b *bed, loggedIn func(string) pulsar.Authentication) {
-	b.beside(loggedIn("sender"), "ca", patience, func(sender *bed) {
+	b.withClient(loggedIn("sender"), "ca", patience, func(sender *bed) {
 		sender.send(b.topic(), 2)
 		fails(sender.trySubscribe(), "NotAllowed")
 		fails(sender.trySend("persistent://acme/shop/orders"), "NotAllowed")
 	})
-	b.beside(loggedIn("reader"), "ca", patience, func(reader *bed) {
+	b.withClient(loggedIn("reader"), "ca", patience, func(reader *bed) {
 		same(texts(some(reader.subscribe(b.topic()), 2)), values(0, 2))
 		fails(reader.trySend(b.topic()), "NotAllowed")
 	})
-	b.beside(loggedIn("idle"), "ca", patience, func(idle *bed) {
+	b.withClient(loggedIn("idle"), "ca", patience, func(idle *bed) {
 		fails(idle.trySubscribe(), "NotAllowed")
 		fails(idle.trySend(b.topic()), "NotAllowed")
 	})
@@ -116,14 +116,14 @@ func eachWhatItMay(b *bed, loggedIn func(string) pulsar.Authentication) {
 
 func certificateRoles(b *bed) {
 	eachWhatItMay(b, byCertificate)
-	b.beside(byCertificate("stranger"), "ca", soon, func(stranger *bed) {
+	b.withClient(byCertificate("stranger"), "ca", soon, func(stranger *bed) {
 		check(stranger.trySubscribe() != nil, "it let a stranger in")
 	})
 }
 
 func tokenRefused(b *bed) {
 	for _, who := range []pulsar.Authentication{nil, byToken("expired"), byToken("forged")} {
-		b.beside(who, "ca", soon, func(refused *bed) {
+		b.withClient(who, "ca", soon, func(refused *bed) {
 			check(refused.trySubscribe() != nil, "it may subscribe")
 			check(refused.trySend(b.topic()) != nil, "it may send")
 		})
@@ -140,7 +140,7 @@ func tokenRenewed(b *bed) {
 		wasAsked.Store(true)
 		return token("sender"), nil
 	})
-	b.beside(supplied, "ca", patience, func(known *bed) {
+	b.withClient(supplied, "ca", patience, func(known *bed) {
 		producer := known.plain(b.topic())
 		sent(producer, "m0")
 		isLate.Store(true)
@@ -155,7 +155,7 @@ func tokenRenewed(b *bed) {
 
 func tokenTxn(b *bed) {
 	b.withTxn = true
-	b.beside(byToken("worker"), "ca", patience, func(worker *bed) {
+	b.withClient(byToken("worker"), "ca", patience, func(worker *bed) {
 		commit(&bed{client: worker.client, prefix: b.prefix + "-commit"})
 		abort(&bed{client: worker.client, prefix: b.prefix + "-abort"})
 	})

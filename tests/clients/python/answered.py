@@ -1,4 +1,4 @@
-"""Sends what a plan says to a topic: answered.py URL TOPIC, with the plan in PLAN.
+"""Sends messages to a topic by a plan: answered.py URL TOPIC, with the plan in PLAN.
 
 tests/clients/answered.py explains the fields of the plan. The program prints the messages that were
 answered. The client of Python has no transactions.
@@ -18,7 +18,7 @@ import pulsar
 
 
 class Answers:
-    """Counts answers, and has the server killed when some of them have come."""
+    """Counts answers, and asks for the server to be killed after some answers."""
 
     def __init__(self, count: int, kills: int) -> None:
         self.stored: list[str] = []
@@ -76,17 +76,17 @@ def main() -> None:
 
 
 def message_of(plan: dict[str, Any], number: int) -> dict[str, Any]:
-    """What goes with a message."""
-    given: dict[str, Any] = {}
+    """The options of `send` for a message."""
+    options: dict[str, Any] = {}
     if plan["Gap"]:
-        given["sequence_id"] = number * plan["Gap"]
+        options["sequence_id"] = number * plan["Gap"]
     if plan["Keys"]:
-        given["partition_key"] = f"key {number % plan['Keys']}"
+        options["partition_key"] = f"key {number % plan['Keys']}"
     if plan["Refused"] and number % plan["Refused"] == plan["Refused"] - 1:
-        given["partition_key"] = "x" * 70_000
+        options["partition_key"] = "x" * 70_000
     if plan["Delayed"] and number % plan["Delayed"] == 1:
-        given["deliver_after"] = timedelta(milliseconds=1)
-    return given
+        options["deliver_after"] = timedelta(milliseconds=1)
+    return options
 
 
 if __name__ == "__main__":

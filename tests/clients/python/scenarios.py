@@ -1,4 +1,4 @@
-"""Owns what the stock Python client should be able to do, for its sync and its asyncio flavour.
+"""Owns the scenarios of the stock Python client, for its sync and its asyncio flavour.
 
     scenarios.py (sync | asyncio) URL PREFIX [NAME ...]
 
@@ -49,7 +49,7 @@ def scenario(act: Scenario) -> Scenario:
 
 
 def only_sync(act: Scenario) -> Scenario:
-    """A scenario of what the asyncio flavour does not have."""
+    """A scenario of a feature that the asyncio flavour lacks."""
     ONLY_SYNC.add(act.__name__)
     return scenario(act)
 
@@ -61,9 +61,9 @@ def secured(act: Scenario) -> Scenario:
 
 
 class Bed:
-    """What a scenario has: a client of its own, and names of topics that nobody else uses.
+    """Gives a scenario a client of its own, and names of topics that no other scenario uses.
 
-    A client has one connection. If it is lost, what is not acknowledged comes again, so scenarios
+    A client has one connection. If it is lost, unacknowledged messages come again, so scenarios
     that shared one would disturb each other.
     """
 
@@ -71,8 +71,8 @@ class Bed:
         self.client, self._prefix, self._connect = client, prefix, connect
 
     @contextmanager
-    def beside(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
-        """The same with another client: it logs in so, and trusts certificates of an authority."""
+    def with_client(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
+        """A bed with another client, with its own login and its own trusted authority."""
         client = self._connect(
             authentication=who,
             tls_trust_certs_file_path=secret(f"{authority}.pem"),
@@ -140,7 +140,7 @@ def send_all(producer: Any, texts: Sequence[str]) -> list[Any]:
 
 
 class Awaited:
-    """An object of the asyncio flavour, whose calls are waited for in a thread of scenarios."""
+    """An object of the asyncio flavour; a scenario's thread waits for each of its calls."""
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._inner, self._loop = inner, loop
@@ -163,24 +163,24 @@ class Awaited:
         return self.begin("read_next").result(timeout_millis / 1000)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._inner, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            made = found(*args, **kwargs)
-            if inspect.isawaitable(made):
-                made = asyncio.run_coroutine_threadsafe(_of(made), self._loop).result(
+            result = attribute(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = asyncio.run_coroutine_threadsafe(_of(result), self._loop).result(
                     PATIENCE_MS / 1000
                 )
             kinds = (pulsar.asyncio.Producer, pulsar.asyncio.Consumer, pulsar.asyncio.Reader)
-            return Awaited(made, self._loop) if isinstance(made, kinds) else made
+            return Awaited(result, self._loop) if isinstance(result, kinds) else result
 
         return call
 
 
-async def _of(made: Any) -> Any:
-    return await made
+async def _of(awaitable: Any) -> Any:
+    return await awaitable
 
 
 def values(start: int, end: int) -> list[str]:
@@ -220,8 +220,8 @@ def polled(consumers: Sequence[Any], count: int) -> Iterator[tuple[int, Any]]:
                 return
 
 
-def same(found: object, expected: object) -> None:
-    assert found == expected, f"expected {expected!r}, found {found!r}"
+def same(actual: object, expected: object) -> None:
+    assert actual == expected, f"expected {expected!r}, found {actual!r}"
 
 
 def fails(act: Callable[[], object], *texts: str) -> None:
@@ -437,13 +437,13 @@ def failover(bed: Bed) -> None:
 def shared(bed: Bed) -> None:
     consumers = [bed.shared(receiver_queue_size=5) for _ in range(2)]
     bed.send(100)
-    found: list[str] = []
+    texts_of_both: list[str] = []
     counts = [0, 0]
     for n, message in polled(consumers, 100):
-        found += texts([message])
+        texts_of_both += texts([message])
         counts[n] += 1
         consumers[n].acknowledge(message)
-    same(sorted(found), sorted(values(0, 100)))
+    same(sorted(texts_of_both), sorted(values(0, 100)))
     assert all(counts), "one of them got everything"
 
 
@@ -506,11 +506,11 @@ def nack(bed: Bed) -> None:
     consumer.negative_acknowledge(messages[1])
     consumer.acknowledge(messages[2])
     for count in (1, 2):
-        (again,) = following(consumer, 1)
-        same((again.data(), again.redelivery_count()), (b"m1", count))
+        (redelivered,) = following(consumer, 1)
+        same((redelivered.data(), redelivered.redelivery_count()), (b"m1", count))
         if count == 1:
-            consumer.negative_acknowledge(again)
-    consumer.acknowledge(again)
+            consumer.negative_acknowledge(redelivered)
+    consumer.acknowledge(redelivered)
     nothing(consumer)
 
 
@@ -555,10 +555,10 @@ def seek_time(bed: Bed) -> None:
 
 
 def rest(reader: Any) -> list[str]:
-    found = []
+    messages = []
     while reader.has_message_available():
-        found += texts([reader.read_next(timeout_millis=PATIENCE_MS)])
-    return found
+        messages += texts([reader.read_next(timeout_millis=PATIENCE_MS)])
+    return messages
 
 
 @scenario
@@ -580,17 +580,17 @@ def reader(bed: Bed) -> None:
 @scenario
 def last_message_id(bed: Bed) -> None:
     last = bed.send(3)[2]
-    found = bed.consumer().get_last_message_id()
-    same((found.ledger_id(), found.entry_id()), (last.ledger_id(), last.entry_id()))
+    message_id = bed.consumer().get_last_message_id()
+    same((message_id.ledger_id(), message_id.entry_id()), (last.ledger_id(), last.entry_id()))
 
 
 @scenario
 def id_bytes(bed: Bed) -> None:
     bed.send_batch(6)
     for n, message in enumerate(following(bed.consumer(), 6)):
-        found = message.message_id()
-        read = pulsar.MessageId.deserialize(found.serialize())
-        assert not read < found and not found < read
+        message_id = message.message_id()
+        read = pulsar.MessageId.deserialize(message_id.serialize())
+        assert not read < message_id and not message_id < read
         same(rest(bed.client.create_reader(bed.topic(), read)), values(n + 1, 6))
 
 
@@ -600,8 +600,8 @@ def many_topics(bed: Bed) -> None:
     consumer = bed.consumer(topics)
     for topic in topics:
         bed.send(2, topic)
-    found = [message.topic_name() for message in following(consumer, 6)]
-    same({topic: found.count(topic) for topic in topics}, dict.fromkeys(topics, 2))
+    names = [message.topic_name() for message in following(consumer, 6)]
+    same({topic: names.count(topic) for topic in topics}, dict.fromkeys(topics, 2))
 
 
 @only_sync
@@ -708,7 +708,7 @@ def by_certificate(role: str) -> Any:
 
 
 def pause(wish: str) -> None:
-    """Ask whoever runs this for something, and wait until it is done."""
+    """Ask the process that runs this program for something, and wait until it is done."""
     with PRINTING:
         print(json.dumps({"pause": wish}), flush=True)
         sys.stdin.readline()
@@ -716,32 +716,32 @@ def pause(wish: str) -> None:
 
 @secured
 def tls(bed: Bed) -> None:
-    with bed.beside(by_token("worker")) as known:
-        known.send(3)
-        same(texts(following(known.consumer(), 3)), values(0, 3))
-    with bed.beside(by_token("worker"), "other", **SOON) as unknown:
+    with bed.with_client(by_token("worker")) as client:
+        client.send(3)
+        same(texts(following(client.consumer(), 3)), values(0, 3))
+    with bed.with_client(by_token("worker"), "other", **SOON) as unknown:
         fails(unknown.producer, *NO_CONNECTION)
 
 
 @secured
 def tls_reloaded(bed: Bed) -> None:
-    with bed.beside(by_token("worker")) as known:
-        producer = known.producer()
+    with bed.with_client(by_token("worker")) as client:
+        producer = client.producer()
         producer.send(b"m0")
         pause("certificate")
         producer.send(b"m1")
-        with bed.beside(by_token("worker"), "other") as later:
+        with bed.with_client(by_token("worker"), "other") as later:
             same(texts(following(later.consumer(), 2)), values(0, 2))
-    with bed.beside(by_token("worker"), **SOON) as late:
+    with bed.with_client(by_token("worker"), **SOON) as late:
         fails(late.producer, *NO_CONNECTION)
 
 
-def each_what_it_may(bed: Bed, logged_in: Callable[[str], Any]) -> None:
-    """One may produce, one consume, one nothing, and none of them anything else."""
+def each_client_by_its_rights(bed: Bed, logged_in: Callable[[str], Any]) -> None:
+    """One client may produce, one consume, one nothing; each is refused everything else."""
     with (
-        bed.beside(logged_in("sender")) as sender,
-        bed.beside(logged_in("reader")) as reader,
-        bed.beside(logged_in("idle")) as idle,
+        bed.with_client(logged_in("sender")) as sender,
+        bed.with_client(logged_in("reader")) as reader,
+        bed.with_client(logged_in("idle")) as idle,
     ):
         sender.send(2)
         same(texts(following(reader.consumer(), 2)), values(0, 2))
@@ -752,13 +752,13 @@ def each_what_it_may(bed: Bed, logged_in: Callable[[str], Any]) -> None:
 
 @secured
 def token_roles(bed: Bed) -> None:
-    each_what_it_may(bed, by_token)
+    each_client_by_its_rights(bed, by_token)
 
 
 @secured
 def certificate_roles(bed: Bed) -> None:
-    each_what_it_may(bed, by_certificate)
-    with bed.beside(by_certificate("stranger"), **SOON) as stranger:
+    each_client_by_its_rights(bed, by_certificate)
+    with bed.with_client(by_certificate("stranger"), **SOON) as stranger:
         fails(stranger.producer, *NO_CONNECTION)
 
 
@@ -766,7 +766,7 @@ def certificate_roles(bed: Bed) -> None:
 def token_refused(bed: Bed) -> None:
     # The library of C++ reads no error before it is connected, and tries again till the time-out.
     for who in (None, by_token("expired"), by_token("forged")):
-        with bed.beside(who, **SOON) as refused:
+        with bed.with_client(who, **SOON) as refused:
             fails(refused.producer, "AuthenticationError", *NO_CONNECTION)
 
 
@@ -784,8 +784,8 @@ def token_renewed(bed: Bed) -> None:
         with open(secret(f"{name}.token")) as file:
             return file.read()
 
-    with bed.beside(pulsar.AuthenticationToken(supplied)) as known:
-        producer = known.producer()
+    with bed.with_client(pulsar.AuthenticationToken(supplied)) as client:
+        producer = client.producer()
         producer.send(b"m0")
         is_late.set()
         # in half the time: its connection ends after 30 s, and then any client asks anew
@@ -795,7 +795,7 @@ def token_renewed(bed: Bed) -> None:
         with ThreadPoolExecutor(1) as pool:
             sent = pool.submit(producer.send, b"m1")
             while wait([sent], timeout=0.1).not_done:
-                known.client.get_topic_partitions(bed.topic())
+                client.client.get_topic_partitions(bed.topic())
         sent.result()
 
 
@@ -854,7 +854,7 @@ def main(flavour: str, url: str, prefix: str, *names: str) -> None:
     there = SECURED.keys() if SECRETS else SCENARIOS.keys() - left_out
     chosen = names or sorted(there, key=LONGEST.__ne__)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(partial(run, connect, prefix), (one for one in chosen if one != ALONE)))
+        list(pool.map(partial(run, connect, prefix), (name for name in chosen if name != ALONE)))
     if ALONE in chosen:
         run(connect, prefix, ALONE)
     sys.stdout.flush()

@@ -47,13 +47,13 @@ final class Secured {
                 .lookupTimeout(seconds, TimeUnit.SECONDS);
     }
 
-    private static Bed beside(Bed bed, Authentication who, String authority, int seconds)
+    private static Bed withClient(Bed bed, Authentication who, String authority, int seconds)
             throws PulsarClientException {
         return bed.with(builder(bed, who, authority, seconds).build());
     }
 
-    private static Bed beside(Bed bed, Authentication who) throws PulsarClientException {
-        return beside(bed, who, "ca", Bed.PATIENCE_S);
+    private static Bed withClient(Bed bed, Authentication who) throws PulsarClientException {
+        return withClient(bed, who, "ca", Bed.PATIENCE_S);
     }
 
     private static String token(String role) {
@@ -74,26 +74,26 @@ final class Secured {
     }
 
     private static void tls(Bed bed) throws Exception {
-        try (Bed known = beside(bed, byToken("worker"))) {
+        try (Bed known = withClient(bed, byToken("worker"))) {
             known.send(bed.topic(), 3);
             same(texts(next(known.subscribe(bed.topic()), 3)), values(0, 3));
         }
-        try (Bed unknown = beside(bed, byToken("worker"), "other", SOON_S)) {
+        try (Bed unknown = withClient(bed, byToken("worker"), "other", SOON_S)) {
             fails(() -> unknown.subscribe(bed.topic()), PulsarClientException.class);
         }
     }
 
     private static void reloaded(Bed bed) throws Exception {
-        try (Bed known = beside(bed, byToken("worker"));
+        try (Bed known = withClient(bed, byToken("worker"));
                 Producer<String> producer = known.producer(bed.topic()).create()) {
             producer.send("m0");
             Bed.pause("certificate");
             producer.send("m1");
-            try (Bed later = beside(bed, byToken("worker"), "other", Bed.PATIENCE_S)) {
+            try (Bed later = withClient(bed, byToken("worker"), "other", Bed.PATIENCE_S)) {
                 same(texts(next(later.subscribe(bed.topic()), 2)), values(0, 2));
             }
         }
-        try (Bed late = beside(bed, byToken("worker"), "ca", SOON_S)) {
+        try (Bed late = withClient(bed, byToken("worker"), "ca", SOON_S)) {
             fails(() -> late.subscribe(bed.topic()), PulsarClientException.class);
         }
     }
@@ -103,9 +103,9 @@ final class Secured {
             throws Exception {
         Class<?> refused = PulsarClientException.NotAllowedException.class;
         String topic = bed.topic();
-        try (Bed sender = beside(bed, loggedIn.apply("sender"));
-                Bed reader = beside(bed, loggedIn.apply("reader"));
-                Bed idle = beside(bed, loggedIn.apply("idle"))) {
+        try (Bed sender = withClient(bed, loggedIn.apply("sender"));
+                Bed reader = withClient(bed, loggedIn.apply("reader"));
+                Bed idle = withClient(bed, loggedIn.apply("idle"))) {
             sender.send(topic, 2);
             same(texts(next(reader.subscribe(topic), 2)), values(0, 2));
             fails(() -> sender.subscribe(topic), refused);
@@ -118,21 +118,21 @@ final class Secured {
 
     private static void certificates(Bed bed) throws Exception {
         eachWhatItMay(bed, Secured::byCertificate);
-        try (Bed stranger = beside(bed, byCertificate("stranger"), "ca", SOON_S)) {
+        try (Bed stranger = withClient(bed, byCertificate("stranger"), "ca", SOON_S)) {
             fails(() -> stranger.subscribe(bed.topic()), PulsarClientException.class);
         }
     }
 
     private static void refused(Bed bed) throws Exception {
         for (String name : new String[] {"expired", "forged"}) {
-            try (Bed one = beside(bed, byToken(name))) {
+            try (Bed one = withClient(bed, byToken(name))) {
                 fails(() -> one.send(bed.topic(), 1), PulsarClientException.AuthenticationException.class);
                 fails(
                         () -> one.subscribe(bed.topic()),
                         PulsarClientException.AuthenticationException.class);
             }
         }
-        try (Bed nobody = beside(bed, null)) {
+        try (Bed nobody = withClient(bed, null)) {
             fails(() -> nobody.send(bed.topic(), 1), PulsarClientException.AuthenticationException.class);
         }
     }
@@ -150,7 +150,7 @@ final class Secured {
                             Bed.pause("token"); // a new one: it may be asked before it has sent
                             return token("short");
                         });
-        try (Bed known = beside(bed, supplied);
+        try (Bed known = withClient(bed, supplied);
                 Producer<String> producer = known.producer(bed.topic()).create()) {
             producer.send("m0");
             isLate.set(true);
