@@ -1,4 +1,4 @@
-"""Logs of changes: what keys, cursors and the catalog were told, as files that anybody can read."""
+"""Logs of changes: changes of keys, cursors and the catalog, in files of standard formats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are many: files are merged, sealed and split all the time."""
+    """Lower the limits, so that a few rows make the program merge, seal and split files."""
     monkeypatch.setattr(log, "PARTS_MAX", 2)
     monkeypatch.setattr(log, "SEALED_BYTES", 21_000)
     monkeypatch.setattr(log, "OWN_ROWS", 4)
@@ -72,7 +72,7 @@ def of_cursor(client: Client, partition: int = 0, subscription: str = "s") -> li
 
 
 def problems(bench: Bench, client: Client | None = None) -> list[str]:
-    """What a deep look finds, errors and warnings; nobody is asked to write before."""
+    """The errors and warnings of a deep verify, before any writer opens the store."""
     findings = Findings()
     disk = PosixDisk(bench.path)
     try:
@@ -104,7 +104,7 @@ UNRECORDED = {
 
 
 def test_every_op_of_a_key_a_cursor_or_the_catalog_is_a_row_or_not_meant_to_be() -> None:
-    """Kills: a change that nobody finds in the log of changes."""
+    """Guards against a change that is missing in the log of changes."""
     folds = [HOMES[kind] for kind in changes.SCHEMAS]
     taken = {op for op in get_args(Op) if any(hasattr(fold, op.__name__) for fold in folds)}
     assert {op.__name__ for op in taken - changes.TAKES.keys()} == UNRECORDED.keys()
@@ -173,7 +173,7 @@ def test_each_change_of_a_cursor_is_a_row_and_the_last_has_its_state(bench: Benc
 
 
 def test_acknowledgements_within_a_second_are_one_row(bench: Bench) -> None:
-    """What a busy subscription writes one a frame; leases are none."""
+    """A busy subscription writes one frame for each acknowledgement; leases are not changes."""
     client = bench.client
     sent = send(client, *(b"%d" % n for n in range(10)))
     for number, one in enumerate([*sent[:6], *sent[7:]]):
@@ -188,7 +188,7 @@ def test_acknowledgements_within_a_second_are_one_row(bench: Bench) -> None:
     assert second["mark_entry"] == 5
 
 
-def test_a_row_stands_for_so_many_acknowledgements(
+def test_a_row_merges_at_most_merged_max_acknowledgements(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "MERGED_MAX", 4)
@@ -273,8 +273,8 @@ def test_each_change_of_the_catalog_is_a_row(bench: Bench) -> None:
     "seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)]
 )
 @pytest.mark.usefixtures("small")
-def test_what_a_random_history_tells_at_last_is_the_state(tmp_path: Path, seed: int) -> None:
-    """Law 1 for rows: however files were merged, sealed, split, the newest row is the dump."""
+def test_the_newest_rows_of_a_random_history_are_the_state(tmp_path: Path, seed: int) -> None:
+    """Law 1 for rows: after any merges, seals and splits, the newest row equals the dump."""
     print(f"seed {seed}")
     bench = Bench(tmp_path / "store", coordinators=2, ledger_entries_max=7)
     random_history(bench, seed, checkpoints=True)
@@ -287,7 +287,7 @@ def test_what_a_random_history_tells_at_last_is_the_state(tmp_path: Path, seed: 
 
 
 def acked_rounds(client: Client, count: int) -> None:
-    """So many checkpoints, each with changes of both cursors."""
+    """Write this many checkpoints, each with changes of both cursors."""
     for _ in range(count):
         for partition in (0, 1):
             client.acknowledge("t", "s", send(client, b"a", b"b", partition=partition)[1:])
@@ -308,7 +308,7 @@ def test_a_checkpoint_adds_one_file_to_each_log_that_gained_rows(bench: Bench) -
     assert [r.path for r in files(client)][1:-1] == ["system/cursors/_part.0000000002.arrow"]
     send(client, b"x")
     client.checkpoint()
-    assert len(files(client)) == 3  # nothing changed
+    assert len(files(client)) == 3  # nothing has changed
 
 
 def test_many_files_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def test_enough_bytes_are_sealed_and_a_busy_cursor_gets_files_of_its_own(bench: 
 def test_files_of_many_cursors_cost_few_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A flush a file, and three for its directories, were most of the time it took."""
+    """One flush for each file, and three for its directories, once took most of the time."""
     flushed: Counter[str] = Counter()
     fsync = os.fsync
 
@@ -397,7 +397,7 @@ def test_names_of_cursors_are_percent_encoded(bench: Bench) -> None:
 # --- what is kept ----------------------------------------------------------------------------
 
 
-def test_what_is_past_the_retention_is_the_newest_row_of_each_key(bench: Bench) -> None:
+def test_only_the_newest_row_of_each_key_outlives_the_retention(bench: Bench) -> None:
     client = bench.client
     client.connect("quiet")
     acked_rounds(client, 3)
@@ -438,7 +438,10 @@ def test_no_retention_no_rows_and_a_snapshot_once_there_is_one_again(tmp_path: P
 
 
 def test_a_store_of_an_earlier_program_begins_its_logs_with_a_snapshot(bench: Bench) -> None:
-    """A manifest without them: a row of everything there is, so a log is complete by itself."""
+    """A manifest without logs:
+
+    the first rows have the whole state, so a log is complete by itself.
+    """
     client = bench.client
     client.connect("k")
     acked_rounds(client, 2)
@@ -481,7 +484,7 @@ def test_the_log_of_a_deleted_subscription_goes(bench: Bench, whole_topic: bool)
     assert problems(bench) == []
 
 
-# --- who reads them --------------------------------------------------------------------------
+# --- readers of the logs ----------------------------------------------------------------------
 
 
 def asked(client: Client, sql: str) -> list[Row]:
@@ -491,7 +494,7 @@ def asked(client: Client, sql: str) -> list[Row]:
 
 
 def test_relations_have_files_and_the_frames_behind_them(bench: Bench) -> None:
-    """Whether a change is in a file by now is not to be seen."""
+    """A query gives the same rows, whether a change is already in a file or still in a frame."""
     client = bench.client
     client.connect("k")
     acked_rounds(client, 2)
@@ -517,7 +520,7 @@ def test_relations_have_files_and_the_frames_behind_them(bench: Bench) -> None:
     assert {r["subscription"] for r in before["cursor_log"]} == {"s"}
     client.checkpoint()
     after = {name: asked(client, text) for name, text in sql.items()}
-    # a row that was the last of its cursor behind the files is it in a checkpoint, too
+    # The last row of a cursor after the files is also its last row in a checkpoint.
     assert after == before
 
 
@@ -532,7 +535,7 @@ def test_the_relations_of_a_store_without_logs_begin_with_its_state(tmp_path: Pa
     assert [r["change"] for r in found] == ["snapshot", "acknowledged"]
 
 
-def test_inspect_shows_the_newest_changes_and_what_a_file_has(bench: Bench) -> None:
+def test_inspect_shows_the_newest_changes_and_the_content_of_a_file(bench: Bench) -> None:
     client = bench.client
     client.connect("k")
     acked_rounds(client, 7)
@@ -623,8 +626,8 @@ def test_repair_makes_a_lost_file_again_of_the_state(bench: Bench, kind: str, ho
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_a_lost_file_keeps_no_checkpoint_from_being_written(bench: Bench, how: str) -> None:
-    """The journal would grow without bound for what nothing is recovered from."""
+def test_checkpoints_go_on_without_a_lost_file(bench: Bench, how: str) -> None:
+    """Recovery needs no such file, and without checkpoints the journal would grow without bound."""
     client = bench.client
     acked_rounds(client, 1)
     ref = files(client, "cursor")[0]
@@ -657,7 +660,7 @@ def test_repair_makes_the_file_of_one_cursor_again(bench: Bench) -> None:
 def test_rows_that_contradict_the_state_are_found_and_made_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checksums that are right say nothing of what was written."""
+    """Correct checksums do not prove that the rows are correct."""
     client = bench.client
     with monkeypatch.context() as forgetful:
         forgetful.setattr(changes, "TAKES", {**changes.TAKES, KeyConnected: lambda *_: None})
@@ -671,7 +674,7 @@ def test_rows_that_contradict_the_state_are_found_and_made_again(
 
 
 def repaired(bench: Bench, rebuild: str | None = None) -> list[tuple[str, str | None]]:
-    """What a repair did."""
+    """The actions of a repair, with their paths."""
     answer = integrity.repair(bench.path, apply=True, rebuild=rebuild, clock=bench.clock)
     assert all(one["done"] for one in answer["action_list"])
     return [(one["action"], one["path"]) for one in answer["action_list"]]

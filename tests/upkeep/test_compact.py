@@ -1,6 +1,6 @@
-"""Compaction: nothing that can be seen changes, dead rows go, and whatever races it is right after.
+"""Compaction: no visible message changes, dead rows go, and a racing call is correct afterwards.
 
-`seen` is everything a user can look at; it is compared before and behind every compaction.
+`seen` is everything that a user can see; each test compares it before and after a compaction.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def aborted(client: Client, *given: bytes) -> None:
 
 
 def seen(client: Client) -> dict[str, Any]:
-    """Everything that can be seen, ids and order and what is pending included."""
+    """Everything that a user can see, with ids, order and pending acknowledgements."""
     topics = [{**row, "sidecar": None} for row in client.topics()]
-    waiting = [replace(message, redelivery_count=0) for message in pending(client)]  # a look counts
+    # a look raises the count
+    waiting = [replace(message, redelivery_count=0) for message in pending(client)]
     return {
         "read": read(client),
         "pending": waiting,
@@ -117,13 +118,13 @@ def test_nothing_visible_changes_and_bytes_are_given_back(tmp_path: Path) -> Non
         assert seen(client) == before
     put(bench.client, open_one, b"o4")
     bench.client.commit(open_one)
-    bench.client.checkpoint()  # the one before needs no longer what the new file was made of
+    bench.client.checkpoint()  # the manifest before no longer needs the old files
     assert sidecar_files(bench) < size / 2
     assert values(bench.client)[-4:] == [b"o1", b"o2", b"o3", b"o4"]
     assert values(bench.reopen())[-4:] == [b"o1", b"o2", b"o3", b"o4"]
 
 
-def test_a_dry_run_says_what_the_run_does(tmp_path: Path) -> None:
+def test_a_dry_run_gives_the_answer_of_the_run(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.checkpoint()
@@ -146,8 +147,10 @@ def test_running_twice_does_nothing(tmp_path: Path) -> None:
     assert seen(bench.client) == before
 
 
-def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
-    """Spec 12: (marker, index) first, then unfinished ones as they stood; no other rows."""
+def test_compacted_rows_are_in_commit_order(tmp_path: Path) -> None:
+    """Spec 12: rows by (marker, index) first, then unfinished ones in their old order; no other
+    rows.
+    """
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.admin.compact("t")
@@ -198,7 +201,9 @@ def test_a_transaction_over_several_ledgers(tmp_path: Path) -> None:
 
 
 def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[object]:
-    """Do something between the publication of a compacted file and its frame; returns answers."""
+    """Run a function between the publication of a compacted file and its frame; returns the
+    answers.
+    """
     answers: list[object] = []
     real = compare_rows
 
@@ -220,10 +225,10 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "send", "trim"])
-def test_what_happens_between_build_and_frame(
+def test_a_call_between_build_and_frame_is_correct_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """A transaction that ended meanwhile is right in either place; nobody waits."""
+    """A transaction that ends meanwhile is correct in the old and the new file; no call waits."""
     bench = bench_of(tmp_path)
     open_one = mixed(bench)
     other = bench.another()
@@ -253,8 +258,8 @@ def test_what_happens_between_build_and_frame(
     assert seen(bench.client) == before == seen(bench.reopen())
 
 
-def test_a_partition_that_is_away_is_left_alone(tmp_path: Path) -> None:
-    """11: partition and sidecar are one unit; what waits there keeps its rows."""
+def test_an_offline_partition_is_not_compacted(tmp_path: Path) -> None:
+    """11: partition and sidecar are one unit; transactions that wait for them keep their rows."""
     bench = bench_of(tmp_path)
     client = bench.client
     one = begin(client)
@@ -278,7 +283,7 @@ def test_a_partition_that_is_away_is_left_alone(tmp_path: Path) -> None:
 def test_a_ledger_that_was_dropped_meanwhile_refuses_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file then is nobody's and goes at once."""
+    """No manifest will name the file, so it is removed at once."""
     bench = bench_of(tmp_path)
     send_txn(bench.client, b"a")
     aborted(bench.client, b"x")
@@ -319,7 +324,7 @@ def test_a_trim_between_build_and_frame_of_a_seal(
 
 
 def test_compaction_after_a_trim(tmp_path: Path) -> None:
-    """Rows of trimmed markers go from a sealed file; those that stay keep their place."""
+    """A sealed file loses the rows of trimmed markers; the other rows keep their position."""
     bench = bench_of(tmp_path, ledger_entries_max=1000)
     for number in range(4):
         send_txn(bench.client, *(b"%d" % number for _ in range(5)))
@@ -364,7 +369,7 @@ def test_a_ledger_of_aborted_rows_only_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_a_damaged_compacted_file_is_found(tmp_path: Path) -> None:
-    """R5: every byte is checked before it is believed."""
+    """R5: the program checks every byte before it uses it."""
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.admin.compact("t")
@@ -387,8 +392,10 @@ def test_a_damaged_compacted_file_is_found(tmp_path: Path) -> None:
     assert len(values(bench.another())) == 6
 
 
-def test_rows_of_others_are_never_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R17: a row is the message it is taken for, or nothing is switched."""
+def test_rows_in_a_wrong_order_are_never_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R17: each row is exactly the message that it replaces, or the switch is refused."""
     bench = bench_of(tmp_path)
     mixed(bench)
     before, real = seen(bench.client), compaction._stored
@@ -407,7 +414,9 @@ def test_rows_of_others_are_never_moved(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> None:
-    """R21: with no grace the old file may vanish between looking and opening; look again."""
+    """R21: without a grace, the old file may vanish before the reader opens it; the reader looks
+    again.
+    """
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.checkpoint()
@@ -421,7 +430,7 @@ def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> Non
     def once() -> None:
         real(store)
         calls.append(1)
-        if len(calls) == 1:  # the file goes after the view was made
+        if len(calls) == 1:  # the file is removed after the view was built
             bench.client.admin.compact("t")
 
     reader = other.reader("t")
@@ -432,13 +441,15 @@ def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> Non
 
 
 def dirty(client: Client) -> list[tuple[bytes | None, str | None]]:
-    """What a reader of everything is shown of what is not committed."""
+    """The uncommitted messages that a reader with isolation `uncommitted` gets."""
     found = rows(client.read("t", isolation="uncommitted"))
     return [(m.value, m.txn_state) for m in found if m.message_id is None]
 
 
 def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
-    """Spec 8: open rows as they were sent, once each; aborted ones until they are removed."""
+    """Spec 8: open rows in the order of their sends, once each; aborted ones until they are
+    removed.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=3)
     client = bench.client
     one = begin(client, 10**7)
@@ -472,8 +483,8 @@ def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["loose", "sealed", "compacted"])
-def test_what_was_trimmed_is_no_preview(tmp_path: Path, when: str) -> None:
-    """Its rows may still be stored, and nobody is shown them."""
+def test_trimmed_rows_are_no_preview(tmp_path: Path, when: str) -> None:
+    """The store may still have the rows, but no reader gets them."""
     bench = bench_of(tmp_path, ledger_entries_max=3)
     client = bench.client
     held = begin(client, 10**7)
@@ -510,7 +521,7 @@ def compaction_lock(bench: Bench) -> Any:
     return lock
 
 
-def test_what_is_not_there_is_not_compacted(tmp_path: Path) -> None:
+def test_compacting_a_missing_topic_is_refused(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     for name, partition in (("no", None), ("t", 1), ("t-partition-1", None)):
         with pytest.raises(TopicNotFound):
@@ -520,7 +531,9 @@ def test_what_is_not_there_is_not_compacted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(6), 3))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
-    """Any history: compacting changes nothing that can be seen, in any process, and goes on."""
+    """Any history: a compaction changes no visible message in any process, and the store
+    goes on.
+    """
     print("seed", seed)
     chance = random.Random(seed)
     bench = bench_of(tmp_path, ledger_entries_max=chance.choice((3, 9, 1000)))

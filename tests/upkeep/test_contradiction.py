@@ -1,6 +1,6 @@
-"""A journal whose frames contradict each other: verify names the frame, and repair changes nothing.
+"""A journal whose frames contradict each other: verify names the frame, repair changes nothing.
 
-The write path makes no such frames, so they are written here by hand. Laws 1 and 4.
+The write path makes no such frames, so the tests write them by hand. Laws 1 and 4.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def message_at(entry: int) -> Appended:
 
 
 def test_an_entry_that_was_given_out_twice_is_damage(tmp_path: Path) -> None:
-    """Plain verify and deep verify name the second frame; repair leaves every byte."""
+    """Plain and deep verify name the second frame; repair changes no byte."""
     bench, lsns = store_with(
         tmp_path / "store", (message_at(2), b"c"), (message_at(2), b"d"), (message_at(3), b"e")
     )

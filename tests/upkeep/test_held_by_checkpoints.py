@@ -1,4 +1,4 @@
-"""What a checkpoint holds in memory at once: some parts, a ledger, never all that was written."""
+"""The memory of a checkpoint: some parts, or one ledger, never all rows that were written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = 200
 
 
 def store_of(tmp_path: Path, ledgers: int) -> Bench:
-    """A store whose only topic has so many ledgers of ROWS rows, some of them with keys."""
+    """A store whose only topic has this many ledgers of ROWS rows, some of them with keys."""
     bench = Bench(tmp_path / "store", ledger_entries_max=ROWS)
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
@@ -47,7 +47,7 @@ def store_of(tmp_path: Path, ledgers: int) -> Bench:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No garbage collection: what is still there after its last use was held by itself."""
+    """Switch garbage collection off: an object that stays after its last use is in a cycle."""
     gc.collect()
     gc.disable()
     yield
@@ -55,15 +55,16 @@ def uncollected() -> Iterator[None]:
 
 
 def alive(*kinds: type) -> Counter[type]:
-    """How many objects there are of these classes."""
+    """How many objects of these classes exist."""
     return Counter(type(one) for one in gc.get_objects() if type(one) in kinds)
 
 
 @pytest.mark.usefixtures("uncollected")
 def test_a_checkpoint_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
-    """Kills: the view of each checkpoint, with a run a frame, kept for minutes by who only sends.
+    """Guards against a view for each checkpoint that a process which only sends keeps for minutes.
 
-    Such a process makes few objects that a collection would be due for.
+    Such a view has a run for each frame, and such a process makes few objects, so a collection is
+    seldom due.
     """
     kinds = (View, Tail, Files, arrow_module("pyarrow.parquet").FileMetaData)
     bench = store_of(tmp_path, 1)
@@ -78,7 +79,7 @@ def test_a_checkpoint_leaves_nothing_to_the_garbage_collector(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("uncollected")
 def test_a_scan_of_sealed_files_keeps_no_footer(tmp_path: Path) -> None:
-    """Kills: a decoded footer, some 370 KB, for each ledger that a reader has passed."""
+    """Guards against a decoded footer, some 370 KB, for each ledger that a reader has passed."""
     footer = arrow_module("pyarrow.parquet").FileMetaData
     bench = store_of(tmp_path, 6)
     bench.client.checkpoint()
@@ -90,7 +91,7 @@ def test_a_scan_of_sealed_files_keeps_no_footer(tmp_path: Path) -> None:
 def test_small_parts_are_flushed_some_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: the parts of all ledgers in memory."""
+    """Guards against keeping the parts of all ledgers in memory."""
     monkeypatch.setattr(checkpoint, "PARTS_BYTES", 10_000)
     bench = store_of(tmp_path, 6)
     together: list[int] = []
@@ -107,10 +108,10 @@ def test_small_parts_are_flushed_some_together(
     assert max(together) == 1
 
 
-def test_what_is_large_is_written_and_sealed_group_by_group(
+def test_large_ledgers_are_written_and_sealed_group_by_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a part, a ledger or a sealed file in memory, and what readers keep of other files."""
+    """Guards against a whole part, ledger or sealed file in memory, and caches of other files."""
     bench = store_of(tmp_path, 6)
     monkeypatch.setattr(segment, "GROUP_ROWS", 50)
     monkeypatch.setattr(checkpoint, "WHOLE_BYTES", 1)
@@ -148,9 +149,9 @@ def test_what_is_large_is_written_and_sealed_group_by_group(
     monkeypatch.setattr(SegmentStream, "sealed", begun)
     monkeypatch.setattr(Files, "__init__", initialized)
     bench.client.checkpoint()
-    assert sum(held) == (6 + 5) * ROWS  # a part of each ledger, and all but the last are sealed
+    assert sum(held) == (6 + 5) * ROWS  # each ledger has a part, and all but the last are sealed
     assert max(held) == max(decoded) == 50
-    assert kept == [1] * 5  # the part of the ledger that is sealed, and of no other
+    assert kept == [1] * 5  # only the part of the ledger that is sealed
     rows = pa.concat_tables(list(bench.client.read("t")))
     assert len(rows) == 6 * ROWS
     assert rows["key"].null_count == 5 * ROWS
@@ -160,7 +161,7 @@ def test_what_is_large_is_written_and_sealed_group_by_group(
 def test_a_part_made_in_pieces_is_as_one_made_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same columns and rows, also of a frame that has rows of another ledger with keys."""
+    """The same columns and rows, also for a frame that has keyed rows of another ledger."""
     found = []
     for name, size in (("at_once", 1 << 30), ("pieces", 1)):
         monkeypatch.setattr(checkpoint, "WHOLE_BYTES", size)
@@ -191,7 +192,7 @@ def test_a_part_made_in_pieces_is_as_one_made_at_once(
 def test_a_sealed_file_with_other_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R17: a row that differs in the last group is found."""
+    """R17: the comparison finds a row that differs in the last group."""
     monkeypatch.setattr(segment, "GROUP_ROWS", 50)
     bench = store_of(tmp_path, 2)
     sealed = SegmentStream.sealed
@@ -210,10 +211,10 @@ def test_a_sealed_file_with_other_rows_is_refused(
 
 
 def test_null_columns_share_their_memory() -> None:
-    """As null as any, of the same size in files, at the cost of one."""
+    """They equal plain nulls and have the same size in files, at the memory cost of one column."""
     total = 5000
     pool = pa.default_memory_pool()
-    nulls_of(total)(pa.int64())  # what they share lasts as long as the process
+    nulls_of(total)(pa.int64())  # the shared memory lives as long as the process
     before = pool.bytes_allocated()
     rows = conform(pa.table({"entry": pa.repeat(pa.scalar(1, pa.int64()), total)}))
     assert pool.bytes_allocated() - before < 4 * 8 * total

@@ -1,4 +1,4 @@
-"""`txn log`: what the coordinator was told, over checkpoints, merges and the end of retention."""
+"""`txn log`: the history of a transaction over checkpoints, merges and the end of retention."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(client: Client, bench: Bench, each: int = 1) -> TxnId:
 
 
 def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
-    """Law 1 in small: where an op lies, journal or part, is not to be seen."""
+    """Law 1 in small: the log does not show whether an op is in the journal or in a part."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)
@@ -80,7 +80,9 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed: int) -> None:
-    """A record and its log agree, whatever is forgotten, merged or still open."""
+    """The record of a transaction and its log agree, whether it is forgotten, merged or
+    still open.
+    """
     print(f"seed {seed}")
     bench = Bench(tmp_path / "store", coordinators=2, ledger_entries_max=7)
     random_history(bench, seed, checkpoints=True)
@@ -100,7 +102,7 @@ def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed:
 
 
 def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 parts at most; what was said stays said."""
+    """16 parts at most; a merge loses no row."""
     monkeypatch.setattr(history, "PARTS_MAX", 3)
     client = bench.client
     txns = []
@@ -119,7 +121,7 @@ def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
-    """A part goes when all of it is older than txn_ended_retention_ms."""
+    """A part is removed when all of it is older than txn_ended_retention_ms."""
     client = bench.client
     old = whole(client, bench)
     client.checkpoint()
@@ -144,7 +146,7 @@ def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
 
 
 def test_a_clock_that_was_set_back_costs_no_history(bench: Bench) -> None:
-    """A part with times of 1970 does not take those before it with it."""
+    """A part with times of 1970 does not remove the parts before it."""
     client = bench.client
     young = whole(client, bench)
     client.checkpoint()
@@ -160,7 +162,7 @@ def test_a_clock_that_was_set_back_costs_no_history(bench: Bench) -> None:
 
 
 def test_history_is_bounded_by_count(tmp_path: Path) -> None:
-    """So that a busy hour does not fill the disk."""
+    """A busy hour may not fill the disk."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0, txn_ended_retention_count=2)
     client = bench.client
     client.create_topic("t", 2)
@@ -183,7 +185,7 @@ def test_nothing_is_kept_when_nothing_is_remembered(tmp_path: Path, setting: str
 
 
 def test_a_damaged_part_is_named(bench: Bench) -> None:
-    """R5: no byte reaches Arrow unchecked; and everything but the log goes on."""
+    """R5: Arrow gets no unchecked byte, and everything except the log goes on."""
     client = bench.client
     txn = whole(client, bench)
     client.checkpoint()
@@ -197,10 +199,12 @@ def test_a_damaged_part_is_named(bench: Bench) -> None:
     assert client.show_transaction(txn)["state"] == "committed"
 
 
-def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
+def test_checkpoints_go_on_with_a_damaged_part(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are not merged until a repair forgets that one; the journal does not grow for it."""
+    """Parts are not merged until a repair forgets the damaged one; the journal does not grow
+    meanwhile.
+    """
     monkeypatch.setattr(history, "PARTS_MAX", 2)
     client = bench.client
     whole(client, bench)
@@ -215,8 +219,10 @@ def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
     assert len(manifest.history) == 4
 
 
-def test_parts_that_nobody_names_are_swept(bench: Bench) -> None:
-    """R19: what a pass left that died before its manifest; named ones stay."""
+def test_unnamed_parts_are_swept(bench: Bench) -> None:
+    """R19: the sweep removes the files of a pass that died before its manifest; named
+    parts stay.
+    """
     client = bench.client
     txn = whole(client, bench)
     client.checkpoint()
@@ -235,7 +241,7 @@ def test_ids_that_never_were(bench: Bench) -> None:
 
 
 def test_a_part_is_plain_arrow(bench: Bench) -> None:
-    """docs/format.md 5: readable without this program."""
+    """docs/format.md 5: a part can be read without this program."""
     whole(bench.client, bench)
     bench.client.checkpoint()
     with pa.ipc.open_file(parts(bench)[0]) as reader:

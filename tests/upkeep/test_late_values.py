@@ -1,4 +1,4 @@
-"""What a dump has many of is decoded when it is asked for, and nobody can tell but by the time."""
+"""Large collections of a dump are decoded on first use; only the timing shows it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def late(plain: dict[int, list[int]]) -> Late[list[int]]:
-    """The same as a dump that was gone over."""
+    """The same dict as a `Late` over encoded values."""
     raw = msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=dict[int, msgspec.Raw])
     return Late(raw, msgspec.msgpack.Decoder(list[int]).decode)
 
 
 def decoded(held: Any) -> list[int]:
-    """The keys whose values were asked for."""
+    """The keys whose values are decoded."""
     return [key for key in held if type(dict.__getitem__(held, key)) is not msgspec.Raw]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_as_the_dict_it_stands_for(seed: int) -> None:
-    """Whatever is done with it, in whatever order."""
+def test_late_values_behave_like_a_dict(seed: int) -> None:
+    """For every operation, in any order."""
     chance = random.Random(seed)
     plain = {number: [number] * (number % 3) for number in chance.sample(range(100), MANY)}
     other = late(plain)
@@ -69,7 +69,7 @@ def test_it_is_as_the_dict_it_stands_for(seed: int) -> None:
 
 
 def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
-    """Of the topics one, of the files none; then all."""
+    """One of the topics and none of the files; later all of them."""
     client = bench.client
     for number in range(MANY):
         client.create_topic(f"t{number}")
@@ -103,7 +103,7 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
 
 
 def test_markers_are_dumped_as_any_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of them was encoded before, appended or replaced since."""
+    """Markers that were encoded before, appended or replaced since, all give the same dump."""
     monkeypatch.setattr(buffer, "BLOCK", 4)
     chance = random.Random(1)
     state = buffer.Buffer()
@@ -116,12 +116,12 @@ def test_markers_are_dumped_as_any_list(monkeypatch: pytest.MonkeyPatch) -> None
         found = buffer.FOLD.dump(state)
         assert found == msgspec.msgpack.encode(state)
         assert buffer.FOLD.load(found) == state
-    with pytest.raises(AttributeError):  # who changed one would be missing from the dump
+    with pytest.raises(AttributeError):  # a marker changed in place would be missing from the dump
         known[0].count = 2  # type: ignore[misc]
 
 
 def test_the_consumers_of_a_dump_without_their_list_are_found() -> None:
-    """Stores of the first versions: a subscription had its one consumer itself."""
+    """Stores of the first versions: a subscription itself had its only consumer."""
     state = catalog.Catalog()
     state.topics[1] = catalog.Topic(1, "public/default/t", 1, 1, 0, [])
     catalog.apply(state, 1, 5, SubscriptionCreated(1, 1, "s", "exclusive", "committed"))
@@ -135,7 +135,7 @@ def test_the_consumers_of_a_dump_without_their_list_are_found() -> None:
 
 
 def test_the_consumers_of_a_subscription_follow_every_op() -> None:
-    """By subscription, in order of number, whenever it is asked."""
+    """By subscription, in order of number, at any time."""
     for asks in (False, True):
         state = catalog.Catalog()
         for number in range(1, 7):

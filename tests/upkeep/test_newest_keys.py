@@ -1,4 +1,4 @@
-"""The newest message of each key with little memory: against a dict, and how much is held."""
+"""The newest message of each key with little memory: compared with a dict, within its limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Rows = list[tuple[bytes | None, int]]
 
 
 def table(rows: Rows) -> pa.Table:
-    """They as KEYED."""
+    """Rows with the schema KEYED."""
     keys, numbers = ([row[at] for row in rows] for at in (0, 1))
     return pa.table([pa.array(keys, pa.binary()), pa.array(numbers, pa.int64())], schema=KEYED)
 
 
 def some_keys(chance: random.Random, count: int) -> Iterator[bytes | None]:
-    """Keys of which some come often, some once; none at all; the empty one."""
+    """Keys: some repeated often, some once, some None, some empty."""
     for _ in range(count):
         yield chance.choice((
             None, b"", b"%d" % chance.randrange(5), b"%d" % chance.randrange(300),
@@ -52,7 +52,7 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
                 for key, at in rows:
                     if key is not None:
                         wanted.setdefault(key, {})[partition] = at
-        for _ in range(2):  # they may be asked for again
+        for _ in range(2):  # the groups can be read twice
             found: dict[bytes, dict[int, int]] = {}
             for group in keys.groups():
                 of_group: dict[bytes, dict[int, int]] = {}
@@ -68,10 +68,13 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
     assert disk.listdir("") == []
 
 
-def test_what_is_held_is_bounded_however_many_keys_there_are(
+def test_memory_is_bounded_for_any_number_of_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also of a share, which is divided again; kills: dividing by the same bits of the checksum."""
+    """Also for a share, which is divided again.
+
+    Guards against dividing twice by the same bits of the checksum.
+    """
     monkeypatch.setattr(newest_keys, "HELD_BYTES", 2_000)
     monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 1_000)
     made: list[NewestKeys] = []
@@ -98,7 +101,7 @@ def test_what_is_held_is_bounded_however_many_keys_there_are(
 
 
 def test_keys_that_come_again_and_again_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts are the keys, not the messages."""
+    """Only the number of keys counts, not the number of messages."""
     monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
     with closing(NewestKeys(MemoryDisk())) as keys:
         for start in range(0, 20_000, 100):
@@ -119,7 +122,7 @@ def test_keys_with_equal_checksums_stay_together(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("bits", [3, 32])
 def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of more than a bitmap has; kills: forgetting the upper bits."""
+    """Also above the size of one bitmap. Guards against forgetting the upper bits."""
     monkeypatch.setattr(newest_keys, "NUMBER_BITS", bits)
     chance = random.Random(bits)
     known, numbers = set[int](), Numbers()

@@ -1,4 +1,4 @@
-"""Tests of offloading to S3, against a real server of that interface on this machine."""
+"""Offloading to S3, against a real server of that interface on this machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """Where to offload to."""
+    """The bucket to offload to."""
     with s3_server() as address:
         yield address
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store as those of test_offload."""
+    """A client of a store like the one of test_offload."""
     with filled_store(tmp_path) as opened:
         yield opened
 
@@ -47,7 +47,7 @@ def there(client: Client) -> list[str]:
 
 
 def test_messages_are_read_from_a_bucket(client: Client, bucket: str) -> None:
-    """Guards the whole path: copy, frame, grace, reading, trim; kills: objects that stay."""
+    """The whole path: copy, frame, grace, reading, trim. Guards against objects that stay."""
     before, listed = values(client), rows(client, "FROM orders ORDER BY ALL")
     everything = rows(client, "FROM messages_all ORDER BY ALL")
     assert client.admin.offload("orders", bucket)["files"] == 5
@@ -71,8 +71,8 @@ def test_messages_are_read_from_a_bucket(client: Client, bucket: str) -> None:
     assert there(client) == []
 
 
-def test_what_nobody_names_is_removed_from_a_bucket(client: Client, bucket: str) -> None:
-    """R19; kills: a sweep of the wrong objects."""
+def test_unnamed_objects_are_removed_from_a_bucket(client: Client, bucket: str) -> None:
+    """R19. Guards against a sweep of the wrong objects."""
     client.admin.offload("orders", bucket)
     named = there(client)
     [place] = client._store.read(lambda view: view.catalog.places)
@@ -86,8 +86,8 @@ def test_what_nobody_names_is_removed_from_a_bucket(client: Client, bucket: str)
     assert there(client) == named
 
 
-def test_damage_in_a_bucket_is_told(client: Client, bucket: str) -> None:
-    """R5; kills: pages from a network that nobody compares."""
+def test_damage_in_a_bucket_is_corruption(client: Client, bucket: str) -> None:
+    """R5. Guards against unchecked pages from a network."""
     client.admin.offload("orders", bucket)
     client.checkpoint()
     [place] = client._store.read(lambda view: view.catalog.places)
@@ -110,7 +110,7 @@ def test_damage_in_a_bucket_is_told(client: Client, bucket: str) -> None:
 
 @pytest.mark.deep
 def test_a_bucket_out_of_reach_is_an_error(client: Client) -> None:
-    """Kills: a place that is noted before it is known to be there."""
+    """Guards against a place that is recorded before a call has reached it."""
     nowhere = "s3://archive/x?endpoint_override=127.0.0.1:1&region=us-east-1&scheme=http"
     with pytest.raises(DiskFailed, match="cannot list s3://archive/x"):
         client.admin.offload("orders", nowhere)

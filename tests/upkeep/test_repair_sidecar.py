@@ -1,4 +1,4 @@
-"""Repair of what only sidecars have: compacted files, and the files of large messages."""
+"""Repair of files that only sidecars have: compacted files, and the files of large messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compacted(bench: Bench) -> Path:
 
 
 def flip(path: Path, at: int) -> bytes:
-    """Damage a byte; returns what the file was."""
+    """Damage a byte; returns the former content of the file."""
     whole = path.read_bytes()
     path.chmod(0o600)
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -37,12 +37,12 @@ def flip(path: Path, at: int) -> bytes:
 
 
 def sound(bench: Bench) -> bool:
-    """True when a deep look finds no error."""
+    """True when a deep verify finds no error."""
     return bool(txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0)
 
 
-def test_a_compacted_file_is_made_again_from_what_it_was_made_of(tmp_path: Path) -> None:
-    """The frame tells where the rows went, and the files before it are in their grace: R18."""
+def test_a_compacted_file_is_made_again_from_its_sources(tmp_path: Path) -> None:
+    """R18: the frame records where the rows went, and the old files are within their grace."""
     bench = bench_of(tmp_path, reader_grace_ms=600_000)
     mixed(bench)
     bench.client.checkpoint()
@@ -60,10 +60,12 @@ def test_a_compacted_file_is_made_again_from_what_it_was_made_of(tmp_path: Path)
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "trim"])
-def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
+def test_a_transaction_that_ended_during_a_compaction_is_right_after_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Law 1: the frame of the compaction finds a state that its file was not made from."""
+    """Law 1: the state at the frame of the compaction is newer than the state its file was made
+    from.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=600_000)
     open_one = mixed(bench)
     bench.client.checkpoint()
@@ -101,8 +103,8 @@ def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
     bench.close()
 
 
-def test_without_what_it_was_made_of_each_message_keeps_its_id(tmp_path: Path) -> None:
-    """Nothing is left to lead to the rows: they are lost one by one, and the rest stands."""
+def test_without_its_sources_each_message_keeps_its_id(tmp_path: Path) -> None:
+    """No file can restore the rows: each is lost by itself, and the other rows stay."""
     bench = bench_of(tmp_path)
     open_one = mixed(bench)
     bench.client.admin.compact("t")
@@ -134,7 +136,9 @@ def of_large(client: Client) -> list[tuple[bytes | None, Any, str]]:
 def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """A part of a value is no message; which bytes of it there are is said, and kept (R4)."""
+    """A part of a value is no message; repair reports how many bytes are readable, and keeps them
+    (R4).
+    """
     monkeypatch.setattr(chunks, "GROUP_BYTES", 1000)
     bench = Bench(tmp_path / "store", max_message_bytes=1000, coordinators=1)
     client = bench.client

@@ -1,4 +1,4 @@
-"""Compaction by key: what readers get of it, against a dict, and what it survives."""
+"""Compaction by key: the messages that readers get, compared with a dict, through all upkeep."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from txlog.errors import (
 from txlog.lake.sql.segments import listed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-LARGE = 99  # times, which is more than a message may have without chunks
+LARGE = 99  # copies of a value: more bytes than a message may have without chunks
 
 
 def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
@@ -61,7 +61,7 @@ def put(client: Client, *pairs: tuple[bytes | None, bytes | None], **given: Any)
 
 
 def compacted(client: Client, start: Any = None, **given: Any) -> list[Message]:
-    """What a reader with read_compacted gets."""
+    """The messages of a reader with read_compacted."""
     with client.reader("t", start, read_compacted=True, **given) as reader:
         return list(reader)
 
@@ -72,7 +72,7 @@ def pairs(found: list[Message]) -> list[tuple[bytes | None, bytes | None]]:
 
 
 def state(client: Client, number: int = 1) -> Compaction | None:
-    """What the fold knows."""
+    """The compaction that the fold has recorded."""
     return client._store.read(lambda view: view.topic(number).compaction)
 
 
@@ -82,12 +82,12 @@ def files(bench: Bench) -> list[Path]:
 
 
 def trim_all(client: Client) -> int:
-    """Trim everything there is; returns how many messages went."""
+    """Trim all messages; returns how many were trimmed."""
     client.checkpoint(roll_all=True)
     return client.admin.trim("t", END, force_unacked=True)["messages"]
 
 
-# --- what is kept ------------------------------------------------------------------------------
+# --- which messages stay --------------------------------------------------------------------------
 
 
 def test_newest_of_each_key_comes_first_and_then_the_log(tmp_path: Path) -> None:
@@ -121,7 +121,8 @@ def test_null_deletes_its_key_and_an_empty_value_does_not(tmp_path: Path) -> Non
     client.admin.compact_topic("t")
     assert pairs(compacted(client)) == [(b"a", b"again")]
     put(client, (b"a", None))
-    assert client.admin.compact_topic("t")["files"] == 0  # nothing is left, and that is known
+    # no message is left, and the fold has recorded it
+    assert client.admin.compact_topic("t")["files"] == 0
     assert compacted(client) == []
 
 
@@ -218,7 +219,7 @@ def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Pa
 
 
 def test_a_start_within_a_transaction(tmp_path: Path) -> None:
-    """Kills: comparing marks as tuples; the last entry is that of the horizon."""
+    """Guards against comparing marks as tuples; the last entry is the entry of the horizon."""
     client = bench_of(tmp_path).client
     with client.transaction() as txn:
         put(client, *((b"%d" % number, b"x") for number in range(6)), txn=txn)
@@ -262,7 +263,7 @@ def test_a_consumer_in_memory_gets_back_what_the_log_has_no_more(
         client.consumer("t", "s", create=True, read_compacted=True)
 
 
-def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
+def test_meaningless_options_are_refused(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     for wrong in (Bound("skip", 3), Bound("last", 3), Bound("sub", "s")):
         with pytest.raises(InvalidArgument):
@@ -279,7 +280,9 @@ def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reader_keeps_the_compaction_that_it_began_with(tmp_path: Path) -> None:
-    """What was deleted since comes as a message: a later compaction would not show it."""
+    """A later compaction hides deleted keys, so this reader gets each later deletion as a
+    message.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=60_000)
     client = bench.client
     put(client, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
@@ -294,7 +297,7 @@ def test_a_reader_keeps_the_compaction_that_it_began_with(tmp_path: Path) -> Non
     assert pairs(compacted(client)) == [(b"c", b"3"), (b"b", b"4")]
 
 
-def test_a_reader_whose_files_are_gone_is_told(tmp_path: Path) -> None:
+def test_a_reader_whose_files_were_removed_gets_snapshot_expired(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     put(client, (b"a", b"1"), (b"b", b"2"))
     client.admin.compact_topic("t")
@@ -330,11 +333,13 @@ def test_the_next_compaction_reads_what_came_since(tmp_path: Path) -> None:
     for _ in range(2):
         client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
-    assert len(files(bench)) == 1  # the former is gone
+    assert len(files(bench)) == 1  # the earlier file was removed
 
 
-def test_retention_waits_for_what_was_not_compacted(tmp_path: Path) -> None:
-    """Pulsar's compaction is a subscription; a trim by command asks nobody."""
+def test_retention_waits_for_messages_that_are_not_compacted(tmp_path: Path) -> None:
+    """In Pulsar, compaction is a subscription that retention waits for; a trim by command waits for
+    none.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.admin.set_retention_policies("t", retention_ms=1000)
@@ -350,7 +355,7 @@ def test_retention_waits_for_what_was_not_compacted(tmp_path: Path) -> None:
     assert [m.value for m in compacted(client)] == [b"x"] * 5 + [b"y"] * 7
     put(client, (b"0", b"z"), (b"1", b"z"))
     assert trim_all(client) == 2
-    assert len(compacted(client)) == 12  # from the start: with what there is
+    assert len(compacted(client)) == 12  # a read from the start gets the messages that exist
     with pytest.raises(MessageNotFound):
         compacted(client, compacted(client)[-1].message_id)  # R22: never a silent jump
 
@@ -405,7 +410,7 @@ def test_a_deleted_topic_takes_its_compacted_messages_along(tmp_path: Path) -> N
 def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: not looking again under the write lock."""
+    """Guards against a missing second check under the write lock."""
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     put(client, (b"a", b"1"))
@@ -422,7 +427,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
     assert files(bench) == []
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_gives_the_same_answer_and_writes_nothing(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
     put(client, *((b"%d" % (number % 5), b"x") for number in range(20)), (b"1", None))
@@ -436,7 +441,10 @@ def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
 def test_a_dry_run_that_is_overtaken_is_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes no lock; kills: telling of damage where a checkpoint removed what was replaced."""
+    """A dry run takes no lock.
+
+    Guards against a report of damage where a checkpoint removed old files.
+    """
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     put(client, (b"a", b"1"))
@@ -447,7 +455,7 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
     def overtaken(self: _Work, *given: Any) -> None:
         nonlocal left
         times, left = left, 0
-        for _ in range(times):  # two manifests keep files
+        for _ in range(times):  # files stay as long as one of two manifests names them
             put(other, (b"c", b"3"))
             other.admin.compact_topic("t")
             other.checkpoint()
@@ -464,7 +472,7 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
         bench.reopen().admin.compact_topic("t", dry_run=True)
 
 
-def test_everybody_knows_the_files(tmp_path: Path) -> None:
+def test_every_command_knows_the_compacted_files(tmp_path: Path) -> None:
     """Segments, inspect, offload, verify and a copy of the store."""
     bench = bench_of(tmp_path)
     client = bench.client
@@ -500,11 +508,11 @@ def test_everybody_knows_the_files(tmp_path: Path) -> None:
 
 
 class Oracle:
-    """What is compacted of a topic: a dict for each partition, message by message."""
+    """The compacted messages of a topic as a dict for each partition, message by message."""
 
     def __init__(self) -> None:
         self.newest: dict[int, dict[bytes, Message]] = {}
-        self.seen: dict[int, int] = {}  # messages of the log that were looked at
+        self.seen: dict[int, int] = {}  # how many messages of the log it has read
 
     def compact(self, log: dict[int, list[Message]]) -> None:
         changed = [number for number, every in log.items() if len(every) > self.seen.get(number, 0)]
@@ -534,9 +542,9 @@ class Oracle:
 def test_any_history_is_compacted_as_a_dict_says(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against the oracle, through trims, checkpoints, reopening and added partitions.
+    """Compared with the oracle, through trims, checkpoints, reopening and added partitions.
 
-    Every other one with so little memory that everything is done in many pieces.
+    Every second history runs with so little memory that all work is done in many pieces.
     """
     if seed % 2:
         little_memory(monkeypatch)
@@ -565,7 +573,7 @@ def test_any_history_is_compacted_as_a_dict_says(
             elif act == 8:
                 client.checkpoint(roll_all=chance.random() < 0.5)
         for number, reader in readers.items():
-            log[number] += list(reader)  # before a trim takes it
+            log[number] += list(reader)  # before a trim removes it
         if act == 9:
             client.admin.compact("t")
         elif act == 10:
@@ -584,8 +592,8 @@ def test_any_history_is_compacted_as_a_dict_says(
     assert not txlog.verify(bench.path, deep=True)["errors"]
 
 
-def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
-    """Then the next compaction finds in the log what is still there, and not what is not."""
+def test_damage_is_named_and_repair_keeps_undamaged_rows(tmp_path: Path) -> None:
+    """The next compaction reads the messages that the log still has."""
     bench = bench_of(tmp_path)
     client = bench.client
     put(client, *((b"%d" % number, b"x") for number in range(10)))
@@ -619,15 +627,15 @@ def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
     assert not txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"]
 
 
-# --- how much it holds ----------------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------
 
 
 def test_neither_keys_nor_rows_are_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is held is bounded by the limits, also of one file: not by keys, messages or bytes.
+    """The limits bound its memory, even for one file, for any number of keys, messages or bytes.
 
-    Kills: a table of all that is newest, a file that is made and compared as a whole.
+    Guards against a table of all newest messages, and a file that is made and compared as a whole.
     """
     monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
     monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 4_000)
@@ -676,7 +684,10 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
 def test_row_groups_that_were_passed_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the newest message of a key a row group may hold one: it does not keep the others."""
+    """A row group may have the newest message of one key only:
+
+    its other rows must not stay in memory.
+    """
     monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
     bench = bench_of(tmp_path, ledger_entries_max=100)
     client = bench.client
@@ -705,7 +716,7 @@ def test_row_groups_that_were_passed_are_not_held(
 def test_large_messages_are_fetched_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many small messages do not make a batch of as many large ones."""
+    """Many small messages before do not make a batch of as many large ones."""
     monkeypatch.setattr(newest, "FETCH_BYTES", 10_000)
     bench = bench_of(tmp_path, ledger_entries_max=10_000, max_message_bytes=8_000)
     client = bench.client
@@ -732,10 +743,10 @@ def test_large_messages_are_fetched_one_by_one(
     assert sorted(sizes) == [1_000, *[7_000] * 10, *[30_000] * 3]
 
 
-def test_a_dry_run_of_a_store_that_is_only_read_says_the_same(
+def test_a_dry_run_of_a_read_only_store_gives_the_same_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R23: what it puts aside is elsewhere."""
+    """R23: its scratch files are outside the store."""
     little_memory(monkeypatch)
     bench = bench_of(tmp_path, 2)
     put(bench.client, *((b"%d" % (number % 15), b"x") for number in range(40)), (b"1", None))
@@ -749,10 +760,10 @@ def test_a_dry_run_of_a_store_that_is_only_read_says_the_same(
     assert said["keys_kept"] == 14
 
 
-def test_what_was_put_aside_of_a_file_is_compared_with_it(
+def test_scratch_rows_are_compared_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R17; kills: no comparison, one of the first piece only."""
+    """R17. Guards against no comparison, or a comparison of the first piece only."""
     bench = bench_of(tmp_path)
     client = bench.client
     put(client, *((b"%d" % number, b"x") for number in range(10)))
@@ -779,7 +790,10 @@ def test_what_was_put_aside_of_a_file_is_compared_with_it(
 
 
 def test_a_topic_past_its_threshold_is_compacted_after_a_checkpoint(tmp_path: Path) -> None:
-    """All partitions together; what came since counts, and a topic without a policy is left."""
+    """All partitions together. Only messages since the last compaction count.
+
+    A topic without a policy is not compacted.
+    """
     bench = bench_of(tmp_path, 2)
     client = bench.client
     client.create_topic("other")
@@ -827,7 +841,7 @@ def test_a_topic_that_cannot_be_compacted_is_noted_and_keeps_no_other(tmp_path: 
 def test_no_commit_compacts_and_none_pauses_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is work of the checkpoint's thread; writers go on, until the journal is far too long."""
+    """The thread of the checkpoint compacts; writers go on until the journal is far too long."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     client = bench_of(tmp_path, checkpoint_frames=30, compaction_threshold_bytes=1).client
     client.checkpoint_automatically = True

@@ -1,8 +1,8 @@
-"""Verify: silent about sound stores, loud about every damage and every contradiction.
+"""Verify: silent about sound stores, an error or warning for every damage and contradiction.
 
-Law 1 and Law 4 on stored bytes; promise 5 of the design: whatever is flipped, cut or lost is
-flagged. A damage that docs/format.md says carries nothing (the length of the zeros behind the
-journal, state files that only wait to be unlinked) is left out.
+Law 1 and Law 4 on stored bytes; promise 5 of the design: verify flags every flipped, cut or lost
+file. Damages that carry nothing according to docs/format.md are left out: the length of the zeros
+after the journal, and state files that only wait to be unlinked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 25))]
 )
 def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
-    """Every kind of call, checkpoints between them: nothing is wrong, and nothing is changed."""
+    """Every kind of call with checkpoints between: verify finds nothing, and changes nothing."""
     bench = Bench(tmp_path / "store")
     random_history(bench, seed, checkpoints=True)
     before = contents(bench.path)
@@ -63,14 +63,14 @@ def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
     on_disk = sum(
         len(data)
         for path, data in before.items()
-        if path not in waiting and "/_stage/" not in path  # of no batch yet
+        if path not in waiting and "/_stage/" not in path  # files of no batch yet
     )
     assert found["size_bytes"] >= on_disk * 0.9, "not every file was read"
     bench.close()
 
 
 def waiting_for_their_end(bench: Bench) -> set[str]:
-    """Files that nobody reads any more; a look at what opening needs may read them or not."""
+    """Files that no reader uses any more; verify may read them or not."""
     disk = PosixDisk(bench.path, read_only=True)
     salt = bench.client._store.identity.salt
     newest = read_manifest(disk, generations(disk)[-1], salt)
@@ -83,7 +83,7 @@ def contents(path: str) -> dict[str, bytes]:
 
 
 def carries_nothing(path: str, what: str) -> bool:
-    """Damages that no promise is about; docs/format.md 2, 4 and 7."""
+    """Damages that no promise covers; docs/format.md 2, 4 and 7."""
     if path == "state/0000000001.state":
         return True  # dropped: it waits for its grace
     if path == "reserve":
@@ -119,7 +119,7 @@ def test_every_damage_is_flagged(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side"])
 def test_a_lost_row_is_an_error(kind: str) -> None:
-    """What the newest checkpoint needs is never only a warning."""
+    """A damage to a file of the newest checkpoint is never only a warning."""
     clock = open_client(sample().copy())._store.clock
     live = open_client(sample().copy())._store.read(
         lambda view: {ref.path for ledger in view.catalog.owners for ref in view.files.of(ledger)}
@@ -138,7 +138,7 @@ def test_a_lost_row_is_an_error(kind: str) -> None:
 
 
 def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
-    """Promise 6: torn and rotten are told apart, by what was known to be durable."""
+    """Promise 6: a frame that was durable is rotten, any other one is torn."""
     clock = open_client(sample().copy())._store.clock
     path = max(files_of("journal"))
     data = sample().read(path)
@@ -160,9 +160,9 @@ def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
 
 
 def edited(bench: Bench, kind: str, a: int | None, change: Callable[[Any], None]) -> None:
-    """Write the newest checkpoint anew with one state changed: every checksum is right.
+    """Write the newest checkpoint anew with one state changed, so that every checksum is right.
 
-    a: its number; None: there is one only, whose number depends on the user
+    a: the number of the component; None: there is only one, whose number depends on the user
     """
     disk = PosixDisk(bench.path)
     salt = bench.client._store.identity.salt
@@ -300,7 +300,7 @@ def test_components_that_disagree_are_found(
     change: Callable[[Any], None],
     message: str,
 ) -> None:
-    """A state that is not what the rows, the journal or another state says; Laws 1 and 4."""
+    """Laws 1 and 4: a state that contradicts the rows, the journal or another state."""
     bench = restored(made)
     edited(bench, kind, a, change)
     fast = txlog.verify(bench.path, clock=bench.clock)
@@ -314,7 +314,7 @@ def test_components_that_disagree_are_found(
 def test_a_state_that_the_journal_does_not_lead_to_is_found(
     made: tuple[Bench, dict[str, bytes]],
 ) -> None:
-    """Law 1: what no other component contradicts, the older checkpoint does."""
+    """Law 1: no other component contradicts this state, but the older checkpoint does."""
     bench = restored(made)
 
     def change(state: Topic) -> None:
@@ -326,8 +326,8 @@ def test_a_state_that_the_journal_does_not_lead_to_is_found(
     assert "the state of topic 1 in manifest/0000000002.manifest is not what" in row["message"]
 
 
-def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """A part with the right checksums and a wrong order: every entry is looked at."""
+def test_rows_in_a_wrong_order_are_found(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """A part with the right checksums and a wrong order: verify checks every entry."""
     bench = restored(made)
     disk = PosixDisk(bench.path)
     salt = bench.client._store.identity.salt
@@ -351,8 +351,8 @@ def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) ->
     assert str(found["problem_list"][0]["first"]) == "1:1"
 
 
-def test_only_what_a_topic_has_is_read(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """--topic leaves the files of others alone; a topic that is none is refused."""
+def test_only_the_files_of_the_given_topics_are_read(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """--topic skips the files of other topics; an unknown topic is refused."""
     bench = restored(made)
     path = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
     Path(bench.path, path).write_bytes(b"x" + made[1][path][1:])
@@ -361,8 +361,8 @@ def test_only_what_a_topic_has_is_read(made: tuple[Bench, dict[str, bytes]]) -> 
         txlog.verify(bench.path, topics=["none"], clock=bench.clock)
 
 
-def test_what_stands_around_is_named(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """Files that nobody names, temporaries of the dead, foreign ones, an unfinished frame."""
+def test_leftover_files_are_named(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """Unnamed files, temporaries of dead processes, foreign files, an unfinished frame."""
     bench = restored(made)
     part = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
     left = {
@@ -386,9 +386,9 @@ def test_what_stands_around_is_named(made: tuple[Bench, dict[str, bytes]]) -> No
 
 
 def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints, seals, trims and a thread that sends: what moves meanwhile is no damage.
+    """Checkpoints, seals, trims and a thread that sends: a file that moves meanwhile is no damage.
 
-    Here nothing has a grace and checkpoints do not end, so it may have to look very often.
+    Here nothing has a grace and checkpoints do not end, so verify may have to retry very often.
     """
     monkeypatch.setattr("txlog.engine.upkeep.verify.verify.TRIES_MAX", 1000)
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
@@ -424,10 +424,10 @@ def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.Mon
     assert looks
 
 
-def test_who_wrote_during_the_look_is_seen_by_the_witness(
+def test_a_write_during_verify_is_seen_by_the_witness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The view is opened behind the journal's look, so it may know all that was written since."""
+    """Verify opens the view after it has read the journal, so the view may have newer frames."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     looks: list[int] = []
@@ -461,7 +461,7 @@ def restored(made: tuple[Bench, dict[str, bytes]]) -> Bench:
 
 
 def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
-    """What was offloaded is compared where it is; a place that is gone is an error."""
+    """Verify compares offloaded files where they are; a missing place is an error."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -485,10 +485,10 @@ def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_doctor_takes_no_checkpoint_beside_it_for_damage(
+def test_doctor_does_not_report_a_concurrent_checkpoint_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """R21: what is gone because somebody wrote meanwhile is looked at again."""
+    """R21: if a file vanished because another client wrote meanwhile, doctor looks again."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     bench.client.create_topic("t")
     bench.client.checkpoint()
@@ -509,7 +509,7 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
 
 
 def three_messages(tmp_path: Path) -> tuple[Bench, Path, list[bytes]]:
-    """Three durable messages; returns the witness and what it was after each."""
+    """Three durable messages; returns the witness file and its content after each."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     path, copies = Path(bench.path, "journal", "witness"), []
@@ -529,7 +529,9 @@ def read_only(bench: Bench) -> tuple[list[bytes | None], list[str]]:
 
 
 def test_an_older_witness_hides_nothing_that_frames_prove(tmp_path: Path) -> None:
-    """R8, Law 3: each frame says what was durable when it was written; the last proves none."""
+    """R8, Law 3: each frame records what was durable when it was written; the last one
+    proves none.
+    """
     bench, path, copies = three_messages(tmp_path)
     path.write_bytes(copies[0])
     found, reports = read_only(bench)
@@ -545,8 +547,8 @@ def test_an_older_witness_hides_nothing_that_frames_prove(tmp_path: Path) -> Non
     assert read_only(bench) == ([b"1", b"2", b"3"], [])
 
 
-def test_a_damaged_record_of_the_witness_is_said(tmp_path: Path) -> None:
-    """The other record may be the older: what nothing proves is not shown, but not in silence."""
+def test_a_damaged_record_of_the_witness_is_reported(tmp_path: Path) -> None:
+    """The other record may be older: a reader hides unproven frames, and reports the damage."""
     bench, path, copies = three_messages(tmp_path)
     data = bytearray(copies[-1])
     newest = max((0, 4096), key=lambda at: int.from_bytes(data[at + 8 : at + 16], "little"))
@@ -560,8 +562,8 @@ def test_a_damaged_record_of_the_witness_is_said(tmp_path: Path) -> None:
     assert read_only(bench)[0] == [b"1", b"2", b"3"]
 
 
-def test_a_sound_witness_is_not_spoken_of(tmp_path: Path) -> None:
-    """Frames that nobody has flushed yet are no sign of age."""
+def test_a_sound_witness_gives_no_report(tmp_path: Path) -> None:
+    """Frames that no writer has flushed yet do not make the witness old."""
     bench, _, _ = three_messages(tmp_path)
     client = bench.another()
     txn = client.begin(600_000)["txn"]
