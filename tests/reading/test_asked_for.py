@@ -1,4 +1,4 @@
-"""Reading costs what is asked for, not the history: counts of rows, looks and objects."""
+"""The cost of a read follows its result, not the history: counts of rows, plans and objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of each read of files and frames."""
+    """How many rows each read of files and frames returned."""
     counted: list[int] = []
     noted = Files._noted
 
@@ -48,7 +48,7 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
-    """Plain messages and transactions in a random order; returns all values as they are read."""
+    """Send plain messages and transactions in a random order; returns all values in read order."""
     chance = random.Random(seed)
     producer = bench.client.producer("t")
     for at in range(sends):
@@ -64,8 +64,10 @@ def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed: int) -> None:
-    """spec/cli 6: -N is the place behind the messages before, wherever a marker or ledger ends."""
+def test_the_position_of_the_last_n_equals_a_count_from_the_start(bench: Bench, seed: int) -> None:
+    """spec/cli 6: -N is the position after the messages before, wherever a marker or
+    ledger ends.
+    """
     total = len(mixed(bench, seed))
 
     def check(view: View) -> None:
@@ -83,8 +85,8 @@ def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_bounds_of_unacknowledged_messages_count_those_left(bench: Bench, seed: int) -> None:
-    """spec/cli 8.2: the first and last ones that a subscription has left, in and out of markers."""
+def test_bounds_count_unacknowledged_messages(bench: Bench, seed: int) -> None:
+    """spec/cli 8.2: the first and last unacknowledged messages, inside and outside of markers."""
     mixed(bench, seed)
     chance = random.Random(seed)
     with bench.client.consumer("t", "s") as consumer:
@@ -104,7 +106,7 @@ def test_bounds_of_unacknowledged_messages_count_those_left(bench: Bench, seed: 
 
 
 def test_the_end_is_found_from_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a plan over all messages to find where the last one begins."""
+    """Guards against a plan over all messages to find where the last one begins."""
     total = len(mixed(bench, 1, 200))
     seen: list[object] = []
     candidates = dispatch._candidates
@@ -132,17 +134,17 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=" ".join)
-def test_peek_reads_what_it_shows(
+def test_peek_reads_only_the_rows_it_shows(
     bench: Bench, rows_read: list[int], words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: everything read, and then all but a few rows dropped."""
+    """Guards against reading every row and dropping all but a few."""
     total = len(mixed(bench, 2, 300))
     assert total > 1000
     rows_read.clear()
     assert main(["-S", bench.path, *words, "-f", "lines"]) == 0
     shown = len(capfd.readouterr().out.splitlines())
     assert shown == (10 if words == LOOKS[2] else 2)
-    # what lies between two that were picked is read with them if it is near
+    # rows between two nearby picks are read with them
     assert sum(rows_read) <= (1000 if "--random" in words else shown)
 
 
@@ -150,7 +152,7 @@ def test_peek_reads_what_it_shows(
 def test_peek_of_one_partition_prints_as_it_reads(
     bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Kills: all that was asked for in one table, and its text in one string."""
+    """Guards against one table of all requested rows, and all their text in one string."""
     wanted = mixed(bench, 4, 700)
     count = len(wanted) - 9
     written: list[int] = []
@@ -172,7 +174,7 @@ def test_peek_of_one_partition_prints_as_it_reads(
 def test_peek_around_an_id_reads_its_neighbours(
     bench: Bench, rows_read: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: reading on to the end, or from the start, for three messages around one."""
+    """Guards against a read to the end, or from the start, for three messages around one."""
     inner = send_txn(bench.client, *(b"t%d" % n for n in range(30)))[1]
     all_values = mixed(bench, 3, 100)
     after = send_txn(bench.client, b"x", b"y", b"z")[1]
@@ -189,7 +191,7 @@ def test_peek_around_an_id_reads_its_neighbours(
 
 
 def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a read for some hundred rows, each with its own cost."""
+    """Guards against a read for every hundred rows, each with its own cost."""
     total = len(mixed(bench, 4, 150))
     rows_read.clear()
     for by in ("age", "key", "ledger"):
@@ -200,7 +202,7 @@ def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> N
 
 
 def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a read for each transaction and for what lies between two."""
+    """Guards against a read for each transaction, and for the messages between two."""
     total = len(mixed(bench, 6, 150))
     bench.client.checkpoint()
     files = [*Path(bench.path, "topics").rglob("*ledger-*")]
@@ -214,7 +216,9 @@ def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> N
 
 
 def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a thousand rows and objects for one; and small batches for who reads on."""
+    """Guards against a thousand rows and objects for one message, and small batches for a long
+    read.
+    """
     everything = mixed(bench, 5, 400)
     place = bench.client.reader("t").get_last_message_id()
     assert place is not None
@@ -239,7 +243,10 @@ def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -
 def test_messages_are_made_without_their_constructor(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: sixteen fields set one by one for each; they are as frozen and equal as ever."""
+    """Guards against setting sixteen fields one by one for each message.
+
+    The messages are as frozen and as equal as before.
+    """
     send_txn(bench.client, b"a", b"b")
     bench.client.producer("t").send(b"c", key=b"k", properties={"p": "1"}, event_time=5)
     table = next(iter(bench.client.read("t")))

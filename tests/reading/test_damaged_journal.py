@@ -1,6 +1,6 @@
-"""A journal that is damaged behind some LSN: what stands before it is read, and then the error.
+"""A journal that is damaged after some LSN: a reader gets the messages before, then the error.
 
-spec/reliability 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
+spec/reliability 2.3, V < D; Law 3: readers get no frame unless it is known to be durable.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ EVERY = [*BEFORE["t"], *BEFORE["u"]]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Two topics; a transaction that is whole before the damage, and one that goes across it."""
+    """Two topics; one transaction ends before the damage, one continues after it."""
     made, at = written(tmp_path)
     damage(made, at)
     return made
 
 
 def written(folder: Path) -> tuple[Bench, int]:
-    """The store while it is whole, closed; the byte behind which the damage is to be."""
+    """The store without damage, closed; and the byte after which the test damages the journal."""
     made = Bench(folder / "store")
     client = made.client
     client.create_topic("t", 2)
@@ -65,7 +65,7 @@ def written(folder: Path) -> tuple[Bench, int]:
 
 
 def damage(made: Bench, at: int) -> None:
-    """Flip a bit of the first frame that follows a place."""
+    """Flip a bit of the first frame after an offset."""
     path = journal(made)
     data = bytearray(path.read_bytes())
     data[at + 70] ^= 4
@@ -77,7 +77,7 @@ def journal(made: Bench) -> Path:
 
 
 def told(error: Corruption) -> None:
-    """File, byte, LSNs and what to do; code 602."""
+    """The error has the file, the byte, the LSNs, a hint and code 602."""
     assert (error.code, error.exit) == (602, 6)
     assert error.fields["path"] == f"journal/{Path(str(error.fields['path'])).name}"
     assert {"offset", "lsn", "last_lsn"} <= {*error.fields}
@@ -87,7 +87,7 @@ def told(error: Corruption) -> None:
 
 
 def read_to_damage(client: Client, topics: Any, **given: Any) -> list[bytes]:
-    """What is read before the error, which must come."""
+    """The values that a reader gets before the error, which must come."""
     out: list[bytes] = []
     with pytest.raises(Corruption) as ended:
         for table in client.read(topics, **given):
@@ -97,8 +97,12 @@ def read_to_damage(client: Client, topics: Any, **given: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_readers_give_what_stands_before_and_then_the_error(bench: Bench, read_only: bool) -> None:
-    """Each topic, all at once, following; of a transaction that ends behind it there is nothing."""
+def test_readers_return_the_messages_before_the_damage_then_the_error(
+    bench: Bench, read_only: bool
+) -> None:
+    """Each topic, all topics together, and following; no part of a transaction that ends after the
+    damage.
+    """
     client = bench.another(read_only=read_only)
     for topic, wanted in BEFORE.items():
         assert sorted(read_to_damage(client, topic)) == sorted(wanted)
@@ -119,8 +123,10 @@ def test_readers_give_what_stands_before_and_then_the_error(bench: Bench, read_o
     bench.close()
 
 
-def test_what_is_wanted_and_stands_before_it_is_no_error(bench: Bench) -> None:
-    """The first ones are what they are; the last ones nobody knows."""
+def test_reading_only_messages_before_the_damage_is_no_error(bench: Bench) -> None:
+    """The first messages are certain; the last ones may be after the damage, so they are
+    an error.
+    """
     client = bench.another()
     assert values(client, limit=2) == [b"old", b"t1"]
     last = Range(Bound("last", 1), END)
@@ -137,7 +143,7 @@ def test_what_is_wanted_and_stands_before_it_is_no_error(bench: Bench) -> None:
 
 
 def test_a_range_that_ends_before_it_is_no_error(bench: Bench) -> None:
-    """Where what follows cannot be of it, whatever it is; the same as while the store was whole."""
+    """Where no later frame can belong to the range, the store answers as before the damage."""
     client = bench.another()
     first, last = places(client)
     behind = MessageId(last.ledger, last.entry + 1)
@@ -158,7 +164,7 @@ def test_a_range_that_ends_before_it_is_no_error(bench: Bench) -> None:
 
 
 def test_a_range_that_may_go_on_behind_it_ends_with_the_error(bench: Bench) -> None:
-    """Behind what can be read there may be more of it, a partition that was added as well."""
+    """The unreadable frames may have more messages of the range, or even a new partition."""
     client = bench.another()
     _, last = places(client)
     beyond = Bound("id", MessageId(last.ledger, last.entry + 2))
@@ -174,13 +180,13 @@ def test_a_range_that_may_go_on_behind_it_ends_with_the_error(bench: Bench) -> N
     ):
         found = read_to_damage(client, "t", range=Range(start, stop), partitions=[0])
         assert found == wanted, (start, stop)
-    for stop in (Bound("skip", 1), Bound("time", SECOND_MS)):  # of every partition
+    for stop in (Bound("skip", 1), Bound("time", SECOND_MS)):  # a range over every partition
         assert read_to_damage(client, "t", range=Range(START, stop))[:1] == [b"old"]
     bench.close()
 
 
 def test_damage_that_is_met_while_a_range_is_read_ends_it(tmp_path: Path) -> None:
-    """It began over a whole journal; loaded anew, the view has no longer all of it."""
+    """The read began over an intact journal; after a reload, the view lacks a part of it."""
     made, at = written(tmp_path)
     client = made.another()
     tables = client.read("t", batch_messages=1)
@@ -198,7 +204,9 @@ def test_damage_that_is_met_while_a_range_is_read_ends_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("to", ["file", "directory", "stream"])
 def test_an_export_that_ends_before_it_is_made(bench: Bench, tmp_path: Path, to: str) -> None:
-    """The messages of its range; one without an end is refused, and leaves no file."""
+    """An export has the messages of its range; one without an end is refused, and leaves
+    no file.
+    """
     client = bench.another()
     wanted = Range(START, Bound("id", places(client)[1]))
     path = tmp_path / "out"
@@ -221,7 +229,7 @@ def test_an_export_that_ends_before_it_is_made(bench: Bench, tmp_path: Path, to:
 
 
 def places(client: Client) -> list[MessageId]:
-    """Of the two plain messages of t/0 that stand before the damage."""
+    """The ids of the two plain messages of t/0 before the damage."""
     found = [message.message_id for message in read(client, limit=2)]
     return [one for one in found if one is not None]
 
@@ -239,7 +247,7 @@ READING: list[Callable[[Client], object]] = [
     lambda client: client.subscription("t", "s").describe(),
     lambda client: client.wait_for_change(0),
     lambda client: client.reader("t").get_last_message_ids(),
-    lambda client: client.reader("late"),  # it was made behind the damage
+    lambda client: client.reader("late"),  # this topic was created after the damage
     lambda client: [*client.read("late")],
     lambda client: client.topic("late"),
 ]  # fmt: skip
@@ -257,7 +265,7 @@ ASKED: list[Callable[[Client], object]] = [
 
 @pytest.mark.parametrize("at", range(len(ASKED)))
 def test_nothing_else_is_answered_from_an_old_state(bench: Bench, at: int) -> None:
-    """Not at first, not behind a reader, not again; and nothing is written."""
+    """Neither the first call, nor one after a reader, nor a repeat is answered; no file changes."""
     files = {path: path.read_bytes() for path in Path(bench.path).rglob("*") if path.is_file()}
     client = bench.another()
     for _ in range(2):
@@ -279,7 +287,7 @@ def test_a_dry_run_is_refused_as_the_write_would_be(bench: Bench) -> None:
 
 
 def test_a_reader_that_is_open_meets_the_damage_and_goes_on_behind_a_repair(bench: Bench) -> None:
-    """One handle, before and behind `admin repair --apply --accept-loss`."""
+    """One handle, before and after `admin repair --apply --accept-loss`."""
     client = bench.another()
     assert sorted(read_to_damage(client, "t")) == sorted(BEFORE["t"])
     txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
@@ -293,7 +301,7 @@ def test_a_reader_that_is_open_meets_the_damage_and_goes_on_behind_a_repair(benc
 
 
 def test_behind_a_reboot_it_is_the_same(bench: Bench) -> None:
-    """R22: there the witness is of another boot, and every frame comes from the disk."""
+    """R22: after a reboot the witness is of another boot, and every frame comes from the disk."""
     bench.clock = ManualClock(bench.clock.now().wall_ms, boot_id="another")
     assert sorted(read_to_damage(bench.another(), "t")) == sorted(BEFORE["t"])
     with pytest.raises(Corruption):
@@ -301,8 +309,8 @@ def test_behind_a_reboot_it_is_the_same(bench: Bench) -> None:
     bench.close()
 
 
-def test_without_a_witness_frames_behind_the_damage_tell_of_it(bench: Bench) -> None:
-    """A of spec/reliability 2.3: what genuine frames know to be durable, also behind a bad one."""
+def test_without_a_witness_frames_after_the_damage_prove_it(bench: Bench) -> None:
+    """A of spec/reliability 2.3: genuine frames record what was durable, even after a bad frame."""
     Path(bench.path, "journal", "witness").write_bytes(bytes(8192))
     assert sorted(read_to_damage(bench.another(), "t")) == sorted(BEFORE["t"])
     with pytest.raises(Corruption):
@@ -311,7 +319,7 @@ def test_without_a_witness_frames_behind_the_damage_tell_of_it(bench: Bench) -> 
 
 
 def test_the_header_of_a_younger_file_is_damage_like_any_other(tmp_path: Path) -> None:
-    """A file that a reader has to go on in, behind a checkpoint of another process."""
+    """A journal file that a reader must continue in, after a checkpoint of another process."""
     made = Bench(tmp_path / "store")
     made.client.create_topic("t")
     send(made.client, b"a")
@@ -342,7 +350,7 @@ def cut_header(data: bytearray) -> bytes:
 
 
 def other_chain(data: bytearray) -> bytes:
-    """A good header, of a file that goes on behind another frame."""
+    """A good header of a file that continues another frame."""
     data[32] ^= 1
     return bytes(data[:36]) + struct.pack("<I", crc32c(bytes(data[:36]))) + bytes(data[40:])
 
@@ -352,7 +360,9 @@ HEADERS = [flip_header, cut_header, other_chain]
 
 @pytest.fixture
 def headless(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
-    """The header of the file that the newest checkpoint goes on in is bad; its frames are good."""
+    """The newest checkpoint continues in a file with a bad header; the frames of the file
+    are good.
+    """
     made, _ = written(tmp_path)
     path = journal(made)
     path.write_bytes(request.param(bytearray(path.read_bytes())))
@@ -362,7 +372,10 @@ def headless(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
 @pytest.mark.parametrize("headless", HEADERS, indirect=True)
 @pytest.mark.parametrize("read_only", [False, True])
 def test_behind_a_bad_header_the_checkpoint_is_read(headless: Bench, read_only: bool) -> None:
-    """Nothing of the file is: what is in the checkpoint, then the error; with it nothing else."""
+    """A reader gets the messages of the checkpoint, no frame of the file, then the error.
+
+    Every other call gets only the error.
+    """
     client = headless.another(read_only=read_only)
     for _ in range(2):
         assert told_of_header(headless, client, "t") == [b"old"]
@@ -378,7 +391,7 @@ def test_behind_a_bad_header_the_checkpoint_is_read(headless: Bench, read_only: 
 
 
 def told_of_header(made: Bench, client: Client, topic: str) -> list[bytes]:
-    """What is read before the error, which names the header."""
+    """The values that a reader gets before the error, which names the header."""
     out: list[bytes] = []
     with pytest.raises(Corruption) as ended:
         for table in client.read(topic):
@@ -392,7 +405,7 @@ def told_of_header(made: Bench, client: Client, topic: str) -> list[bytes]:
 
 @pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
 def test_a_bad_header_is_found_and_mended_without_loss(headless: Bench) -> None:
-    """By verify and repair; a handle that was open, and its reader, then go on."""
+    """Verify finds it and repair mends it; an open handle and its reader go on afterwards."""
     client = headless.another()
     reader = client.reader("t")
     assert [message.value for message in (reader.read_next(),) if message] == [b"old"]
@@ -413,8 +426,11 @@ def test_a_bad_header_is_found_and_mended_without_loss(headless: Bench) -> None:
 
 
 @pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
-def test_a_header_that_is_put_back_is_gone_on_behind(headless: Bench) -> None:
-    """A file restored from a copy: whoever stood before it reads and writes on."""
+def test_reading_goes_on_once_a_header_is_restored(headless: Bench) -> None:
+    """The user restored the file from a copy:
+
+    clients that stopped before it read and write again.
+    """
     client, writer = headless.another(), headless.another()
     assert told_of_header(headless, client, "t") == [b"old"]
     data = bytearray(journal(headless).read_bytes())
@@ -445,8 +461,11 @@ def run(made: Bench, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.deep
-def test_the_commands_say_so(bench: Bench) -> None:
-    """consume and peek print what there is and end with 6; everything else ends with 6 at once."""
+def test_the_commands_report_the_damage(bench: Bench) -> None:
+    """consume and peek print the messages before the damage and exit with 6.
+
+    Every other command exits with 6 at once.
+    """
     for words in (["consume", "t", "u"], ["peek", "t", "--last", "9"], ["consume", "t", "-F"]):
         code, out, said = run(bench, *words, "-f", "%v\n")
         assert (code, b"across" in out.encode()) == (6, False), words

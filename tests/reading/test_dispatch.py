@@ -1,4 +1,6 @@
-"""What is visible, in which order, and which part of it a range is; spec/transactions 8."""
+"""Which messages are visible, in which order, and which of them a range has;
+spec/transactions 8.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ pytestmark = [
 
 
 def test_ten_plain_ten_open_ten_plain(bench: Bench) -> None:
-    """8: 20 are visible at once, the 10 follow at the end on commit."""
+    """8: 20 messages are visible at once; the 10 of the transaction follow at the end on commit."""
     client = bench.client
     first = [b"a%d" % n for n in range(10)]
     last = [b"c%d" % n for n in range(10)]
@@ -37,7 +39,7 @@ def test_ten_plain_ten_open_ten_plain(bench: Bench) -> None:
     assert client.topics()[0]["messages"] == 30  # markers are never counted
 
 
-def test_transactions_stand_in_commit_order_and_whole(bench: Bench) -> None:
+def test_transactions_are_whole_and_in_commit_order(bench: Bench) -> None:
     """8: contiguous, in the order of their commits, not of begin or send; I-7."""
     client = bench.client
     x, y = begin(client), begin(client)
@@ -54,7 +56,7 @@ def test_transactions_stand_in_commit_order_and_whole(bench: Bench) -> None:
 
 
 def test_open_and_aborted_are_never_visible(bench: Bench) -> None:
-    """I-4, under every way to read; I-6 for a reader that stands at the end."""
+    """I-4, in every way to read; I-6 for a reader at the end of the log."""
     client = bench.client
     reader = client.reader("t")
     open_one, gone = begin(client), begin(client)
@@ -75,7 +77,7 @@ NAMES = "p0 p1 t1 t2 t3 p3 u1 p4 p5 p6".split()
 
 @pytest.fixture
 def mixed(bench: Bench) -> dict[str, MessageId]:
-    """p0 p1 | t1 t2 t3 | p3 | u1 | p4 p5 p6, a second apart, two ledgers; T, U: the markers."""
+    """p0 p1 | t1 t2 t3 | p3 | u1 | p4 p5 p6, a second apart, in two ledgers; T, U: the markers."""
     client = bench.client
     known: dict[str, MessageId] = {}
     for group in ("p0", "p1", "t1 t2 t3", "p3", "u1", "p4", "p5", "p6"):
@@ -105,7 +107,7 @@ def mixed(bench: Bench) -> dict[str, MessageId]:
     ],
 )  # fmt: skip
 def test_ranges(bench: Bench, mixed: dict[str, MessageId], text: str, expected: str) -> None:
-    """spec/cli 6: a range is half open, whatever its bounds; in sealed files too."""
+    """spec/cli 6: a range is half open, whatever its bounds, also in sealed files."""
     for name, one in mixed.items():
         text = text.replace(f"{{{name}}}", str(one))
     for at in (0, 1, 1000, 1500, 2000, 4000, 6999, 7001):
@@ -120,7 +122,7 @@ def test_ranges(bench: Bench, mixed: dict[str, MessageId], text: str, expected: 
 
 
 def test_readers_start_anywhere(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """The first is the one named."""
+    """The first message of a reader is the one with the given id."""
     for name in NAMES:
         with bench.client.reader("t", mixed[name]) as reader:
             got = [(m.value or b"").decode() for m in reader]
@@ -130,7 +132,7 @@ def test_readers_start_anywhere(bench: Bench, mixed: dict[str, MessageId]) -> No
 
 
 def test_reading_is_bounded_by_the_end_when_it_began(bench: Bench) -> None:
-    """read ends at the end the log has when it is called; a reader follows."""
+    """`read` ends at the end of the log at the time of the call; a reader follows."""
     client = bench.client
     send(client, b"a", b"b")
     tables = client.read("t", batch_messages=1)
@@ -143,20 +145,22 @@ def test_reading_is_bounded_by_the_end_when_it_began(bench: Bench) -> None:
 
 
 def test_limit(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """At most so many, from the start of the range."""
+    """At most this many messages, from the start of the range."""
     for count in range(len(NAMES) + 2):
         got = values(bench.client, limit=count)
         assert b" ".join(got).decode().split() == NAMES[:count]
 
 
 def test_the_messages_of_a_transaction(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """txn:TC:SEQ is what it committed, in every partition."""
+    """txn:TC:SEQ has all messages that the transaction committed, in every partition."""
     txn = next(m.txn for m in read(bench.client) if m.txn)
     assert values(bench.client, "t", Range(kind="txn", txn=txn)) == [b"t1", b"t2", b"t3"]
 
 
-def test_skipping_what_is_acknowledged(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """unacked leaves out holes, inner messages and whole markers; what is held is not deleted."""
+def test_unacked_skips_acknowledged_messages(bench: Bench, mixed: dict[str, MessageId]) -> None:
+    """unacked skips holes, inner messages and whole markers; pending acknowledgements do
+    not count.
+    """
     client = bench.client
     client.create_subscription("t", "s")
     client.acknowledge("t", "s", [mixed[n] for n in ("p1", "t2", "U", "p5")])
@@ -171,10 +175,12 @@ def test_skipping_what_is_acknowledged(bench: Bench, mixed: dict[str, MessageId]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_subscription_starts_where_it_is_told(
+def test_a_subscription_starts_at_its_position(
     bench: Bench, mixed: dict[str, MessageId], name: str
 ) -> None:
-    """9.1: `5:7:2` is a legal place; that message comes next, and the backlog counts from there."""
+    """9.1: `5:7:2` is a legal position; its message comes next, and the backlog counts
+    from there.
+    """
     client = bench.client
     client.create_subscription("t", "s", position=Bound("id", mixed[name]))
     rest = NAMES[NAMES.index(name) :]
@@ -188,7 +194,7 @@ def test_a_subscription_starts_where_it_is_told(
     assert client.subscriptions("t")[0]["mark_delete"] == mixed["p6"]
 
 
-def test_what_does_not_exist(bench: Bench) -> None:
+def test_a_missing_topic_subscription_or_message_is_an_error(bench: Bench) -> None:
     """14: not-found, never an empty answer."""
     client = bench.client
     with pytest.raises(TopicNotFound):
@@ -202,7 +208,7 @@ def test_what_does_not_exist(bench: Bench) -> None:
 
 
 def test_partitions_are_read_one_after_another(bench: Bench) -> None:
-    """Each partition keeps its order; the choice of partitions is exact."""
+    """Each partition keeps its order, and a reader gets exactly the chosen partitions."""
     client = bench.client
     client.create_topic("many", 3)
     for number in range(3):

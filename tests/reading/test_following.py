@@ -1,4 +1,4 @@
-"""Readers that wait: every message once and in order, whatever happens to the files meanwhile."""
+"""Waiting readers get every message once and in order, whatever happens to the files meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values(reader: Any) -> list[bytes]:
 
 
 def drawn(client: Client, rng: random.Random, opened: list[Any], number: int) -> list[bytes]:
-    """One step of a history; returns what becomes visible by it, in order."""
+    """Run one step of a history; returns the messages that it makes visible, in order."""
     producer, step = client.producer("t"), rng.random()
     value = b"%d" % number
     if step < 0.3:
@@ -63,7 +63,7 @@ def drawn(client: Client, rng: random.Random, opened: list[Any], number: int) ->
 
 
 class Follower:
-    """A reader, and how much it should have had; it is opened anew where it keeps only an id."""
+    """A reader, and how many messages it should have had; one that keeps only an id is reopened."""
 
     def __init__(self, client: Client, *, keeps_an_id: bool) -> None:
         self._client, self._keeps_an_id = client, keeps_an_id
@@ -72,7 +72,7 @@ class Follower:
         self.jumps = 0
 
     def read(self, expected: list[bytes], most: int) -> None:
-        """Read on; what is missing must have been trimmed, and is told."""
+        """Read on; the reader must report missing messages, which a trim removed."""
         for _ in range(most):
             try:
                 message = self._reader.read_next()
@@ -94,8 +94,10 @@ class Follower:
 
 @pytest.mark.parametrize("seed", graded(range(20), 4))
 def test_random_histories_are_followed(bench: Bench, seed: int) -> None:
-    """Three readers, one of which is opened anew behind each message, see what became visible, in
-    its order, through checkpoints and compaction; what is trimmed before them is an error.
+    """Three readers get all visible messages in order, through checkpoints and compaction.
+
+    One of them is reopened after each message. For messages trimmed before it, a reader gets an
+    error.
     """
     rng = random.Random(seed)
     other = bench.another()
@@ -113,7 +115,10 @@ def test_random_histories_are_followed(bench: Bench, seed: int) -> None:
 
 
 def test_behind_each_message(bench: Bench) -> None:
-    """Also within a transaction, and behind its last message; seek does the same."""
+    """A reader may start after any message, also within a transaction and after its last message.
+
+    seek does the same.
+    """
     client = bench.client
     plain = send(client, b"0")
     _, inner = send_txn(client, b"1", b"2", b"3")
@@ -133,8 +138,8 @@ def test_behind_each_message(bench: Bench) -> None:
         client.reader("t", Bound("after", MessageId(inner[0].ledger, inner[0].entry, 4)))
 
 
-def test_what_was_trimmed_is_an_error_and_never_a_jump(bench: Bench) -> None:
-    """R22: for a reader in place, and for one that goes on behind an id."""
+def test_trimmed_messages_are_an_error_and_never_a_jump(bench: Bench) -> None:
+    """R22: for an open reader, and for one that starts after an id."""
     client = bench.client
     first = send(client, b"1")[0]
     reader = client.reader("t")
@@ -162,7 +167,7 @@ def test_a_range_with_an_end_is_not_waited_for(bench: Bench) -> None:
 
 
 def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told: nothing is looked at by time. A close ends it."""
+    """The kernel wakes it; it never looks again after a time. A close ends the wait."""
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
     monkeypatch.setattr("txlog.client.reading.pause.REST_SECONDS_MAX", 600.0)

@@ -1,7 +1,7 @@
-"""Waiting calls wake by what they are told; here nothing is ever looked at again by time.
+"""Waiting calls wake only by notifications; in these tests no timer ever triggers a look.
 
-Each test waits in a thread, with pauses and rests of ten minutes, and does something meanwhile. So
-a wake-up that is missing shows as a thread that does not end, and not as one that takes longer.
+Each test waits in a thread, with pauses and rests of ten minutes, and acts meanwhile. So a missing
+wake-up shows as a thread that does not end, and not as a slow one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
-    """Released each time that a thread is about to wait."""
+    """Released each time a thread is about to wait."""
     made, wait = threading.Semaphore(0), Wakeups.wait
 
     def noted(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -101,7 +101,7 @@ def value(message: Any) -> Any:
 
 @pytest.mark.usefixtures("never_polling")
 class TestTold:
-    """Who waits hears of what another process does."""
+    """A waiting call wakes for changes by another process."""
 
     def test_a_message(self, path: str, rests: threading.Semaphore) -> None:
         with txlog.open(path) as mine, txlog.open(path) as other:
@@ -112,7 +112,7 @@ class TestTold:
             assert thread.result() == b"1"
 
     def test_with_messages_in_hand(self, path: str, rests: threading.Semaphore) -> None:
-        """Its own, and those of a peer."""
+        """The consumer and its peer both hold leases."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             send(other, b"1", b"2")
             consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
@@ -123,7 +123,7 @@ class TestTold:
             assert thread.result() == 1
 
     def test_a_commit_and_an_abort(self, path: str, rests: threading.Semaphore) -> None:
-        """What a transaction held comes back at its abort."""
+        """An abort gives back the messages that the transaction had acknowledged."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             consumer = mine.consumer("t", "s")
             txn = begin(other)
@@ -140,7 +140,7 @@ class TestTold:
             other.abort(txn)
             assert thread.result() == b"1"
 
-    def test_what_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
+    def test_a_message_that_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
         """A nack is written and not flushed."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             other.producer("t").send(b"1")
@@ -154,7 +154,7 @@ class TestTold:
 
     @pytest.mark.parametrize("kind", ["shared", "failover"])
     def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
-        """The kernel closes its lock file, and tells; a standby takes over."""
+        """The kernel closes the peer's lock file and notifies us; a standby takes over."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             other.create_subscription("t", "f", type=kind)
             peer = other.consumer("t", "f")
@@ -182,7 +182,7 @@ class TestTold:
             thread = Thread(partial(client.wait_for_change, 1 << 40, None))
             assert rests.acquire(timeout=60)
             if act is None:
-                os.remove(f"{path}/txlog.toml")  # a wait that is polled sees any other order, too
+                os.remove(f"{path}/txlog.toml")  # a polling wait also works in any other order
                 shutil.rmtree(path)
             else:
                 act(client)
@@ -219,7 +219,7 @@ class TestTold:
     def test_messages_of_an_open_transaction(
         self, path: str, rests: threading.Semaphore, kind: str
     ) -> None:
-        """They are appended and not flushed; the journal's writes tell of them."""
+        """They are appended and not flushed; the writes to the journal file wake the reader."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             other.create_subscription("t", "u", isolation="uncommitted")
             receive: Callable[..., Any]
@@ -237,10 +237,10 @@ class TestTold:
                 producer.send(sent, txn=txn)
                 assert thread.result() == sent
 
-    def test_what_a_peer_acknowledges_frees_the_next_of_its_key(
+    def test_an_acknowledgement_of_a_peer_frees_its_keys(
         self, path: str, rests: threading.Semaphore
     ) -> None:
-        """The slots of a key move to another consumer once the peer has none of it in hand."""
+        """The slots of a key move to another consumer once the peer holds no message of it."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             other.create_subscription("t", "k", type="key-shared")
             peer = other.consumer("t", "k")
@@ -252,7 +252,7 @@ class TestTold:
                 other.producer("t").send(key, key=key)
             consumer = mine.consumer("t", "k")
             while consumer.receive_batch(timeout_ms=0).num_rows:
-                pass  # nothing: the peer has an earlier message of each key
+                pass  # no rows: the peer has an earlier message of each key
             thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
             assert rests.acquire(timeout=60)
             peer.acknowledge(first)
@@ -296,14 +296,14 @@ class TestTold:
             assert thread.result() is True
 
     def test_a_transaction_that_times_out(self, path: str, rests: threading.Semaphore) -> None:
-        """Nobody else is there to notice; a timer for the moment is."""
+        """No other process notices the time-out, so the wait has its own timer for it."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             txn = begin(other, timeout_ms=200)
             thread = Thread(lambda: mine.wait(txns={txn: "aborted"})["met"])
             assert thread.result() is True
 
     def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
-        """Two descriptors for all; each hears of each commit."""
+        """Two descriptors serve all threads, and each thread wakes for each commit."""
         with txlog.open(path) as mine, txlog.open(path) as other:
             before = len(os.listdir("/proc/self/fd"))
             lsn = mine.wait_for_change(0)
@@ -316,7 +316,7 @@ class TestTold:
 
 
 def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> None:
-    """Kills: a rest until it is polled, since the moment is over."""
+    """Guards against a rest until the next poll when the awaited time has already passed."""
     clock = ManualClock(START_MS)
     with open_client(new_store(tmp_path, clock), clock) as client:
         txn = begin(client, timeout_ms=200)
@@ -324,7 +324,7 @@ def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> Non
         assert wait.look(True) is None
         clock.advance(200)
         assert wait.rest(LONG_S).seconds == 0.001
-        assert wait.look(True) is None  # it has all of its 200 ms
+        assert wait.look(True) is None  # the wait still has all of its 200 ms
         clock.advance(1)
         assert wait.rest(LONG_S).seconds == 0
         assert wait.look(True) is True
@@ -333,7 +333,7 @@ def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> Non
 def test_nothing_is_looked_at_while_nothing_happens(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Idle consumers rest until REST_SECONDS_MAX: no wake-ups at all."""
+    """Idle consumers rest until REST_SECONDS_MAX, without any wake-up."""
     waited: list[float] = []
 
     def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -349,7 +349,7 @@ def test_nothing_is_looked_at_while_nothing_happens(
         assert consumer.receive() is not None
         consumer.acknowledge(message)
         monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
-        consumer.receive(timeout_ms=1)  # the lease before this one has said that there is nothing
+        consumer.receive(timeout_ms=1)  # the lease before has found no more messages
         monkeypatch.setattr(Wakeups, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
@@ -360,7 +360,7 @@ def test_nothing_is_looked_at_while_nothing_happens(
 def test_appends_are_waited_for_and_not_polled(
     path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What used to look every 50 ms rests as long as any other."""
+    """Calls that once polled every 50 ms rest as long as any other."""
     waited: list[float] = []
 
     def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -385,17 +385,17 @@ def test_appends_are_waited_for_and_not_polled(
         while consumer.receive_batch(timeout_ms=0).num_rows:
             pass
         monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
-        consumer.receive(timeout_ms=5)  # takes what the lease before this one has left
+        consumer.receive(timeout_ms=5)  # takes the messages that the lease before has left
         monkeypatch.setattr(Wakeups, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
     assert waited[-1] > pause.REST_SECONDS_MAX / 3
 
 
-def test_appends_wake_those_who_heed_them_and_no_others(
+def test_appends_wake_only_the_waits_that_ask_for_them(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wait for commits rests on, although another one of the handle heeds appends."""
+    """A wait for commits rests on, while another wait of the same handle wakes for appends."""
     monkeypatch.setattr(pause, "APART_SECONDS_MIN", 0.0)
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
@@ -404,7 +404,7 @@ def test_appends_wake_those_who_heed_them_and_no_others(
         producer.send(b"0", txn=txn)
         woken.begin()
         producer.send(b"1", txn=txn)
-        assert not woken.drain()  # nobody heeds them
+        assert not woken.drain()  # no wait has asked for appends
         for waiting in (calm, keen, keen):
             waiting.look()
             waiting.rest()
@@ -421,7 +421,7 @@ def test_appends_wake_those_who_heed_them_and_no_others(
         assert keen.look(), "what was appended is looked for, although a commit came with it"
 
 
-def test_appends_are_told_no_more_once_nobody_waits(
+def test_appends_are_not_watched_once_no_call_waits(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "HEED_SECONDS", -1.0)
@@ -439,8 +439,8 @@ def test_appends_are_told_no_more_once_nobody_waits(
         assert woken.heed_appends() and woken.tally.beginnings == begun + 2
 
 
-def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
-    """A checkpoint begins another one, and removes the old."""
+def test_appends_to_a_new_journal_file_wake_a_wait(path: str) -> None:
+    """A checkpoint begins a new journal file, and removes the old one."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, producer = mine._store.wakeups, other.producer("t")
         woken.begin()
@@ -461,8 +461,8 @@ def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
         assert woken.drain() and woken.tally.appends > before
 
 
-def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -> None:
-    """It looked, something was committed or appended, and only then did a thread begin to watch."""
+def test_a_change_before_another_wait_began_the_watch_is_not_missed(path: str) -> None:
+    """A wait looked, then a commit or append came, and only then another thread began the watch."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, txn = mine._store.wakeups, begin(other)
         calm = pause.Waiting(mine._store)
@@ -477,10 +477,10 @@ def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -
         assert keen.rest() == 0.0 and keen.look() and keen.rest() > 30.0
 
 
-def test_a_wait_that_begins_beside_another_one_keeps_its_time(
+def test_a_wait_that_begins_with_another_keeps_its_time_out(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are the first; while one polls, for hours, the other must not wait for it."""
+    """Both are the first; while one thread polls for hours, the other must return in time."""
     with txlog.open(path) as mine:
         woken, watch = mine._store.wakeups, mine._store.disk.watch
         is_made, tried = threading.Event(), threading.Semaphore(0)
@@ -510,7 +510,7 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
         monkeypatch.setattr(woken, "_gate", Spied(woken._gate))
         monkeypatch.setattr(woken, "_making", Spied(woken._making))
         first = Thread(lambda: mine.wait_for_change(10**6, None))
-        for _ in range(2):  # it has both locks, and makes the watch
+        for _ in range(2):  # the first has both locks, and makes the watch
             assert tried.acquire(timeout=60)
         second = Thread(lambda: mine.wait_for_change(10**6, 1))
         assert tried.acquire(timeout=60)
@@ -519,10 +519,10 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
         assert first.is_alive()
 
 
-def test_who_waits_again_at_once_keeps_nobody_from_being_told(
+def test_a_thread_that_waits_again_at_once_does_not_starve_others(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """It is there before those who were told of the same, and polls for as long as it likes."""
+    """It waits again before the others have woken, and may poll for as long as it likes."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, producer, is_over = mine._store.wakeups, other.producer("t"), threading.Event()
         woken.begin()
@@ -544,10 +544,10 @@ def test_who_waits_again_at_once_keeps_nobody_from_being_told(
         busy.result()
 
 
-def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
+def test_another_waiting_thread_polls_when_the_poller_times_out(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """Whoever polled may leave without news; so may whoever was to poll next."""
+    """The polling thread may time out without news, and so may the thread that should poll next."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken = mine._store.wakeups
         woken.begin()
@@ -563,13 +563,13 @@ def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
 
 
 @pytest.mark.parametrize("is_outer_polling", [True, False])
-def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
+def test_a_nested_wait_of_a_signal_handler_does_not_starve_others(
     path: str,
     rests: threading.Semaphore,
     is_outer_polling: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a signal handler, which runs while its thread polls, or waits for its bell."""
+    """A signal handler waits while its thread polls, or waits for its bell."""
     insides, answers = list[Callable[[], None]](), list[bool]()
 
     class Bell:
@@ -614,10 +614,10 @@ def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
         assert answers == [True] and not woken._bells
 
 
-def test_who_is_in_a_signal_handler_for_long_keeps_nobody_from_being_told(
+def test_a_long_signal_handler_does_not_starve_other_waits(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """Handlers run in the main thread: its bell was rung, and it does not come."""
+    """Handlers run in the main thread: its bell rang, and the thread does not come."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, main = mine._store.wakeups, threading.main_thread().ident
         woken.begin()
@@ -672,7 +672,7 @@ class Interrupt:
 
 @pytest.mark.parametrize("call", ["begin", "drain", "wait"])
 def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> None:
-    """Neither a lock, nor what was told, nor the next turn to poll; wherever it comes."""
+    """At any bytecode, it leaves no lock held, and loses no notification and no turn to poll."""
     is_cut, at = True, 0
     while is_cut:
         with txlog.open(path) as mine:
@@ -695,15 +695,15 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
             assert not woken._gate._is_owned() and not woken._making._is_owned()
             assert list(woken._bells) == [0]
             if woken.count == before or call == "begin":
-                acts[call]()  # it was cut short before it did anything
+                acts[call]()  # it was interrupted before it did anything
             assert not bell.locked()
             assert woken.count > before or call == "begin"
             assert passed or call != "wait" or not is_cut
     assert at > 20
 
 
-def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
-    """Its caller knew for how long when another thread had not closed the store yet."""
+def test_a_wait_on_closed_wakeups_is_short(path: str) -> None:
+    """Its caller chose the time-out before another thread closed the store."""
     with txlog.open(path) as mine:
         woken = mine._store.wakeups
         woken.begin()
@@ -714,7 +714,7 @@ def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
 def test_where_appends_cannot_be_watched_it_looks_again_soon(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of watches was met in between: commits are told, appends are not."""
+    """The limit of watches was reached halfway: commits notify, appends do not."""
     with txlog.open(path) as client:
         keen = pause.Waiting(client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         client._store.wakeups.begin()
@@ -732,7 +732,7 @@ def test_where_appends_cannot_be_watched_it_looks_again_soon(
 
 
 def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
-    """Not at the next second: what a turn found holds until then, and no longer."""
+    """It does not wait for the next second: the idle state holds exactly until then."""
     with txlog.open(path) as client:
         send(client, b"1")
         client._store.wakeups.begin()
@@ -748,8 +748,8 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
         assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
 
 
-def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
-    """Its lock file has closed, as was told before this one looked, and its lock is not free."""
+def test_a_look_while_a_peer_leaves_is_repeated_soon(path: str) -> None:
+    """The peer's lock file was closed, as the kernel reported, but its lock is not free yet."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
@@ -769,10 +769,12 @@ def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
         assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
 
 
-def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
+def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who opens a lock file for writing, as one does that joins too late, does not die."""
+    """A process that opens a lock file for writing, for instance one that joins too late, is not
+    dead.
+    """
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
         woken, lock = mine._store.wakeups, peer._member._lock
@@ -785,8 +787,8 @@ def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
         assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
 
 
-def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
-    """Its time-out gives it back, and maybe only who waits is there to see to that."""
+def test_messages_acknowledged_in_an_open_transaction_are_waited_for(path: str) -> None:
+    """Its time-out gives them back, and the waiting process may be the only one to notice."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
@@ -809,9 +811,10 @@ def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
 
 
 def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the lock, for frames that are not flushed, nor a look: nothing of its own changed.
+    """A consumer takes no lock for unflushed frames and makes no look if nothing of its own
+    changed.
 
-    Kills the mutant that is thorough each time: a hundred waiting consumers would queue.
+    Guards against a full look each time: a hundred waiting consumers would queue.
     """
     with txlog.open(path) as mine, txlog.open(path) as other:
         other.create_topic("elsewhere")
@@ -849,7 +852,7 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer was faster. Whoever waits for the same looks at the witness, and at no more files."""
+    """A peer was faster. Another waiting consumer reads only the witness, and no other file."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer, peer = mine.consumer("t", "s"), mine.consumer("t", "s")
         mine._store.wakeups.begin()
@@ -871,7 +874,7 @@ def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.M
 
 
 def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
-    """Kills: a turn that takes the view for the newest, as it had followed when nothing was due."""
+    """Guards against a look at an old view, which was last refreshed when no message was due."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         consumer = mine.consumer("t", "s")
         mine._store.wakeups.begin()
@@ -884,7 +887,9 @@ def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
         assert table is not None and table.num_rows == 1
 
 
-def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_polls_where_the_kernel_does_not_notify(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """max_user_instances, max_user_watches, another system, a file system of another machine."""
 
     def refused(fd: int) -> int:
@@ -909,7 +914,7 @@ def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.deep
 def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was opened before the limit was met is used again, and closed with the store."""
+    """Descriptors opened before the limit was reached are reused, and closed with the store."""
 
     def refused(fd: int, path: str, mask: int) -> int:
         raise OSError(28, "No space left on device")
@@ -931,8 +936,8 @@ def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.M
         assert client._store.disk.watch() is None
 
 
-def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
-    """The witness is written before and after it; one commit is one wake-up."""
+def test_the_beginning_of_a_flush_wakes_no_wait(path: str) -> None:
+    """The witness is written before and after the flush; one commit is one wake-up."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken = mine._store.wakeups
         for _ in range(2):
@@ -955,10 +960,10 @@ def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
         assert not woken.drain()
 
 
-def test_a_flush_that_does_not_end_wakes_whoever_waits(
+def test_a_flush_that_does_not_end_wakes_waiting_calls(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process may be dead; what it wrote is put right by who looks. Once for each flush."""
+    """Its process may be dead, and the woken caller recovers its frames. Once for each flush."""
     monkeypatch.setattr(wakeups, "STALL_SECONDS", 0.0)
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken = mine._store.wakeups
@@ -973,7 +978,9 @@ def test_a_flush_that_does_not_end_wakes_whoever_waits(
 
 
 def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
-    """R27: its descriptors are closed; it hears that the store is its parent's."""
+    """R27: its descriptors are closed, and its calls fail because the store belongs to its
+    parent.
+    """
     with txlog.open(path) as client:
         client._store.wakeups.begin()
         fd = client._store.wakeups.fileno()
@@ -994,7 +1001,9 @@ def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
 def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
     path: str, has_other: bool
 ) -> None:
-    """Kills: a child that asks a closed descriptor over and over, or waits for a bell of nobody."""
+    """Guards against a child that polls a closed descriptor, or waits for a bell that
+    never rings.
+    """
     me, main = os.getpid(), threading.get_ident()
     forked: list[int] = []
     with txlog.open(path) as client:
@@ -1014,7 +1023,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
             forked.append(os.fork())
             if os.getpid() != me:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(60)  # ends a child that waits
+                signal.alarm(60)  # it ends a child that still waits
             else:
                 client._store.wakeups.tally.add()
                 woken.ring()
@@ -1056,13 +1065,13 @@ SIGNALS_OF_OTHERS: dict[str, Callable[[], object]] = {
 def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
     path: str, way: str, has_other: bool
 ) -> None:
-    """R29: handlers run in the main thread, which the kernel wakes for some of these ways only."""
+    """R29: handlers run in the main thread, which the kernel wakes for only some of these ways."""
     main = threading.get_ident()
     with txlog.open(path) as client:
         woken = client._store.wakeups
         woken.begin()
         other = threading.Thread(target=partial(woken.wait, woken.count, LONG_S))
-        if has_other:  # it polls, and the main thread waits for its bell
+        if has_other:  # the other thread polls, and the main thread waits for its bell
             other.start()
             while woken._gate.acquire(blocking=False):
                 woken._gate.release()

@@ -1,6 +1,6 @@
-"""An exception of a signal handler while a reader reads: its next call goes on where it was.
+"""A signal handler raises while a reader reads: its next call continues where it was.
 
-The interpreter hears of signals behind a call of C, where a loop goes back and as a function
+The interpreter checks for signals after a call of C, where a loop goes back and as a function
 begins. Each place of the first two kinds is tried once; then real signals come at any time.
 """
 
@@ -32,17 +32,17 @@ SENT = [b"%d" % number for number in range(60)]
 
 
 class Alarm(Exception):
-    """What the handler of a soft time limit raises."""
+    """The exception that the handler of a soft time limit raises."""
 
 
 class Injection:
-    """Raises at the nth place, of those not met before, where a signal would be heard."""
+    """Raises at the nth new place where the interpreter checks for signals."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
         self.where: CodeType | None = None
         self._places: set[tuple[CodeType, int]] = set()
-        self._last: dict[FrameType, str] = {}  # what each frame did last
+        self._last: dict[FrameType, str] = {}  # the last instruction of each frame
 
     def __enter__(self) -> Injection:
         sys.settrace(self._call)
@@ -78,7 +78,9 @@ class Injection:
 
 
 def sent(bench: Bench, partitions: int) -> None:
-    """The messages: some of a transaction, in frames of several sizes, the first ones sealed."""
+    """Send the messages: some in a transaction, in frames of several sizes, the first ones
+    sealed.
+    """
     bench.client.create_topic("t", partitions)
     producer = bench.client.producer("t")
     producer.send_batch(table(SENT[:25]))
@@ -96,9 +98,9 @@ def table(values: list[bytes]) -> pa.Table:
 
 
 def by_loop(reader: Reader, found: list[bytes]) -> None:
-    """Read all in a loop."""
+    """Read all messages in a loop."""
     for message in reader:
-        found += [message.value or b""]  # no call of C: it has it at once
+        found += [message.value or b""]  # no call of C, so the list has the value at once
 
 
 def one_by_one(reader: Reader, found: list[bytes]) -> None:
@@ -114,7 +116,7 @@ def in_batches(reader: Reader, found: list[bytes]) -> None:
 
 
 def mixed(reader: Reader, found: list[bytes]) -> None:
-    """Read some of what was read ahead as messages, some as rows."""
+    """Read some of the messages that were read ahead one by one, some as rows."""
     for message in reader:
         found.append(message.value or b"")
         rows = reader.receive_batch(2)
@@ -122,7 +124,7 @@ def mixed(reader: Reader, found: list[bytes]) -> None:
 
 
 def following(reader: Reader, found: list[bytes]) -> None:
-    """Read all in a loop that would wait behind the last one."""
+    """Read all messages in a loop that would wait after the last one."""
     while reader.has_message_available():
         for message in reader.follow():
             found += [message.value or b""]
@@ -142,10 +144,12 @@ def test_nothing_is_lost_or_doubled_wherever_it_comes(
     partitions: int,
     is_watermarked: bool,
 ) -> None:
-    """But for the answer itself, where the interrupt comes as the call gives it back."""
+    """The only possible loss is the answer itself, if the interrupt comes as the call
+    returns it.
+    """
     bench = Bench(tmp_path / "store")
     sent(bench, partitions)
-    of_all = arguments.explained(read).__code__  # the same of each public method
+    of_all = arguments.explained(read).__code__  # each public method has the same code object
     giving_back = (of_all, Reader._rows.__code__)
     for nth in range(1, 100_000):
         found: list[bytes] = []
@@ -169,7 +173,7 @@ def test_nothing_is_lost_or_doubled_wherever_it_comes(
 
 @pytest.fixture
 def alarms() -> Iterator[Callable[[float], object]]:
-    """Has SIGALRM raise Alarm, so many seconds from now."""
+    """Let SIGALRM raise Alarm after this many seconds."""
 
     def raised(number: int, frame: FrameType | None) -> None:
         raise Alarm
@@ -181,7 +185,7 @@ def alarms() -> Iterator[Callable[[float], object]]:
 
 
 def on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> None:
-    """Read all in batches, and note which are late; a batch without rows is a new watermark."""
+    """Read all in batches, and note which messages are late; an empty batch is a new watermark."""
     while True:
         before = reader.get_last_watermark()
         rows = reader.receive_batch(size).select(["event_time", "is_late"])
@@ -192,7 +196,7 @@ def on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> None:
 
 
 def one_on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> None:
-    """The same of messages by a loop, whose size does not matter."""
+    """The same for single messages in a loop, which ignores the size."""
     del size
     for message in reader:
         found.append((message.event_time or 0, message.is_late))
@@ -204,7 +208,9 @@ def one_on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> Non
 def test_no_message_is_late_because_of_an_interrupt(
     tmp_path: Path, read: Callable[[Reader, list[tuple[int, bool]], int], None], sizes: Any
 ) -> None:
-    """The watermark does not pass what was read and not given back, whatever comes meanwhile."""
+    """The watermark never passes messages that were read and not returned, whatever comes
+    meanwhile.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     producer = bench.client.producer("t", "p")
@@ -235,7 +241,7 @@ def test_a_loop_over_messages_under_real_signals(
     read: Callable[[Reader, list[bytes]], None],
     is_watermarked: bool,
 ) -> None:
-    """None is lost: what a loop was given, it has."""
+    """No message is lost: the loop body ran for every message that the loop took."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Batch after batch: rows that lie together become one table, and each batch is cut from it."""
+"""Batch after batch: neighbouring rows become one table, and each batch is a slice of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of each table that is made, not cut."""
+    """How many rows each table has that is built, not sliced."""
     counted: list[int] = []
     make = Rows.table
 
@@ -38,7 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def frames(bench: Bench, count: int, rows: int = ROWS) -> None:
-    """Frames of so many rows; some have keys and times, some come in transactions."""
+    """Send frames of this many rows; some have keys and times, some come in transactions."""
     producer = bench.client.producer("t")
     for at in range(count):
         bench.clock.advance(1_000)
@@ -55,7 +55,7 @@ def frames(bench: Bench, count: int, rows: int = ROWS) -> None:
 
 @pytest.mark.parametrize("where", ["frames", "parts", "sealed"])
 def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
-    """Law 1: what is kept to be cut again is never shown for other rows."""
+    """Law 1: a table that is kept for slicing is never used for other rows."""
     frames(bench, 5 if where == "sealed" else 2)
     if where != "frames":
         bench.client.checkpoint()
@@ -92,7 +92,7 @@ def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
 
 
 def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None:
-    """Kills: a table of twenty columns for each batch."""
+    """Guards against a table of twenty columns for each batch."""
     frames(bench, 1)
     client = bench.client
     client.create_subscription("t", "s", type="shared")
@@ -106,8 +106,8 @@ def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None
     assert client.reading()["rows_read"] == ROWS
 
 
-def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -> None:
-    """Only what comes next is likely to be wanted."""
+def test_scattered_reads_do_not_read_ahead(bench: Bench, made: list[int]) -> None:
+    """The store reads ahead only when a request follows the one before."""
     frames(bench, 1)
 
     def look(view: View) -> None:
@@ -118,8 +118,8 @@ def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -
     assert made == [2] * 5
 
 
-def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few tables, of few bytes; one that is at its end goes."""
+def test_tables_kept_for_slicing_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tables, of few bytes; a table that was read to its end is dropped."""
     frames(bench, 1)
 
     def look(view: View) -> None:

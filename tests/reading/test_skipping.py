@@ -1,4 +1,4 @@
-"""What a plan leaves out, against a list of ids that is walked; spec/delayed 7, step 6."""
+"""The messages that a plan skips, against a walk over a list of ids; spec/delayed 7, step 6."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ BEGIN: Mark = (0, -1, 0)
 
 
 def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
-    """Ledger -> entry -> messages of its marker (plain entries are left out), and entries."""
+    """A view: for each ledger the message count of each marker by entry, and the number of
+    entries.
+    """
     ends = [LedgerEnd(ledger, size, size * 10, size) for ledger, size in sizes.items()]
     markers = {
         ledger: [
@@ -65,7 +67,7 @@ def planned(found: Plan) -> list[Id]:
 
 
 def some(chance: random.Random, ids: list[Id], ledgers: dict[int, dict[int, int]]) -> IdSet:
-    """A random set of them; markers as a whole, or message by message."""
+    """A random set of ids, with markers as a whole or message by message."""
     made = IdSet()
     share = chance.choice((0.0, 0.2, 0.5, 0.9, 1.0))
     for ledger, entry, index in ids:
@@ -76,7 +78,7 @@ def some(chance: random.Random, ids: list[Id], ledgers: dict[int, dict[int, int]
 
 
 def is_in(one: Id, skip: Skip) -> bool:
-    """True for a message that a set leaves out."""
+    """True for a message that the sets skip."""
     return any(
         one in part if isinstance(part, IdSet) else one in part.ids and one not in part.but
         for part in skip
@@ -85,7 +87,7 @@ def is_in(one: Id, skip: Skip) -> bool:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
-    """The same messages and the same place as a walk, whatever is left out and wherever it ends."""
+    """The same messages and end as a walk, for every set of skipped ids and every end."""
     print("seed", seed)
     chance = random.Random(seed)
     sizes = {3: chance.randrange(12), 4: chance.randrange(12), 8: chance.randrange(12)}
@@ -114,19 +116,23 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
         assert planned(found) == wanted[:limit]
         assert found.messages == len(wanted[:limit])
         left = [one for one in wanted if not covers(found.after, one)]
-        assert left == wanted[limit:]  # nothing wanted is passed, what was taken is
+        # the plan passes all returned messages, and no other wanted one
+        assert left == wanted[limit:]
         assert stop is None or not covers(found.after, stop) or covers(after, stop)
 
 
 def test_a_million_left_out_are_not_walked() -> None:
-    """Plain messages and whole markers: as many steps as there are pieces left, not messages."""
+    """Plain messages and whole markers:
+
+    the steps follow the pieces that remain, not the messages.
+    """
     rows = 1_000_000
     for markers in ({}, dict.fromkeys(range(rows), 1)):
         view = view_of({5: markers}, {5: rows})
         gone = IdSet()
         gone.entries[5] = BitMap64(range(rows)) - BitMap64([7, 500_000, rows - 1])
         looks = 0
-        for _ in range(1000):  # each of them walking would take minutes
+        for _ in range(1000):  # a walk for each would take minutes
             found = plan(view, 1, BEGIN, 2, (gone,))
             looks += found.messages
             assert [one.entry for one in found.pieces] == [7, 500_000]

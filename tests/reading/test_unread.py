@@ -1,4 +1,4 @@
-"""What a reader reads ahead: messages made straight from the rows, and rows again."""
+"""Rows that a reader reads ahead: messages made straight from the rows, and rows again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def fill(bench: Bench, topic: str, partitions: int, chance: random.Random) -> None:
-    """Messages with and without each field, plain and in transactions, and a large one."""
+    """Send messages with and without each field, plain and in transactions, and a large one."""
     client = bench.client
     client.create_topic(topic, partitions=partitions)
     producer, named = client.producer(topic), client.producer(topic, name="n")
@@ -54,13 +54,13 @@ def fill(bench: Bench, topic: str, partitions: int, chance: random.Random) -> No
                 bench.clock.advance(10)
         else:
             (named if at % 2 else producer).send_batch(table)
-        if at == 6:  # a large one
+        if at == 6:  # one large message
             client.producer(topic, chunking=True).send(b"x" * 5000)
 
 
 @pytest.mark.parametrize("where", ["frames", "files"])
 def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str) -> None:
-    """One place says where a message is and when it became visible; both shapes go by it."""
+    """Both shapes take the id and the visible time of a message from the same code."""
     chance = random.Random(7)
     print("seed 7")
     fill(bench, "t", 1, chance)
@@ -96,7 +96,7 @@ def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str
 
 
 def test_no_table_is_made_for_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: nineteen columns that are taken apart at once."""
+    """Guards against nineteen columns that are split up again at once."""
     fill(bench, "t", 2, random.Random(1))
     made: list[int] = []
     make = Rows.table
@@ -117,8 +117,11 @@ def ids_of(table: pa.Table) -> list[tuple[int, MessageId | None]]:
 
 
 @pytest.mark.parametrize("watermarks", [False, True])
-def test_what_was_read_ahead_comes_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
-    """Messages, batches and loops in turns: each message once, those of a partition in order."""
+def test_messages_read_ahead_come_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
+    """Messages, batches and loops in turns:
+
+    each message comes once, in order within its partition.
+    """
     chance = random.Random(3)
     print("seed 3")
     fill(bench, "t", 3, chance)
@@ -168,7 +171,10 @@ def test_a_seek_forgets_what_was_read_ahead_of_its_partition_only(bench: Bench) 
 
 
 def _shared(client: Client, is_mixed: bool) -> Counter[bytes | None]:
-    """What threads have received that share a reader, to the end; mixed: in several ways."""
+    """The values that threads sharing one reader receive up to the end.
+
+    is_mixed: the threads read in several ways
+    """
     reader = client.reader("t")
     found: list[list[bytes | None]] = [[], [], [], []]
 
@@ -189,12 +195,12 @@ def _shared(client: Client, is_mixed: bool) -> Counter[bytes | None]:
         thread.start()
     for thread in threads:
         thread.join()
-    rest = [message.value for message in reader]  # of a thread that found nothing a moment ago
+    rest = [message.value for message in reader]  # the messages after a thread that ended too early
     return Counter([value for out in found for value in out] + rest)
 
 
 def test_threads_that_share_a_reader_receive_each_message_once(bench: Bench) -> None:
-    """What one has read ahead is not thrown away by another, nor handed out twice."""
+    """A thread neither drops nor repeats the messages that another one has read ahead."""
     count = 4_000
     bench.client.create_topic("t", partitions=2)
     bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(count)]}))
@@ -211,7 +217,9 @@ def test_threads_that_share_a_reader_receive_each_message_once(bench: Bench) -> 
 def test_properties_of_many_pieces_need_not_fit_in_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts of more than 2 GiB have no place in one array of Arrow; they are the same apart."""
+    """Arrow arrays have no room for texts of more than 2 GiB; separate pieces give the same
+    messages.
+    """
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
     given = [{"n": str(n), "none": ""} if n % 3 else {} for n in range(40)]
@@ -237,7 +245,10 @@ def test_properties_of_many_pieces_need_not_fit_in_one(
 def test_a_reader_that_is_closed_while_messages_are_made_has_the_one_it_gives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another thread, between the making and the taking; then AlreadyClosed."""
+    """Another thread closes the reader after the messages are made and before one is taken.
+
+    The reader returns that message, then raises AlreadyClosed.
+    """
     bench.client.create_topic("t")
     bench.client.producer("t").send_batch(pa.table({"value": [b"v", b"w"]}))
     reader, make = bench.client.reader("t"), Unread._make
@@ -258,7 +269,9 @@ def test_a_reader_that_is_closed_while_messages_are_made_has_the_one_it_gives(
 def test_a_loop_takes_nothing_of_a_batch_that_is_being_taken(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read ahead becomes rows first, and then is received: nobody comes in between."""
+    """Messages read ahead first become rows, then are received; no other thread may come in
+    between.
+    """
     bench.client.create_topic("t")
     bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(9)]}))
     reader, split = bench.client.reader("t"), Unread.split
@@ -270,7 +283,7 @@ def test_a_loop_takes_nothing_of_a_batch_that_is_being_taken(
     def beside(unread: Unread, limit: int) -> tuple[pa.Table, Unread]:
         found = split(unread, limit)
         thread.start()
-        for _ in range(1_000_000):  # time enough for a thread that nobody holds up
+        for _ in range(1_000_000):  # enough time for a thread that is not blocked
             if not thread.is_alive():
                 break
         return found
