@@ -1,4 +1,7 @@
-"""Owns what tests of buckets share: sending with times, and what must hold of any index."""
+"""Owns what tests of buckets share:
+
+sending with times, and the checks that every index must pass.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def delay(
     txn: TxnId | None = None,
     since_ms: int = START_MS,
 ) -> None:
-    """Send one batch of messages that are due so long after the start of the test."""
+    """Send one batch of messages that are due this long after the start of the test."""
     times = [None if after is None else since_ms + after for after in after_ms]
     client.producer(topic).send_batch(
         pa.table(
@@ -50,18 +53,18 @@ def delay_txn(client: Client, *after_ms: int | None, since_ms: int = START_MS) -
 
 
 def index(client: Client, partition: int = 1) -> Delayed:
-    """The fold, as this client has it."""
+    """The fold of the index in this client."""
     return client._store.read(lambda view: view.delayed(partition))
 
 
 def counts(client: Client) -> list[int]:
-    """The ids of each bucket, then of the mutable one."""
+    """How many ids each bucket has, then the mutable one."""
     state = index(client)
     return [bucket.count for bucket in state.buckets] + [len(state.mutable)]
 
 
 def logged_times(view: View, partition: int) -> dict[Id, int]:
-    """The times of all messages that are visible in the log, by id."""
+    """The delivery times of all visible messages in the log, by id."""
     out: dict[Id, int] = {}
     buffer = view.buffer(partition)
     for end in view.topic(partition).ledgers:
@@ -84,7 +87,7 @@ def _times(table: pa.Table) -> Sequence[int | None]:
 
 
 def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
-    """What the index says, every byte of it checked; no id is in it twice."""
+    """The times in the index, by id, after a check of every byte; no id may be in it twice."""
     state = index(client, partition)
     found = [((ledger, entry, index), at) for at, ledger, entry, index in state.mutable]
     for bucket in state.buckets:
@@ -105,7 +108,7 @@ def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
 
 
 def check_index(client: Client, partition: int = 1) -> None:
-    """The index is true, and complete but for what may be due and for `unindexed`."""
+    """The index is correct; it may lack only ids that may be due, and the ranges in `unindexed`."""
     store = client._store
     logged = store.read(lambda view: logged_times(view, partition))
     found = indexed_times(client, partition)
@@ -119,7 +122,7 @@ def check_index(client: Client, partition: int = 1) -> None:
 
 
 def bucket_files(client: Client) -> list[str]:
-    """The files in the directories of buckets, temporaries included."""
+    """The files in the directories of buckets, with temporaries."""
     store = client._store
 
     def directories(view: View) -> list[str]:

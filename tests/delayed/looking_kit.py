@@ -1,4 +1,4 @@
-"""Owns what the tests of looking share: buckets made by hand, and what the log says alone."""
+"""Owns what the tests of listings share: buckets made by hand, and answers from the log alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def seal(
 
 
 def lose(client: Client, partition: int, topic: str = "t") -> None:
-    """Forget the first bucket of a partition: its range is not indexed any more."""
+    """Drop the first bucket of a partition, so that its range is not indexed any more."""
     store = client._store
     number = partition_number(client, partition, topic)
     bucket = store.read(lambda view: view.delayed(number).buckets)[0]
@@ -67,12 +67,12 @@ def lose(client: Client, partition: int, topic: str = "t") -> None:
 
 
 def time_of(message: Message) -> int:
-    """When a message is to be delivered; before everything when it has no time."""
+    """The delivery time of a message; without one, a time before all others."""
     return -(1 << 63) if message.deliver_at is None else message.deliver_at
 
 
 def delayed_now(client: Client, now_ms: int, topic: str = "t") -> list[Message]:
-    """What the log says is delayed, in order of key; the oracle."""
+    """The delayed messages according to the log, in order of key; the oracle."""
     found = [one for one in read(client, topic) if time_of(one) > now_ms]
     return sorted(found, key=lambda one: (time_of(one), place(one)))
 

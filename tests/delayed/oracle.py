@@ -1,7 +1,7 @@
-"""Owns the oracle: random histories of two processes, and a model that knows no index at all.
+"""Owns the oracle: random histories of two processes, and a model without any index.
 
-After every batch the model says whether that batch was allowed; after every full cycle that nothing
-eligible was left; at the end of time that everything came.
+After every batch the model says whether the engine was allowed to return it. After every full cycle
+it says that no eligible message was left, and at the end of time that every message came.
 
     PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 1000
 
@@ -41,7 +41,7 @@ ALWAYS = ("send", "send_in_txn", "begin", "commit", "receive", "cycle", "time")
 
 
 class History(Clients):
-    """Time, upkeep and damage between what the clients do."""
+    """Time, upkeep and damage between the steps of the clients."""
 
     # --- steps: time, upkeep, damage -----------------------------------------------------------
 
@@ -69,7 +69,7 @@ class History(Clients):
         )
 
     def upkeep(self, rng: random.Random, who: int) -> str:
-        """Some upkeep by one process; says what."""
+        """Some upkeep by one process; returns its name."""
         store, kind = self.clients[who]._store, rng.choice(("tend", "tend", "merge", "rebuild"))
         partition = rng.choice(self.numbers(who))
         if kind == "tend":
@@ -85,7 +85,7 @@ class History(Clients):
         self.note(f"{who} {self.upkeep(rng, who)}")
 
     def crash_in_upkeep(self, rng: random.Random) -> None:
-        """The process dies before or behind a file or a frame of its upkeep."""
+        """The process dies before or after a file or a frame of its upkeep."""
         who, left = rng.randrange(2), [rng.randrange(4)]
         point = f"call {left[0]}"
 
@@ -115,7 +115,7 @@ class History(Clients):
         self.crash(who)
 
     def lose(self, rng: random.Random) -> None:
-        """A bucket's file is gone, cut off or damaged."""
+        """Remove, cut or damage the file of a bucket."""
         files = sorted(Path(self.path).glob("topics/**/_delayed/*.parquet"))
         if not files:
             return
@@ -134,12 +134,13 @@ class History(Clients):
     def __init__(self, folder: str, seed: str) -> None:
         super().__init__(folder, seed)
         rng = random.Random(f"{seed}:weights")
-        # no two histories are of the same kind: some things never happen in one, others often
+        # Each history has weights of its own, so some steps never happen in one, and often in
+        # another.
         self.weights = [
             weight * rng.choice((0.3, 1, 3) if name in ALWAYS else (0, 0, 0.3, 1, 3))
             for name, weight in WEIGHTS.items()
         ]
-        if rng.random() < 0.25:  # nothing is left out of the index that may not be due
+        if rng.random() < 0.25:  # the index has every id that is not due
             self.is_exact, self.clocks[1].skew_ms = True, 0
             for name in ("jump", "lose", "set_policy", "seek", "crash_in_upkeep"):
                 self.weights[list(WEIGHTS).index(name)] = 0
@@ -151,7 +152,7 @@ class History(Clients):
         act(rng)
 
     def end(self) -> None:
-        """Both clocks reach the far end: everything that is left is handed out, once."""
+        """Both clocks reach the far end: every remaining message must come, once."""
         self.boot.ms += 10**8
         self.note("the end of time")
         for txn in list(self.txns):
@@ -168,7 +169,7 @@ class History(Clients):
                 raise Wrong(f"{sub.name} never got {self.texts(left)}")
 
     def stop(self) -> None:
-        """Let go what is open."""
+        """Close all open clients."""
         for sub in self.subs:
             for hand in sub.hands:
                 lock = hand.real._member._lock
@@ -179,7 +180,7 @@ class History(Clients):
 
 
 def run(seed: str, steps: list[int], history: type[History] = History) -> History | None:
-    """Run a history; returns it when the engine was wrong, its last line says how."""
+    """Run a history; returns it if the engine was wrong, with the reason in its last line."""
     folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     made: History | None = None
     try:
@@ -202,7 +203,7 @@ def run(seed: str, steps: list[int], history: type[History] = History) -> Histor
 
 
 def shrink(seed: str, steps: list[int], history: type[History] = History) -> History:
-    """The same failure, in fewer steps: leave out what can be left out."""
+    """The same failure in fewer steps: leave out every step that is not needed."""
     found = run(seed, steps, history)
     assert found is not None
     size = max(1, len(steps) // 2)

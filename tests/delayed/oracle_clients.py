@@ -1,4 +1,4 @@
-"""The steps of the oracle that clients take: each does the same to the engine and to the model."""
+"""The steps that clients take in the oracle: each does the same to the engine and to the model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Clients(Model):
         return out
 
     def send_rows(self, who: int, partition: int, rows: list[Sent], txn: Txn | None = None) -> Any:
-        # some say how long they wait: that is counted from the clock of who sends them
+        # some rows have a delay, which counts from the clock of the sender
         after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
         waits = [
             at - self.wall(who) if (at, key, value) in after and at is not None else None
@@ -120,7 +120,7 @@ class Clients(Model):
         self.note(f"{who} sends {self.texts(ones)}")
 
     def send_large(self, rng: random.Random) -> None:
-        """In chunks: a file of its own, and a marker with one message."""
+        """Send a message in chunks: a file of its own, and a marker with one message."""
         who, partition = rng.randrange(2), rng.randrange(self.partitions)
         [(at, key, value), *_] = self.some_rows(rng, who)
         receipt = (
@@ -209,7 +209,7 @@ class Clients(Model):
         self.note(f"{sub.name}/{hand.who} receives {self.texts(got)}")
 
     def cycle(self, rng: random.Random) -> None:
-        """Receive until nothing comes: then nothing eligible may be left."""
+        """Receive until no more messages come: then no eligible message may be left."""
         sub, hand = self.some_hand(rng)
         limit = rng.choice((1, 2, 7, 1000))
         hands = [hand] if sub.kind == "shared" else list(sub.hands)
@@ -228,7 +228,7 @@ class Clients(Model):
             self.count(sub, hand.who)
 
     def count(self, sub: Sub, who: int) -> None:
-        """What the index counts is what the model counts."""
+        """The index and the model count the same messages."""
         cutoff_ms = self.cutoff(who)
 
         def look(view: Any) -> int:
@@ -256,7 +256,9 @@ class Clients(Model):
             self.note(f"{sub.name}/{hand.who} acknowledges {self.texts(ones)}")
 
     def cancel(self, rng: random.Random) -> None:
-        """Acknowledge by id, in whosever hand it is; or cancel, which takes what is not due."""
+        """Acknowledge by id, whichever consumer has the lease; or cancel, which skips due
+        messages.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         known = sorted(self.free(sub))
         if not known:
@@ -317,7 +319,7 @@ class Clients(Model):
         self.note(f"{sub.name}/{hand.who} dies")
 
     def die(self, sub: Sub, hand: Hand) -> None:
-        """What the kernel does for a process that dies: its lock is free."""
+        """Free the consumer's lock, as the kernel does when a process dies."""
         lock = hand.real._member._lock
         assert lock is not None
         lock.close()
@@ -388,7 +390,7 @@ class Clients(Model):
         self.note(f"{who} skips {self.texts(gone)} on {sub.name}")
 
     def trim(self, rng: random.Random) -> None:
-        """Whole ledgers go, whatever was in them."""
+        """Trim whole ledgers with all their messages."""
         who = rng.randrange(2)
         self.clients[who].admin.trim("t", Bound("last", rng.choice((3, 8))), force_unacked=True)
 
@@ -407,7 +409,7 @@ class Clients(Model):
         self.note(f"{who} trims {self.texts(gone)}")
 
     def set_policy(self, rng: random.Random) -> None:
-        """Whether anything waits, and how early it may come."""
+        """Set whether messages wait, and how early they may come."""
         who = rng.randrange(2)
         self.active, self.strict = rng.random() < 0.7, rng.random() < 0.6
         self.tick_ms = rng.choice((50, 1000))
@@ -417,7 +419,9 @@ class Clients(Model):
         self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
 
     def promote(self, rng: random.Random) -> None:
-        """Release what is not due for the one who asks; all of it only where it can be counted."""
+        """Release messages that are not due for this process; all of them only where the index is
+        exact.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         known = sorted(self.free(sub))
         is_all = self.is_exact and rng.random() < 0.3
@@ -440,11 +444,14 @@ class Clients(Model):
         self.note(f"{who} promotes {self.texts(wanted)} on {sub.name}")
 
     def waiting_for(self, who: int, ones: set[Known]) -> set[Known]:
-        """Those whose time is to come by the clock of a process."""
+        """The messages that are not due yet by the clock of a process."""
         return {one for one in ones if one.at is not None and one.at > self.wall(who)}
 
     def take_exclusively(self, rng: random.Random) -> None:
-        """Another type for a while: everything comes at once, in order of position."""
+        """Use another subscription type for a while:
+
+        all messages come at once, in order of position.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         if sub.hands or sub.waiting:
             return

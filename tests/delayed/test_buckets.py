@@ -1,4 +1,4 @@
-"""Upkeep of the delayed index: it stays true and complete, whatever is done to it and when."""
+"""Upkeep of the delayed index: the index stays correct and complete after every operation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bench_of(folder: Path, **settings: int | float) -> Bench:
 
 
 def fill(bench: Bench, buckets: int, each: int = 4) -> None:
-    """Seal so many buckets; times rise, an hour apart."""
+    """Seal this many buckets; times rise, an hour apart."""
     for number in range(buckets):
         delay(bench.client, *(HOUR_MS * (number * each + n + 1) for n in range(each)))
 
@@ -87,7 +87,7 @@ def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     delay(bench.client, 1000, 2000, 3000)
     bench.clock.advance(5000)
-    delay(bench.client, 4000)  # it is past, and not indexed
+    delay(bench.client, 4000)  # its time has passed, so it is not indexed
     assert counts(bench.client) == [3]
     delay(bench.client, 5001)
     assert counts(bench.client) == [1, 0]
@@ -99,7 +99,7 @@ def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_ledgers_that_contribute_are_counted(tmp_path: Path) -> None:
-    """Seal when an id arrives in a new ledger and those of `step` ledgers are there."""
+    """Seal when an id arrives in a new ledger and `step` ledgers before it have ids."""
     bench = bench_of(tmp_path, mutable_ids_max=1000, ledger_step_per_bucket=2)
     client = bench.client
     delay(client, DAY_MS, DAY_MS)
@@ -138,7 +138,7 @@ def test_no_step_seals_by_size_only(tmp_path: Path) -> None:
 def test_ids_that_arrive_while_a_bucket_is_made_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The op names its upper position."""
+    """The op has its upper position."""
     bench = bench_of(tmp_path)
     other = bench.another()
     publish = bench.client._store.disk.publish
@@ -157,7 +157,7 @@ def test_ids_that_arrive_while_a_bucket_is_made_stay(
 
 
 def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], object]) -> None:
-    """Let another process do something between the next bucket's file and its frame."""
+    """Let another process act between the file of the next bucket and its frame."""
     other, disk = bench.another(), bench.client._store.disk
     publish = disk.publish
 
@@ -171,7 +171,7 @@ def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], 
 
 
 def lose_first(client: Client) -> None:
-    """Find the first bucket unreadable."""
+    """Report the first bucket as unreadable."""
     gen = index(client).buckets[0].gen
     assert buckets.drop_lost(client._store, 1, gen, MissingFile("it is gone"))
 
@@ -277,7 +277,7 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
 def test_a_merge_streams_when_it_is_large(
     tmp_path: Path, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether ids are kept or read again, equal times stay in order of position."""
+    """Equal times stay in order of position, whether the merge keeps ids or reads them again."""
     monkeypatch.setattr(builder, "KEPT_IDS", 1000 if is_kept else 0)
     monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 7)
     bench = bench_of(
@@ -307,7 +307,7 @@ def test_a_bucket_more_than_half_due_is_pruned(tmp_path: Path) -> None:
     check_index(bench.client)
 
 
-def test_what_is_all_due_is_deleted(tmp_path: Path) -> None:
+def test_a_bucket_whose_ids_are_all_due_is_deleted(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 2)
     bench.clock.advance(4 * HOUR_MS)
@@ -319,8 +319,8 @@ def test_what_is_all_due_is_deleted(tmp_path: Path) -> None:
     assert bucket_files(bench.client) == named_files(bench.client)
 
 
-def test_what_everybody_acknowledged_is_deleted_and_can_come_back(tmp_path: Path) -> None:
-    """A seek may want it again: the range is without an index, not without messages."""
+def test_a_fully_acknowledged_bucket_is_deleted_and_can_come_back(tmp_path: Path) -> None:
+    """A seek may need it again: the range lacks an index, not its messages."""
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_subscription("t", "other", type="shared")
@@ -462,7 +462,7 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
     check_index(bench.client)
 
 
-def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
+def test_rebuild_by_command_reports_the_differences(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
     store = bench.client._store
@@ -479,7 +479,7 @@ def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
     check_index(bench.client)
 
 
-# --- who does it, and failures ---------------------------------------------------------------
+# --- which process does it, and failures -----------------------------------------------------
 
 
 def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> None:
-    """Memory and checkpoint stay bounded; a time-out is reported, the messages are sent."""
+    """Memory and checkpoint stay bounded; a time-out is reported, and the messages are sent."""
     bench = bench_of(tmp_path)
     lock = bench.client._store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
@@ -546,7 +546,7 @@ def test_an_away_partition_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
-    """What a process left to do another does; then there is nothing to do."""
+    """Another process does the upkeep that one has left; then no work remains."""
     bench = bench_of(tmp_path, max_num_buckets=1)
     fill(bench, 3)
     store = bench.client._store
@@ -557,8 +557,10 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     assert store.refresh() == before
 
 
-def test_closing_looks_at_what_time_alone_has_ended(tmp_path: Path) -> None:
-    """A process that wrote anything deletes what is due when it goes; one that only reads not."""
+def test_closing_deletes_buckets_that_became_due(tmp_path: Path) -> None:
+    """A process that has written deletes due buckets when it closes; one that only reads
+    does not.
+    """
     bench = bench_of(tmp_path)
     fill(bench, 2)
     bench.reopen()

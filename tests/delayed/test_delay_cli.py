@@ -103,7 +103,7 @@ def test_next_looks_at_the_whole_store(bench: Bench, capfd: pytest.CaptureFixtur
 def test_exit_codes(
     bench: Bench, capfd: pytest.CaptureFixture[str], words: list[str], exit_code: int
 ) -> None:
-    """spec/cli 5; whatever is refused changes nothing."""
+    """spec/cli 5; a refused command changes nothing."""
     assert run(bench, *words) == exit_code
     if exit_code:
         assert capfd.readouterr().out == ""

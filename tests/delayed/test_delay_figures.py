@@ -66,8 +66,8 @@ def test_steps_of_upkeep_are_counted_in_their_process(tmp_path: Path) -> None:
     assert figures(bench.another())[f"{INDEX}_bucket_op_count merge succeeded"] == 0
 
 
-def test_what_was_handed_out_when_it_was_due(tmp_path: Path) -> None:
-    """Lateness counts what had waited, and not what was promoted before its time."""
+def test_lateness_counts_delayed_messages_at_delivery(tmp_path: Path) -> None:
+    """Lateness counts messages that waited for their time, not those promoted before it."""
     bench = bench_of(tmp_path)
     client = bench.client
     sent = later(client, 1000, 1950, 500_000, -1)
@@ -88,8 +88,8 @@ def test_what_was_handed_out_when_it_was_due(tmp_path: Path) -> None:
     assert found["txlog_delayed_lateness_seconds_sum"] == 1.05
 
 
-def test_consumers_that_begin_again_and_what_they_remember(tmp_path: Path) -> None:
-    """Spec 7: a lost bucket makes them stale; a read-only index is looked at row by row."""
+def test_rewinds_and_strays_of_consumers_are_counted(tmp_path: Path) -> None:
+    """Spec 7: a lost bucket makes consumers rewind; without upkeep they look at each row."""
     bench = bench_of(tmp_path)
     client = bench.client
     later(client, 1000, 2000, 3000)
@@ -108,7 +108,7 @@ def test_consumers_that_begin_again_and_what_they_remember(tmp_path: Path) -> No
 
 @contextmanager
 def maintenance_held(client: Client) -> Iterator[None]:
-    """Somebody else does upkeep, so nothing is rebuilt."""
+    """Hold the maintenance lock like another process, so that no upkeep can rebuild."""
     lock = client._store.disk.lock_file("maintenance.lock")
     assert lock.try_acquire()
     try:

@@ -1,4 +1,4 @@
-"""Setting the time of delivery: what is stored for deliver_at and deliver_after.
+"""Setting the delivery time: the stored time for a given deliver_at or deliver_after.
 
 Source: spec/delayed 2, 11.
 """
@@ -34,7 +34,7 @@ def delivery(client: Client, **given: Any) -> list[int | None]:
     ({"deliver_after": 0}, START_MS),
     ({"deliver_after": WORD_MAX}, INSTANT_MS_MAX),
 ])  # fmt: skip
-def test_what_is_stored_for_what_was_given(
+def test_the_stored_time_for_each_given_time(
     bench: Bench, given: dict[str, Any], stored: int | None
 ) -> None:
     """2: deliver_at as it is, also a past one; deliver_after from the time of the frame."""
@@ -54,7 +54,7 @@ def test_what_is_stored_for_what_was_given(
 
 
 def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
-    """2: over partitions, with nulls, and with rows that were there already."""
+    """2: over partitions, with nulls, and with rows that are duplicates."""
     table = pa.table(
         {
             "value": [b"%d" % n for n in range(6)],
@@ -81,8 +81,8 @@ def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
         assert delivery(bench.client, partitions=[partition]) == wanted[partition]
 
 
-def test_the_time_is_that_of_the_frame_of_the_row(bench: Bench) -> None:
-    """2, 8: in a transaction when the row is sent, not when it is committed."""
+def test_a_delay_counts_from_the_frame_of_its_row(bench: Bench) -> None:
+    """2, 8: in a transaction it counts from the send of the row, not from the commit."""
     producer = bench.client.producer("t")
     with bench.client.transaction() as txn:
         producer.send(b"a", deliver_after=100, partition=0, txn=txn)
@@ -149,18 +149,19 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     ],
 )
 def test_one_bad_row_refuses_its_batch(bench: Bench, columns: dict[str, pa.Array]) -> None:
-    """11: nothing of the batch is appended."""
+    """11: no row of the batch is appended."""
     table = pa.table({"value": [b"a", b"b"], **columns})
     before = bench.client.status()["journal"]["lsn"]
     with pytest.raises(InvalidArgument):
         bench.client.producer("t").send_batch(table)
     with bench.client.transaction() as txn, pytest.raises(InvalidArgument):
         bench.client.producer("t").send_batch_async(table, txn=txn)
-    assert bench.client.status()["journal"]["lsn"] <= before + 1  # the empty transaction's
+    # the frame of the empty transaction
+    assert bench.client.status()["journal"]["lsn"] <= before + 1
     assert not read(bench.client)
 
 
-def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
+def test_a_builder_has_every_option_of_send(bench: Bench) -> None:
     """9: as Pulsar's newMessage."""
     client = bench.client
     producer = client.producer("t", "me")
@@ -182,7 +183,7 @@ def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
 
 
 def test_a_message_without_a_time_has_no_column_for_it(bench: Bench) -> None:
-    """A topic without delays pays nothing: its frames have the columns they had."""
+    """A topic without delays pays nothing: its frames have no further column."""
     table = pa.table({"value": [b"x"], "partition": [0]})
     sizes = [bench.client.status()["journal"]["size_bytes"]]
     for column in (None, None, pa.nulls(1, pa.int64())):
@@ -194,7 +195,7 @@ def test_a_message_without_a_time_has_no_column_for_it(bench: Bench) -> None:
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 5000])
 def test_a_batch_of_any_size_is_resolved_alike(bench: Bench, rows: int) -> None:
-    """Few rows go another way than many; nulls and the last instant included."""
+    """Small batches take another code path than large ones; nulls and the last instant included."""
     choices = [None, 0, 7, WORD_MAX, INSTANT_MS_MAX, 90_000]
     given = [choices[at % 6] for at in range(rows)]
     asked = [START_MS + at if at % 12 == 0 else None for at in range(rows)]

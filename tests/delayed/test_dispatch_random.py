@@ -1,7 +1,7 @@
-"""Random histories against a dict: nothing eligible is left, early, or given twice; section 1.
+"""Random histories against a dict: no message is left, early, or delivered twice; section 1.
 
-Two processes with clocks of their own that jump both ways; transactions that send and that
-acknowledge; seeks, nacks, restarts; buckets that are sealed, merged, deleted and lost.
+Two processes with clocks of their own that jump both ways. Transactions send and acknowledge. There
+are seeks, nacks and restarts; buckets are sealed, merged, deleted and lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SPAN = 60  # times are drawn from so many milliseconds around the clock
+SPAN = 60  # times are drawn from this many milliseconds around the clock
 
 
 @dataclass
@@ -37,16 +37,17 @@ class Process:
 
 @dataclass
 class Sub:
-    """What a subscription is to know: by id."""
+    """The state of a subscription in the model, by id."""
 
     acked: set[MessageId] = field(default_factory=set)
     released: set[MessageId] = field(default_factory=set)
-    hands: dict[MessageId, int] = field(default_factory=dict)  # id -> process that has it
+    # id -> the process that has leased it
+    hands: dict[MessageId, int] = field(default_factory=dict)
     pending: dict[MessageId, Transaction] = field(default_factory=dict)
 
 
 class World:
-    """A store, and what should be in it."""
+    """A store, and its contents according to the model."""
 
     def __init__(self, folder: Path, seed: int, type: str) -> None:
         self.chance = random.Random(seed)
@@ -109,7 +110,7 @@ class World:
         process.clock.set_wall(max(T0, process.clock.now().wall_ms + step))
 
     def turn(self, process: Process, name: str, limit: int) -> list[Message]:
-        """One turn, checked: everything in it was to be had."""
+        """One turn, checked: the consumer was allowed to get each of its messages."""
         sub = self.subs[name]
         now = process.clock.now().wall_ms
         got = list(messages(process.consumers[name].receive_batch(limit)))
@@ -220,7 +221,7 @@ class World:
             self.lose(process)
 
     def lose(self, process: Process) -> None:
-        """A bucket's file goes, or is damaged."""
+        """Remove or damage the file of a bucket."""
         known = [Path(self.shop.path) / path for path in process.client._store.read(self.buckets)]
         if paths := [path for path in known if path.exists()]:
             path = self.chance.choice(paths)
@@ -238,7 +239,9 @@ class World:
     # --- the check ---------------------------------------------------------------------------
 
     def full_cycle(self) -> None:
-        """After a full cycle nothing eligible is left; with keys, nothing that no key holds up."""
+        """After a full cycle no eligible message is left; with keys, none except behind a blocked
+        key.
+        """
         name = self.chance.choice("sz")
         sub = self.subs[name]
         if self.type == "key-shared":
@@ -303,7 +306,7 @@ def run(folder: Path, seed: int, steps: int) -> None:
 
 
 def shrink(set_: Callable[[str, int], None]) -> None:
-    """Every bound of a look as small as may be."""
+    """Make every limit of a look as small as possible."""
     plan = "txlog.engine.plan"
     for name, value in (
         ("delayed.due.LOOK_ROWS_MAX", 3),
@@ -320,7 +323,7 @@ def shrink(set_: Callable[[str, int], None]) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(6), (0, 3, 5)))
 def test_a_random_history(tmp_path: Path, seed: int) -> None:
-    """Nothing early, nothing twice, nothing left."""
+    """No message comes early or twice, and none is left."""
     run(tmp_path / "store", seed, 120)
 
 
@@ -328,7 +331,7 @@ def test_a_random_history(tmp_path: Path, seed: int) -> None:
 def test_a_random_history_with_small_steps(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same where every look ends early, and no set is small enough to be made row by row."""
+    """The same where every look ends early, and no set is small enough for row by row."""
     shrink(monkeypatch.setattr)
     run(tmp_path / "store", seed, 120)
 

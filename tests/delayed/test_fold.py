@@ -1,4 +1,4 @@
-"""The delayed fold: what enters when, and what leaves. Source: spec/delayed 3, 4."""
+"""The delayed fold: which ids enter when, and which leave. Source: spec/delayed 3, 4."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def round_trip(state: Delayed) -> Delayed:
 
 
 def test_a_row_that_is_due_by_the_clock_of_its_frame_does_not_enter() -> None:
-    """4.1: strictly later than the frame; the times that did not enter are known by their most."""
+    """4.1: strictly later than the frame; the fold keeps the latest time that did not enter."""
     state = Delayed()
     apply(state, 1, 100, appended(7, 0, 101, 100, NO_TIME, 300))
     assert list(state.mutable) == [(101, 7, 0, 0), (300, 7, 3, 0)]
@@ -140,7 +140,7 @@ def test_a_bucket_that_may_hold_what_is_not_due_is_missed(
 
 
 def test_ranges_without_a_bucket_between_them_are_one() -> None:
-    """Else each bucket that was ever acknowledged would leave a range."""
+    """Otherwise each bucket that was ever fully acknowledged would leave a range."""
     state = Delayed()
     for gen in range(1, 6):
         one = bucket(gen, (7, 10 * gen, 0), (7, 10 * gen + 5, 0), max_at=900)
@@ -162,7 +162,7 @@ def test_trimming_takes_ids_and_ranges_of_the_ledger() -> None:
     assert state.unindexed == []
 
 
-def test_what_is_left_of_a_range() -> None:
+def test_a_range_without_a_part() -> None:
     whole = [((1, 0, 0), (1, 9, 0))]
     assert without(whole, (1, 3, 0), (1, 5, 0)) == [
         ((1, 0, 0), (1, 2, (1 << 31) - 1)),
@@ -174,7 +174,7 @@ def test_what_is_left_of_a_range() -> None:
 
 @pytest.mark.usefixtures("quick_disk")
 def test_a_client_fills_the_fold(tmp_path: Path) -> None:
-    """Plain, in a transaction, aborted; as it is after a checkpoint and a reopening."""
+    """Plain, in a transaction, aborted; the same after a checkpoint and a reopening."""
     bench = Bench(tmp_path)
     client, now = bench.client, bench.clock.now().wall_ms
     client.create_topic("t")

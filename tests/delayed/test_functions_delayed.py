@@ -1,4 +1,4 @@
-"""What a function produces may be delayed: Output, Context.publish, tables of outputs.
+"""Outputs of a function may be delayed: Output, Context.publish, tables of outputs.
 
 Source: spec/delayed 2.
 """

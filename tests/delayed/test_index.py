@@ -1,4 +1,4 @@
-"""Random histories: after every step the index is what the log says, whatever was done to it.
+"""Random histories: after every step the index agrees with the log.
 
 Two processes on one store; `TXLOG_SEED` repeats a run, `TXLOG_HISTORIES` sets how many there are.
 """
@@ -49,7 +49,7 @@ class History:
         return open_client(self.disk.process(), self.clock)
 
     def times(self) -> list[int | None]:
-        """When some messages are due; some are past, some have no time."""
+        """The delivery times of some messages; some are past, some have no time."""
         now = self.clock.now().wall_ms - START_MS
         return [
             None if self.rng.random() < 0.2 else now + self.rng.randrange(-500, SPAN_MS)
@@ -118,7 +118,7 @@ class History:
 
 @pytest.mark.parametrize("number", graded(range(HISTORIES), 5))
 def test_the_index_is_what_the_log_says(number: int) -> None:
-    """spec/delayed 3: position order, no id twice, nothing lost but what may be due."""
+    """spec/delayed 3: position order, no id twice, no id missing unless it may be due."""
     rng = random.Random(f"{SEED} {number}")
     settings = replace(
         Settings(coordinators=1, reader_grace_ms=0),

@@ -1,4 +1,4 @@
-"""Upkeep of the index by command: merge, rebuild, and what they would do."""
+"""Upkeep of the index by command: merge, rebuild, and their dry runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def three_buckets(client: Client, partition: int = 0) -> list[MessageId]:
-    """Nine delayed messages, six of them in three buckets."""
+    """Nine delayed messages; three buckets have six of them."""
     sent = []
     for n in range(3):
         sent += later(client, 1000 + n, 2000 + n, 9000 + n, partition=partition)
@@ -32,7 +32,7 @@ def states(client: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("to", [1, 2, 3, 9])
-def test_a_merge_leaves_so_many_in_each_partition(tmp_path: Path, to: int) -> None:
+def test_a_merge_leaves_this_many_buckets_in_each_partition(tmp_path: Path, to: int) -> None:
     client = bench_of(tmp_path, 2).client
     sent = [*three_buckets(client, 0), *three_buckets(client, 1)]
     handle = client.topic("t")
@@ -44,8 +44,8 @@ def test_a_merge_leaves_so_many_in_each_partition(tmp_path: Path, to: int) -> No
     assert sorted(listed_ids(handle.delayed())) == sorted(sent)
 
 
-def test_what_is_due_or_apart_is_told_as_it_happens(tmp_path: Path) -> None:
-    """A bucket that is due goes first; over a range without index nothing is merged."""
+def test_a_merge_reports_due_and_separate_buckets(tmp_path: Path) -> None:
+    """A due bucket is deleted first; a merge never spans a range without an index."""
     bench = bench_of(tmp_path)
     client = bench.client
     later(client, 10, 20)
@@ -83,8 +83,8 @@ def test_a_rebuild_finds_nothing_wrong_with_a_sound_index(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_rebuild_tells_what_differed(tmp_path: Path, dry_run: bool) -> None:
-    """A range without index: four are missing; a wrong time: one missing and one surplus."""
+def test_a_rebuild_reports_the_differences(tmp_path: Path, dry_run: bool) -> None:
+    """A range without an index: four are missing; a wrong time: one missing and one surplus."""
     client = bench_of(tmp_path).client
     later(client, 1000, 2000, 3000, 4000)
     seal(client, 0, 4)

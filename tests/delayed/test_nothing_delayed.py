@@ -1,4 +1,4 @@
-"""Where no message waits for its time, the next ones are those that a whole scan would find."""
+"""Without delayed messages, the short path finds the same next messages as a whole scan."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_is_what_a_scan_finds(
+def test_the_short_path_equals_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Shared consumers of two processes, with acknowledgements, returns, aborts and, later,
-    delayed messages that become due; the clock is set back now and then."""
+    """Shared consumers of two processes, with acknowledgements, returns and aborts.
+
+    Later, delayed messages become due; the clock is set back now and then.
+    """
     print(f"seed {seed}")
     chance = random.Random(seed)
     bench = Bench(tmp_path / "store", ledger_entries_max=50)

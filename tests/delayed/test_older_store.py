@@ -1,4 +1,4 @@
-"""A store of a version that kept no index: what it stored with a time waits all the same."""
+"""A store of a version that kept no index: its messages with a time wait all the same."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_messages_that_no_op_told_of_wait(
+def test_delayed_messages_without_an_op_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_checkpointed: bool
 ) -> None:
-    """A missing index costs time, and never means that a message is due."""
+    """A missing index costs time, and never makes a message due."""
     known = Settings().to_mapping()
     old = {name: value for name, value in known.items() if "deli" not in name}
     with monkeypatch.context() as before:

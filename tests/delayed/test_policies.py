@@ -93,8 +93,8 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     assert admin.get_delayed_policies("acme/jobs/t")["policies"] == DEFAULTS
 
 
-def test_a_policy_that_is_switched_off_for_a_topic_hides_that_of_the_store(bench: Bench) -> None:
-    """0 and False are values, not the absence of one."""
+def test_a_policy_switched_off_for_a_topic_overrides_the_store(bench: Bench) -> None:
+    """0 and False are values; they do not mean that the policy is unset."""
     admin = bench.client.admin
     admin.set_delayed_policies(max_delivery_delay_ms=10, active=False)
     admin.set_delayed_policies("t", max_delivery_delay_ms=0, active=True)
@@ -104,7 +104,7 @@ def test_a_policy_that_is_switched_off_for_a_topic_hides_that_of_the_store(bench
     assert not admin.set_delayed_policies("t", active=True)["changed"]
 
 
-def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
+def test_settings_given_to_init_become_policies_of_the_store(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", fixed_delivery_delay_ms=7, ttl_from="deliver_at")
     bench.client.create_topic("t")
     found = bench.client.admin.get_delayed_policies()["policies"]
@@ -117,7 +117,7 @@ def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
 
 
 def test_other_processes_follow_a_change(bench: Bench) -> None:
-    """A producer that is open refuses by the policies of now."""
+    """An open producer refuses by the current policies."""
     other = bench.another().producer("t")
     other.send(b"x", deliver_after=60, partition=0)
     scopes: list[dict[str, Any]] = [{}, {"namespace": "public/default"}, {"topic": "t"}]
@@ -189,7 +189,7 @@ def test_a_wrong_policy_changes_nothing(
             assert caught.value.fields["limit"] == value - 1
     with pytest.raises(InvalidArgument):
         bench.client.admin.remove_delayed_policies(["delay"])
-    with pytest.raises(InvalidArgument):  # they have a call of their own
+    with pytest.raises(InvalidArgument):  # delayed policies have a call of their own
         bench.client.set_policies("t", max_delivery_delay_ms=5)
     assert lsn(bench.client) == before
 
@@ -198,7 +198,7 @@ def test_a_wrong_policy_changes_nothing(
 
 
 def test_a_fixed_delay_counts_whatever_was_given(bench: Bench) -> None:
-    """2: nothing included; the maximum is not checked."""
+    """2: even if the sender gave no time; the maximum is not checked."""
     client = bench.client
     client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=100, max_delivery_delay_ms=10)
     producer = client.producer("t", chunking=True)
@@ -237,7 +237,7 @@ SENDS = ("plain", "txn", "later", "large", "large in txn", "batch", "built")
 
 
 def attempt(bench: Bench, how: str, **given: Any) -> None:
-    """Send in one of the ways there are."""
+    """Send in one of the possible ways."""
     client = bench.client
     producer = client.producer("t", chunking=True)
     if how == "plain":
@@ -263,7 +263,7 @@ def attempt(bench: Bench, how: str, **given: Any) -> None:
 @pytest.mark.parametrize("how", SENDS)
 @pytest.mark.parametrize("name", ["deliver_at", "deliver_after"])
 def test_a_delay_above_the_maximum_is_refused(bench: Bench, how: str, name: str) -> None:
-    """2, 11: equality passes; InvalidMessage with setting, limit, value; nothing is appended."""
+    """2, 11: equality passes; InvalidMessage with setting, limit, value; no row is appended."""
     client = bench.client
     bench.clock.advance(7)
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=DAY)
@@ -330,8 +330,8 @@ def counted(client: Client, topic: str = "t") -> dict[str, int]:
     return out
 
 
-def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
-    """A repetition is answered as such, whatever the policy has become."""
+def test_a_duplicate_is_not_refused(bench: Bench) -> None:
+    """A repeated send gets `duplicate`, whatever the policy is now."""
     client = bench.client
     producer = client.producer("t", "me", chunking=True)
     first = [
@@ -341,7 +341,7 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     for at, value in enumerate((b"a", LARGE)):
         again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)
-        known = first[at].message_id if at == 1 else None  # that of the newest
+        known = first[at].message_id if at == 1 else None  # the id of the newest message
         assert (again.duplicate, again.message_id) == (True, known)
     with pytest.raises(InvalidMessage):
         producer.send(b"c", deliver_after=50, sequence_id=2, partition=0)
@@ -350,7 +350,7 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
 
 
 def test_a_policy_that_came_while_a_large_message_was_written(bench: Bench) -> None:
-    """The frame is decided by what holds then; the file that was written goes."""
+    """The policies at the time of the frame decide; a refused send removes its file."""
     client = bench.client
 
     def pieces(change: dict[str, int]) -> Any:

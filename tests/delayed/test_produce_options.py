@@ -69,8 +69,8 @@ def test_a_time_that_has_passed_is_noted(bench: Bench, capfd: pytest.CaptureFixt
     assert delivery(bench) == [START_MS - 1000, START_MS + 1000]
 
 
-def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path) -> None:
-    """spec/cli 7: a record with either of the two keeps it, whichever the flag is."""
+def test_a_time_in_a_record_overrides_the_flag(bench: Bench, tmp_path: Path) -> None:
+    """spec/cli 7: a record with either of the two keeps it, whichever flag the command has."""
     (tmp_path / "e").write_text(
         '{"value":"a","value_encoding":"utf8","deliver_at":7}\n'
         '{"value":"b","value_encoding":"utf8","deliver_after":8}\n'
@@ -148,7 +148,7 @@ def test_a_bad_field_is_a_bad_record_with_its_line(tmp_path: Path, form: str, te
 
 
 def test_a_large_file_may_be_delayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--chunking: raw files as they are read, and records among smaller ones."""
+    """--chunking: raw files while they are read, and records among smaller ones."""
     bench = Bench(tmp_path / "small", max_message_bytes=1000)
     bench.client.create_topic("t")
     monkeypatch.setenv("TXLOG_STORE", bench.path)
@@ -167,8 +167,8 @@ def test_a_large_file_may_be_delayed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(read(bench.client)) == 4
 
 
-def test_what_transform_writes_may_be_delayed(bench: Bench) -> None:
-    """8.3: an envelope from the command with a delay goes on with it."""
+def test_an_output_of_transform_may_be_delayed(bench: Bench) -> None:
+    """8.3: an envelope with a delay from the command keeps it."""
     bench.client.create_topic("out")
     bench.client.producer("t").send(b"x")
     script = (

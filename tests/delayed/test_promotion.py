@@ -36,7 +36,7 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 
 def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
-    """What a subscription gets whatever its time."""
+    """The ids that a subscription gets regardless of their times."""
     number = partition_number(client, partition)
 
     def look(view: View) -> list[Run]:
@@ -52,7 +52,7 @@ def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
 
 
 def test_promoted_messages_are_released_where_they_wait(tmp_path: Path) -> None:
-    """Without a name on every shared and key-shared subscription; later ones go on waiting."""
+    """Without a name, on every shared and key-shared subscription; later messages still wait."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -80,7 +80,7 @@ def test_promoted_messages_are_released_where_they_wait(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["shared", "key-shared"])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_promoted_message_is_delivered_at_once(tmp_path: Path, name: str, sealed: bool) -> None:
-    """Also to a consumer that has gone by; later ones wait, and it does not come twice."""
+    """Also to a consumer that has passed it; later messages wait, and it does not come twice."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -102,7 +102,7 @@ def test_a_promoted_message_is_delivered_at_once(tmp_path: Path, name: str, seal
 
 
 def test_a_cancelled_message_never_comes(tmp_path: Path) -> None:
-    """Whether it is cancelled before or behind the position of the consumer."""
+    """Whether it is cancelled before or after the position of the consumer."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 100, 200, 300)
@@ -116,8 +116,8 @@ def test_a_cancelled_message_never_comes(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 0
 
 
-def test_those_before_an_instant(tmp_path: Path) -> None:
-    """Also out of buckets; the instant itself is left out."""
+def test_messages_before_an_instant_are_promoted(tmp_path: Path) -> None:
+    """Also from buckets; a message at the instant itself is left out."""
     client = bench_of(tmp_path).client
     sent = later(client, 500, 100, 300, 300, 900, 200)
     seal(client, 0, 4)
@@ -162,7 +162,7 @@ def test_named_messages_that_are_not_delayed_are_left_alone(tmp_path: Path) -> N
     assert {row["backlog"] for row in client.subscriptions("t")} == {2}
 
 
-def test_what_is_done_already_counts_only_when_it_is_named(tmp_path: Path) -> None:
+def test_a_repeat_counts_only_for_ids_that_are_given(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     a, b = later(client, 100, 200)
     handle = client.topic("t")
@@ -175,7 +175,7 @@ def test_what_is_done_already_counts_only_when_it_is_named(tmp_path: Path) -> No
 
 
 def test_cancelling_is_an_acknowledgement(tmp_path: Path) -> None:
-    """On every type; mark-delete moves, and nothing comes back."""
+    """On every type; mark-delete moves, and no message comes back."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -191,8 +191,8 @@ def test_cancelling_is_an_acknowledgement(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 0
 
 
-def test_what_a_consumer_has_in_hand_is_not_released_once_more(tmp_path: Path) -> None:
-    """A lease forgets that its message was released; its end says so again."""
+def test_a_leased_message_is_not_released_again(tmp_path: Path) -> None:
+    """A lease clears the released state of its message; the end of the lease restores it."""
     client = bench_of(tmp_path).client
     sent = later(client, 100, 200)
     handle = client.topic("t")
@@ -208,7 +208,9 @@ def test_what_a_consumer_has_in_hand_is_not_released_once_more(tmp_path: Path) -
 
 @pytest.mark.parametrize("verb", ["promote", "cancel"])
 def test_a_refusal_changes_nothing(tmp_path: Path, verb: str) -> None:
-    """Spec 11: unknown, trimmed, uncommitted, of another topic; a transaction holds one of them."""
+    """Spec 11: unknown, trimmed, uncommitted, from another topic; a transaction holds one
+    of them.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=2)
     client = bench.client
     client.create_topic("other")
@@ -293,7 +295,9 @@ def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(4), 2))
 def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
-    """What is promoted or cancelled is what was meant and left, whichever way it is stored."""
+    """Promoting or cancelling affects exactly the chosen messages, however the cursor
+    stores them.
+    """
     print("seed", seed)
     chance = random.Random(seed)
     bench = bench_of(tmp_path, 2, ledger_entries_max=5)

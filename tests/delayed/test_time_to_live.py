@@ -1,4 +1,4 @@
-"""The time to live of delayed messages: from when it counts, and who is told.
+"""The time to live of delayed messages: its start, and the warning to the producer.
 
 Source: spec/delayed 8, 10.
 """
@@ -54,7 +54,7 @@ def test_by_default_it_counts_from_publish_and_ignores_deliver_at(bench: Bench) 
 
 @pytest.mark.parametrize("scope", [{"topic": "t"}, {"namespace": "public/default"}, {}])
 def test_it_may_count_from_deliver_at(bench: Bench, scope: dict[str, str]) -> None:
-    """10: plain, in a transaction, large; not before the message is visible, either."""
+    """10: plain, in a transaction, large; also not before the message is visible."""
     client = bench.client
     client.admin.set_delayed_policies(**scope, ttl_from="deliver_at")  # type: ignore[arg-type]
     producer = client.producer("t", chunking=True)
@@ -83,7 +83,7 @@ def test_it_may_count_from_deliver_at(bench: Bench, scope: dict[str, str]) -> No
     assert left(bench.client) == []
 
 
-def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
+def test_a_given_age_counts_from_publish(bench: Bench) -> None:
     """`sub expire --older-than` and skip mean the age of the message."""
     client = bench.client
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
@@ -94,7 +94,7 @@ def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", graded(range(6), 3))
-def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
+def test_expired_messages_are_those_of_a_list(tmp_path: Path, seed: int) -> None:
     """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
     print("seed", seed)
     chance = random.Random(seed)
@@ -110,7 +110,7 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
     client.create_topic("t", ttl_ms=100)
     client.create_subscription("t", "s")
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
-    expected: dict[bytes, int] = {}  # value -> when it may go
+    expected: dict[bytes, int] = {}  # value -> when it may expire
     number = 0
     for _ in range(60):
         act = chance.randrange(6)
@@ -151,10 +151,10 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
         assert left(client) == sorted(expected)
 
 
-def test_what_is_not_due_is_not_read_to_see_whether_it_expires(
+def test_expiry_reads_no_message_that_is_not_due(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10: a poll costs what is due, not what waits."""
+    """10: the cost of a poll follows the due messages, not the waiting ones."""
     client = bench.client
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
     for waits in range(8):
@@ -177,11 +177,11 @@ def test_what_is_not_due_is_not_read_to_see_whether_it_expires(
     assert sum(asked) == 1
 
 
-# --- who is told -------------------------------------------------------------------------------
+# --- warnings -------------------------------------------------------------------------------------
 
 
-def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
-    """8: stored all the same; in the receipt, and counted by message."""
+def test_the_producer_is_warned_of_messages_that_expire_first(bench: Bench) -> None:
+    """8: the message is stored all the same; the receipt has the warning, and it is counted."""
     client = bench.client
     producer = client.producer("t", chunking=True)
     assert not producer.send(b"x", deliver_after=HOUR).beyond_ttl
@@ -204,7 +204,7 @@ def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
     ({"fixed_delivery_delay_ms": HOUR}, False),
     ({"fixed_delivery_delay_ms": HOUR + 1}, True),
 ])  # fmt: skip
-def test_nobody_is_warned_of_what_is_delivered_in_time(
+def test_there_is_no_warning_for_a_delivery_in_time(
     bench: Bench, change: dict[str, Any], beyond: bool
 ) -> None:
     bench.client.admin.set_delayed_policies("t", **change)

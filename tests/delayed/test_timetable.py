@@ -1,4 +1,4 @@
-"""The index as a process holds it: bitmaps equal rows, and nothing is read too soon.
+"""The index in the memory of a process: bitmaps equal rows, and no row is read too soon.
 
 Source: spec/delayed 3 (invariants 4, 5, 7), 7, 11, 13 F.
 """
@@ -56,7 +56,7 @@ def is_in(one: Id, ids: IdSet | Without) -> bool:
 
 
 def tended(shop: Shop) -> int:
-    """How many buckets there are after what upkeep wants."""
+    """Run the upkeep that is due; returns the number of buckets afterwards."""
     tend(shop.client._store, None)
     return shop.client._store.read(lambda view: len(view.delayed(1).buckets))
 
@@ -165,11 +165,11 @@ def test_no_segment_is_read_before_it_is_due(
     assert take(consumer) == [b"20"] and read == [0]
     shop.set(30)
     assert take(consumer) == [b"30"] and read == [0, 1]
-    assert bitmaps == [0]  # what it skipped needs no bitmap: R is behind the bucket
+    assert bitmaps == [0]  # the skipped rows need no bitmap, as R is after the bucket
 
 
 def test_example_f_a_bucket_disappears(tmp_path: Path) -> None:
-    """13 F: the pointer is compared as a key; the rest comes from the log."""
+    """13 F: the pointer is compared as a key; the other messages come from the log."""
     shop = Shop(tmp_path / "store", mutable_ids_max=4)
     shop.set(0)
     mine, clock = shop.process(0)
@@ -190,8 +190,8 @@ def test_example_f_a_bucket_disappears(tmp_path: Path) -> None:
     assert take_ids(consumer) == [last]
 
 
-def test_what_a_faster_clock_deleted_is_a_stray_for_a_slower_one(tmp_path: Path) -> None:
-    """Event: two processes, two clocks: never early because the index forgot."""
+def test_a_bucket_deleted_by_a_fast_clock_leaves_strays_for_a_slow_one(tmp_path: Path) -> None:
+    """Event: two processes, two clocks: never early although the index has dropped the ids."""
     shop = Shop(tmp_path / "store", mutable_ids_max=3)
     shop.set(0)
     slow, clock = shop.process(0)
@@ -211,7 +211,7 @@ def test_what_a_faster_clock_deleted_is_a_stray_for_a_slower_one(tmp_path: Path)
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> tuple[Shop, list[MessageId], Path]:
-    """Three messages in a bucket, due at 100, 200, 300, and the bucket's file."""
+    """Three messages in a bucket, due at 100, 200, 300, and the file of the bucket."""
     shop = Shop(tmp_path / "store", mutable_ids_max=3)
     shop.set(0)
     ids = shop.send_all((b"a", 300), (b"b", 100), (b"c", 200))
@@ -247,7 +247,9 @@ def test_a_lost_bucket_costs_time_only(
     type: str,
     is_free: bool,
 ) -> None:
-    """11: dropped, built again; while somebody else is at the upkeep, rows are looked at."""
+    """11: dropped and rebuilt; while another process has the maintenance lock, rows are read
+    instead.
+    """
     shop, ids, path = sealed
     consumer = shop.consumer(type=type)
     harm(path)
@@ -267,7 +269,7 @@ def test_a_lost_bucket_costs_time_only(
 def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     sealed: tuple[Shop, list[MessageId], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7: three tries, nothing is polled past it, the rest goes on, the next cycle tries again."""
+    """7: three tries, no poll passes it, other messages come, the next cycle tries again."""
     shop, ids, _ = sealed
     consumer = shop.consumer()
     assert take(consumer) == []
@@ -282,7 +284,8 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     monkeypatch.setattr(BucketFile, "segment", fail)
     new = shop.send(b"new")
     shop.set(250)
-    assert take_ids(consumer) == [new] and len(tries) in (3, 6)  # a look first, perhaps
+    # perhaps after a look without the lock
+    assert take_ids(consumer) == [new] and len(tries) in (3, 6)
     assert pointer(consumer) == before
     assert not consumer.has_message_available()
     monkeypatch.setattr(BucketFile, "segment", segment)
@@ -294,7 +297,7 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
 def test_a_new_consumer_does_without_a_bucket_that_cannot_be_read(
     sealed: tuple[Shop, list[MessageId], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are looked at one by one: what is due comes, the rest are strays."""
+    """It looks at the rows one by one: due messages come, the others are strays."""
     shop, ids, _ = sealed
     shop.set(150)
     consumer = shop.consumer()
@@ -309,7 +312,7 @@ def test_a_new_consumer_does_without_a_bucket_that_cannot_be_read(
 
 
 def test_sorting_keeps_the_order_of_position_for_equal_times() -> None:
-    """Chunks that are merged stand in order of key, few rows and many."""
+    """Merged chunks are in order of key, for few rows and many."""
     for count in (10, 1000):
         chance = random.Random(count)
         rows = [(chance.randrange(5), 7, entry, 0) for entry in range(count)]
@@ -320,7 +323,7 @@ def test_sorting_keeps_the_order_of_position_for_equal_times() -> None:
 
 
 def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
-    """It is a cache: closing lets go of its files, and another client makes its own."""
+    """It is a cache: closing closes its files, and another client builds its own."""
     shop = Shop(tmp_path / "store", mutable_ids_max=1)
     shop.set(0)
     consumer = shop.consumer()
@@ -334,7 +337,7 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
 
 
 def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
-    """Deleting the topic lets go of the files: an open descriptor would hold their space."""
+    """Deleting the topic closes the files: an open descriptor would keep their space."""
     shop = Shop(tmp_path / "store", mutable_ids_max=1)
     shop.set(0)
     with shop.consumer() as consumer:
