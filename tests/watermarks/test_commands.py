@@ -1,4 +1,4 @@
-"""What the commands of event time refuse, and what they take: each call in this process."""
+"""Arguments that the commands of event time accept or refuse: each call in this process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tool(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Tool:
 def test_options_of_produce_that_make_no_sense(
     tool: Tool, flags: tuple[str, ...], code: int
 ) -> None:
-    """spec/cli 5: exit 2, and nothing was written."""
+    """spec/cli 5: exit 2, and no row was written."""
     assert tool.refused("produce", "t", "-m", "x", *flags)[0] == code
     assert tool.json("topic", "list")[0]["messages"] == 0
 
@@ -111,7 +111,7 @@ def test_a_time_before_now_is_no_flag(tool: Tool, time: str, place: int) -> None
 
 
 def test_what_looks_like_a_time_and_is_none(tool: Tool) -> None:
-    """The words are told as they were given."""
+    """The error repeats the words as the user gave them."""
     of_a = ("--producer", "A")
     assert tool.refused("watermark", "set", "t", "-3x", *of_a) == (203, 'not a time: "-3x"')
     assert "(-4m)" in tool.refused("watermark", "set", "t", "-3m", "-4m", *of_a)[1]

@@ -1,4 +1,4 @@
-"""Consumers with watermarks: the contract of receive, listeners, late messages, what goes wrong.
+"""Consumers with watermarks: the contract of receive, listeners, late messages, failures.
 
 Source: spec/watermarks 8, 9, 12.
 """
@@ -34,7 +34,7 @@ def watch(client: Client, kind: str = "exclusive", name: str = "s") -> Consumer:
 
 
 class Told:
-    """A listener that keeps what it is told, and looks at what the consumer says then."""
+    """A listener that keeps its events, and compares each with the consumer's last watermark."""
 
     def __init__(self) -> None:
         self.found: list[object] = []
@@ -45,7 +45,7 @@ class Told:
 
 
 def test_without_the_flag_nothing_changes(bench: Bench) -> None:
-    """Section 9: no event, no column, and nothing is written."""
+    """Section 9: no event, no column, and no write."""
     say(bench.client, "A", 100)
     post(bench.client, 50)
     with bench.client.consumer("t", "s", create=True) as consumer:
@@ -78,7 +78,10 @@ def test_every_type_gets_values_and_judges_its_messages(bench: Bench, kind: str)
 
 @pytest.mark.parametrize("kind", ("shared", "key-shared"))
 def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, kind: str) -> None:
-    """Section 9: whatever the type; a slow one skips values. One held message stops them all."""
+    """Section 9: for every type; a slow consumer skips values.
+
+    One leased message stops all of them.
+    """
     first, second = watch(bench.client, kind), watch(bench.another(), kind)
     say(bench.client, "A", 10)
     assert values(first) == [10]
@@ -98,7 +101,7 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, k
     second.close()
 
 
-def test_a_listener_is_told_once_an_event_in_order(bench: Bench) -> None:
+def test_a_listener_gets_each_event_once_and_in_order(bench: Bench) -> None:
     client, told = bench.client, Told()
     with client.consumer(
         "t", "s", create=True, enable_watermarking=True, listener=told
@@ -117,7 +120,7 @@ def test_a_listener_is_told_once_an_event_in_order(bench: Bench) -> None:
 
 
 def test_a_message_held_back_stops_the_value_until_it_is_done(bench: Bench) -> None:
-    """Held by a transaction, given back, skipped: invariant 3."""
+    """Invariant 3: pending in a transaction, given back, skipped."""
     client = bench.client
     with watch(client, "shared") as consumer:
         post(client, 10)
@@ -147,7 +150,9 @@ def test_a_returning_consumer_gets_the_value_again_and_first(bench: Bench) -> No
 
 
 def test_a_new_session_begins_at_no_less_than_was_handed_out(bench: Bench) -> None:
-    """Invariant 5: what was handed out binds the consumers to come, whoever joined below it."""
+    """Invariant 5: a delivered value is a lower bound for later consumers, whichever producer
+    joins.
+    """
     client = bench.client
     say(client, "A", 50)
     with watch(client) as consumer:
@@ -167,7 +172,7 @@ def test_a_new_session_begins_at_no_less_than_was_handed_out(bench: Bench) -> No
 def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    """Section 8: the decision checks the epoch again, also where nothing was handed out before."""
+    """Section 8: the decision checks the epoch again, also where no value was delivered before."""
     client, other = bench.client, bench.another()
     say(client, "A", 10)
     post(client, 11)
@@ -225,7 +230,7 @@ def test_a_seek_between_the_offer_and_the_messages_is_noticed(
 
 
 def test_events_are_spaced(tmp_path: Path) -> None:
-    """watermark_emit_interval_ms: the least time between two events; never of a new epoch."""
+    """watermark_emit_interval_ms: the least time between two events, except at a new epoch."""
     bench = Bench(tmp_path / "spaced", watermark_emit_interval_ms=1000)
     client = bench.client
     client.create_topic("t")
@@ -246,7 +251,7 @@ def test_events_are_spaced(tmp_path: Path) -> None:
 def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 6: what was handed out is durable."""
+    """Invariant 6: a delivered value is durable."""
     say(bench.client, "A", 10)
     with watch(bench.client) as consumer:
         store = consumer._store
@@ -262,8 +267,8 @@ def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
         assert values(consumer) == [10]
 
 
-def test_a_partition_that_is_away_holds_and_says_so(bench: Bench) -> None:
-    """Section 12: the value stays; it goes on when the partition is back."""
+def test_an_offline_partition_holds_the_value_and_shows_in_the_status(bench: Bench) -> None:
+    """Section 12: the value stays; it rises again when the partition is online."""
     client = bench.client
     client.create_topic("two", partitions=2)
     client.create_subscription("two", "s")
@@ -296,7 +301,9 @@ def test_added_partitions_join_without_stopping_the_value(bench: Bench) -> None:
 
 
 def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> None:
-    """Section 8: a consumer elsewhere sees the clamp; no clamp rises, nothing is written."""
+    """Section 8: a consumer in another process sees the clamp; no clamp rises, no frame is
+    written.
+    """
     first, second = watch(bench.client, "shared"), watch(bench.another(), "shared")
     say(bench.client, "A", 10)
     assert values(first) == [10]
@@ -307,7 +314,7 @@ def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> No
     first.close()
 
 
-def test_closed_and_deleted_consumers_say_so(bench: Bench) -> None:
+def test_receive_on_a_closed_or_deleted_consumer_raises(bench: Bench) -> None:
     say(bench.client, "A", 10)
     consumer = watch(bench.client)
     assert values(consumer) == [10]

@@ -1,11 +1,10 @@
-"""Readers, consumers in memory and of several topics, against a model that looks at every row.
+"""Readers, consumers in memory and of several topics, against a model that reads every row.
 
-Before each turn the model says from the rows alone, folded from the start of the log, what the
-handle has to be handed: that value, and nothing else. Messages have to be late just if they are
-older than the last value, and those of honest producers never are. Histories are random:
+Before each turn the model computes, from the rows alone and from the start of the log, the value
+that the handle must deliver: that value, and no other. A message must be late exactly if it is
+older than the last value; a message of an honest producer never is. Histories are random:
 transactions that overlap, small ledgers, snapshots, checkpoints, seeks, redeliveries, topics and
-partitions that are added.
-Source: spec/watermarks 4, 6, 8, 9.
+partitions that are added. Source: spec/watermarks 4, 6, 8, 9.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Place = tuple[str, int]  # topic, partition
 
 
 class Wild(Honest):
-    """Producers that promise nothing: times fall, they are idle and come back."""
+    """Producers that promise nothing: their times fall, and they become idle and active again."""
 
     def post(self, client: Client, txn: TxnId | None) -> None:
         client.producer(self.topic).send(
@@ -63,7 +62,7 @@ class Wild(Honest):
 
 
 class Raw(NamedTuple):
-    """The status of a place, and its value while it is active."""
+    """The status of a partition, and its value while it is active."""
 
     status: str
     value: int | None
@@ -132,7 +131,7 @@ def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[in
 
 
 def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | None) -> int | None:
-    """Section 8, as it is written there."""
+    """Section 8, word for word."""
     if not standings or any(raw.status == "unknown" for raw in standings.values()):
         return None
     active = {at: raw.value for at, raw in standings.items() if raw.value is not None}
@@ -146,7 +145,7 @@ def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | 
 
 
 class Follower:
-    """A reader or a consumer in memory, and what it has to be handed."""
+    """A reader or a consumer in memory, and the values that it must deliver."""
 
     def __init__(self, client: Client, kind: str, chance: random.Random) -> None:
         self.client, self.kind, self.chance = client, kind, chance
@@ -166,7 +165,7 @@ class Follower:
         self.events = 0
 
     def turn(self, is_honest: bool) -> bool:
-        """Receive once, as the model says; returns whether there was anything."""
+        """Receive once, and compare with the model; returns whether a message or value came."""
         standings = {("t", at): one for at, one in raws(self.client, "t", self.done).items()}
         want = expected(standings, self.clamps, self.last)
         handle, limit = self.handle, self.chance.choice((None, None, 1, 3, 100))
@@ -244,7 +243,7 @@ def everything(client: Client, topic: str) -> dict[int, set[MessageId]]:
 
 
 def happen(honest: Honest, client: Client, act: float) -> bool:
-    """Let a producer or a transaction do something, below 0.5; returns whether it did."""
+    """Let a producer or a transaction act if `act` is below 0.5; returns whether it did."""
     txn = honest.chance.choice([None, *honest.open])
     if act < 0.15:
         honest.post(client, txn)
@@ -271,7 +270,7 @@ def made(tmp_path: Path, chance: random.Random) -> Bench:
 @pytest.mark.parametrize("kind", ["reader", "in memory"])
 @pytest.mark.parametrize("producers", [Honest, Wild])
 @pytest.mark.parametrize("number", range(HISTORIES))
-def test_who_has_no_subscription_is_handed_what_the_model_says(
+def test_a_handle_without_subscription_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int
 ) -> None:
     is_honest = producers is Honest
@@ -312,7 +311,7 @@ def test_who_has_no_subscription_is_handed_what_the_model_says(
 
 
 class Several:
-    """A consumer of several topics, and what it has to be handed.
+    """A consumer of several topics, and the values that it must deliver.
 
     clamps, acked: of the subscription, shared with other consumers
     """
@@ -338,7 +337,7 @@ class Several:
         self.held: list[Message] = []
 
     def turn(self) -> bool:
-        """Receive once, as the model says; returns whether there was anything."""
+        """Receive once, and compare with the model; returns whether a message or value came."""
         topics, consumer = self.consumer.topics, self.consumer
         standings = {
             (topic, at): one
@@ -382,10 +381,10 @@ class Several:
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 @pytest.mark.parametrize("producers", [Honest, Wild])
 @pytest.mark.parametrize("number", range(HISTORIES))
-def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
+def test_a_consumer_of_a_pattern_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int
 ) -> None:
-    """Topics join in the middle: their messages may be late, those of the others are not."""
+    """Topics join in the middle: their messages may be late, messages of older topics may not."""
     is_honest = producers is Honest
     label = f"{SEED} pattern {kind} {producers.__name__} {number}"
     print("seed", label)
@@ -453,6 +452,6 @@ def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
     last = {one.last for one in several}
     if is_honest:
         assert None not in last
-        # who attaches when a topic that is behind has joined begins below what others keep
+        # a consumer that attaches after a slow topic has joined starts below its peers
         assert len(last) == 1 or len(worlds) > 2
     bench.close()

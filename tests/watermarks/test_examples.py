@@ -19,7 +19,7 @@ def post(client: Client, *times: int, txn: TxnId | None = None, partition: int =
 
 
 def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
-    """Everything that is there for a consumer now: values and messages; events come first."""
+    """All values and messages that a consumer gets now; events come first."""
     found: list[int] = []
     got: list[Message] = []
     while True:
@@ -36,14 +36,14 @@ def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = consumer._member._lock
     assert lock is not None
     lock.close()
 
 
 def values(consumer: Consumer) -> list[int]:
-    """The values that it is handed now, when no message is there for it."""
+    """The values that a consumer gets now, when it has no message."""
     found, got = drain(consumer)
     assert not got
     return found
@@ -63,7 +63,7 @@ def raw(client: Client, subscription: int = 1, partition: int = 1) -> int | None
 
 
 def test_a_tracking_and_a_transaction(bench: Bench) -> None:
-    """A: the value waits for the oldest message, and for a producer that stands behind it."""
+    """A: the value waits for the oldest message, and for a producer with a lower time."""
     client = bench.client
     say(client, "A", 100)
     post(client, 105)
@@ -91,7 +91,10 @@ def test_a_tracking_and_a_transaction(bench: Bench) -> None:
 
 
 def test_b_own_open_transaction(bench: Bench) -> None:
-    """B: an open transaction holds nothing back; its messages may be late, or not if it says so."""
+    """B: an open transaction holds no value back, so its messages may be late.
+
+    They are not late if the producer asserts its time in the same transaction.
+    """
     client = bench.client
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
         txn = begin(client)
@@ -115,7 +118,7 @@ def test_b_own_open_transaction(bench: Bench) -> None:
 
 
 def test_c_one_step_many_rows(bench: Bench) -> None:
-    """C: values passed on the way do not exist."""
+    """C: values in between are never delivered."""
     client = bench.client
     post(client, 10)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
@@ -133,7 +136,9 @@ def test_c_one_step_many_rows(bench: Bench) -> None:
 
 
 def test_d_idle_and_back(bench: Bench) -> None:
-    """D: no producer is not the maximum; one that returns with less holds, and does not pull."""
+    """D: no producer is not the maximum; a returning one with a lower time holds the value
+    there.
+    """
     client = bench.client
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
         say(client, "A", 50)
@@ -157,7 +162,7 @@ def test_d_idle_and_back(bench: Bench) -> None:
 
 
 def test_all_idle_on_attach_gives_what_was_handed_out(bench: Bench) -> None:
-    """Section 8: on attach the least clamp, if every partition has one."""
+    """Section 8: on attach, the least clamp, if every partition has one."""
     client = bench.client
     say(client, "A", 50)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
@@ -171,7 +176,7 @@ def test_all_idle_on_attach_gives_what_was_handed_out(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "dead"])
 def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
-    """E: a consumer has the minimum of its partitions; one that went ahead waits."""
+    """E: a consumer has the minimum of its partitions; a consumer ahead of it waits."""
     client, other = bench.client, bench.another()
     client.create_topic("e", partitions=2)
     client.create_subscription("e", "s", type="failover")
@@ -203,7 +208,7 @@ def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
 
 
 def test_a_standby_gets_its_value_before_its_first_message(bench: Bench) -> None:
-    """Section 9; also when it notices the death only while it looks for messages."""
+    """Section 9; also when it notices the death of its peer only while it looks for messages."""
     client, other = bench.another(), bench.client
     other.create_topic("f")
     other.create_subscription("f", "s", type="failover")
@@ -242,7 +247,7 @@ def test_f_seek(bench: Bench) -> None:
         back = got[3].message_id
         assert back is not None
         assert client._store.read(lambda view: view.watermark(1)).snapshots.keys() == {back.ledger}
-        for seek in (handle.seek, consumer.seek):  # by another, and by itself
+        for seek in (handle.seek, consumer.seek):  # by another handle, and by the consumer itself
             seek(back)
             assert consumer.receive() is None
             assert consumer.get_last_watermark().event_time == 200  # type: ignore[union-attr]
@@ -264,7 +269,7 @@ def test_f_seek(bench: Bench) -> None:
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_g_two_transactions(bench: Bench, ends: str) -> None:
-    """G: a lower time changes nothing, and an abort is nowhere."""
+    """G: a lower time changes no value, and an aborted time appears nowhere."""
     client = bench.client
     say(client, "B", 12)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:

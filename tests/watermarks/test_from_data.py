@@ -1,4 +1,4 @@
-"""`produce --watermark-from event-time`: what is asserted of the data, when, and in which frame."""
+"""`produce --watermark-from event-time`: which times it asserts, when, and in which frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def produce(store: Path, times: list[int | None], *flags: str) -> int:
-    """Send a message for each time, by a file."""
+    """Send a message for each time, from a file."""
     path = store.parent / "in.csv"
     lines = [f"{number},{'' if time is None else time}" for number, time in enumerate(times)]
     path.write_text("\n".join(["value,event_time", *lines, ""]))
@@ -44,7 +44,7 @@ def history(store: Path, producer: str | None = None) -> list[WatermarkRow]:
 def expected(
     times: list[int | None], lag: int, every: int | None, txn_every: int | None
 ) -> Iterator[tuple[int | None, int]]:
-    """(number of its transaction, time): one message after the other."""
+    """(number of its transaction, time) of each assertion, computed message by message."""
     greatest, asserted, marked, sent, txn = 0, 0, 0, 0, 0
     for time in times:
         greatest = max(greatest, time or 0)
@@ -63,7 +63,7 @@ def expected(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_inputs(store: Path, seed: int) -> None:
-    """Whatever the batches are: every so many messages, in each transaction, at the end."""
+    """In batches of any size: after every N messages, in each transaction, at the end."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(4):
@@ -80,7 +80,7 @@ def test_random_inputs(store: Path, seed: int) -> None:
         name = f"till-{number}"
         flags += ["--batch", str(chance.choice([1, 4, 1000])), "--producer", name]
         assert produce(store, times, *flags) == 0
-        wanted: dict[object, int] = {}  # of a transaction the greatest counts
+        wanted: dict[object, int] = {}  # the greatest time of a transaction counts
         for at, (txn, time) in enumerate(expected(times, lag, every, txn_every)):
             wanted[("plain", at) if txn is None else txn] = time
         rows = history(store, name)
@@ -90,14 +90,14 @@ def test_random_inputs(store: Path, seed: int) -> None:
 
 
 def test_an_aborted_run_asserts_nothing(store: Path) -> None:
-    """Inside the transaction: all or none."""
+    """Inside the transaction: all of them or none."""
     flags = ("--watermark-from", "event-time", "--watermark-every", "1", "--txn", "--expect", "9")
     assert produce(store, [10**12], *flags, "--idle-on-close") == 8
     assert history(store) == []
 
 
 def test_idle_at_the_end(store: Path) -> None:
-    """A row of its own behind the commit; in a joined transaction with that."""
+    """A row of its own after the commit; in a joined transaction, with its commit."""
     flags = ("--watermark-from", "event-time", "--idle-on-close")
     assert produce(store, [10**12], *flags, "--txn", "--producer", "A") == 0
     assert [(row["marker_type"], row["txn"] is None) for row in history(store, "A")] == [
@@ -118,7 +118,7 @@ def test_idle_at_the_end(store: Path) -> None:
 
 
 class Told:
-    """A producer that notes what is asserted."""
+    """A producer that records the asserted times."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, TxnId | None]] = []
@@ -138,7 +138,7 @@ class Told:
 
 
 def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By time: not sooner, not without need, and also when no message comes."""
+    """By time: not sooner, only if the time has risen, and also without a new message."""
     now = [100.0]
     monkeypatch.setattr("txlog.cli.produce.watermarks.time.monotonic", lambda: now[0])
     request = Request("t", [], None, {}, watermarks=True, watermark_every_ms=5000)
@@ -158,7 +158,7 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 2
     marks.send_if_due(None)
     assert told.sent == [(10, None)]
-    assert marks.wait_s() is None  # nothing that rises
+    assert marks.wait_s() is None  # no time has risen
     now[0] += 60
     message(9)
     marks.send_if_due(None)
@@ -167,7 +167,7 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told.sent == [(10, None), (11, None)]
     message(30)
     txn = TxnId(0, 1)
-    marks.commit(txn)  # --watermark-every says when
+    marks.commit(txn)  # --watermark-every decides
     assert len(told.sent) == 2
     marks.send(txn)
     assert told.sent[2:] == [(30, txn)]

@@ -1,8 +1,8 @@
 """The guarantee of watermarks, over random histories of honest producers.
 
-No message of an honest producer is late for a consumer, whatever is acknowledged, given back,
-restarted or sought; the values of a consumer rise within an epoch; and what any consumer was handed
-is there after a restart and after a power cut at any moment. Source: spec/watermarks 4, 8, 9.
+No message of an honest producer is late for a consumer, after any acknowledgement, return, restart
+or seek. The values of a consumer rise within an epoch. A delivered value survives a restart, and a
+power cut at any moment. Source: spec/watermarks 4, 8, 9.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ PARTITIONS = 2
 
 
 class Honest:
-    """Producers that keep their promise: what becomes visible behind an assertion is not older.
+    """Producers that keep their promise: no message after an assertion is older.
 
-    said: by producer, the greatest time that it asserted anywhere; open: least time by transaction
+    said: by producer, the greatest time that it has asserted anywhere open: least time by
+    transaction
     """
 
     def __init__(
@@ -64,16 +65,16 @@ class Honest:
         held = [least[who] for other, least in self.open.items() if other != txn and who in least]
         time = self.said[who] + self.chance.randrange(6)
         if txn is not None and who in self.open[txn] and self.chance.random() < 0.7:
-            time = self.open[txn][who] + 5  # ahead of the messages of its own transaction
+            time = self.open[txn][who] + 5  # later than the messages of its own transaction
         time = min([time, *held])
         self.said[who] = max(self.said[who], time)
         say(client, who, time, txn=txn, topic=self.topic)
 
 
 class Watched:
-    """A consumer, and what it may be handed.
+    """A consumer, and the values that it may deliver.
 
-    most: by epoch, the greatest value that any consumer was handed; it does not fall
+    most: by epoch, the greatest value that any consumer has delivered; it never falls
     """
 
     def __init__(self, client: Client, kind: str, name: str, most: dict[int, int]) -> None:
@@ -89,7 +90,7 @@ class Watched:
         return self.client._store.read(lambda view: view.cursor(1, 1).epoch, fresh=False)
 
     def turn(self, limit: int | None) -> bool:
-        """Receive once; returns whether there was anything."""
+        """Receive once; returns whether a message or value came."""
         before = self.consumer.get_last_watermark()
         if limit is None:
             message = self.consumer.receive()
@@ -208,7 +209,7 @@ def acknowledge(one: Watched, some: list[Message], chance: random.Random) -> Non
 
 
 def finish(watched: list[Watched]) -> None:
-    """Receive and acknowledge everything; all end at the same value."""
+    """Receive and acknowledge every message; all consumers end at the same value."""
     for _ in range(100):
         busy = [one.turn(100) for one in watched]
         for one in watched:
@@ -225,7 +226,7 @@ def finish(watched: list[Watched]) -> None:
 
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_a_power_cut_takes_back_nothing_that_was_handed_out(number: int) -> None:
-    """Invariant 6: at any step of the disk, whatever of what is not flushed stays."""
+    """Invariant 6: at any step of the disk, whichever unflushed bytes survive."""
     print("seed", SEED, number)
     chance = random.Random(f"{SEED} power {number}")
     disk = new_disk(Settings(coordinators=1, reader_grace_ms=0, watermark_snapshot_markers_max=3))

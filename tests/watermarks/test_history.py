@@ -1,8 +1,8 @@
 """Random histories of watermarks against a list that is folded from its start.
 
-Three producers, overlapping transactions, small ledgers and snapshots, checkpoints, reopenings;
-then the state at every position, the tracking position and the backlog of a subscription, and what
-is read, have to be what the list says. Source: spec/watermarks 2 to 7.
+Three producers, overlapping transactions, small ledgers and snapshots, checkpoints, reopenings.
+Then the state at every position, the tracking position and backlog of a subscription, and the
+messages of a read must agree with the list. Source: spec/watermarks 2 to 7.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[
 
 
 class Oracle:
-    """What the partition holds, as a list of events in visible order; folded from its start."""
+    """The content of the partition, as a list of events in visible order, folded from its start."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Position, list[tuple[str, int | None]], int]] = []
@@ -77,7 +77,7 @@ def positions(client: Client) -> Iterator[Position]:
 
 
 @pytest.mark.parametrize("seed", graded(range(8), 4))
-def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int) -> None:
+def test_states_and_positions_equal_a_full_fold(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(
@@ -147,7 +147,7 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
 
 def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: Position) -> None:
     seen, active = oracle.state(where)
-    for one in (generator, WatermarkGenerator(1)):  # from a place nearby, and from nothing
+    for one in (generator, WatermarkGenerator(1)):  # from a nearby position, and from the start
         client._store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
         assert {name: known.event_time for name, known in one.state.active.items()} == active, where
         assert one.state.seen == seen or not seen, where
@@ -155,7 +155,7 @@ def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: 
 
 
 def check_tracking(client: Client, oracle: Oracle) -> None:
-    """The greatest position up to which every message is acknowledged; and the backlog."""
+    """The greatest position up to which every message is acknowledged, and the backlog."""
     client.flush()
     acked = client._store.read(lambda view: view.cursor(1, 1))
 

@@ -43,10 +43,10 @@ def short(rows: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
 
 
 def test_late_is_older_than_the_value_just_before(bench: Bench) -> None:
-    """2: equality is on time, and a message without event time is never late."""
+    """2: an equal time is on time, and a message without event time is never late."""
     assert figures(bench) == (None, 0)
     send(bench, 5)
-    assert figures(bench) == (5, 0)  # nobody had asserted anything
+    assert figures(bench) == (5, 0)  # no producer had asserted a time
     say(bench.client, "A", 10)
     for time in (9, 10, None, 12, 3):
         send(bench, time)
@@ -57,7 +57,7 @@ def test_late_is_older_than_the_value_just_before(bench: Bench) -> None:
     assert figures(bench, lateness=False) == (None, None)
 
 
-def test_what_a_marker_asserts_takes_effect_behind_its_messages(bench: Bench) -> None:
+def test_a_time_in_a_marker_takes_effect_after_its_messages(bench: Bench) -> None:
     """2, rule 1: messages of the same transaction may be older."""
     say(bench.client, "A", 10)
     txn = begin(bench.client)
@@ -84,8 +84,8 @@ def test_up_to_where_a_subscription_is(bench: Bench) -> None:
     assert figures(bench, "s") == (20, 2)
 
 
-def test_history_says_what_took_effect(bench: Bench) -> None:
-    """spec/cli 8.6: in the order of the journal; regressed against the time at that place."""
+def test_history_has_the_assertions_that_took_effect(bench: Bench) -> None:
+    """spec/cli 8.6: in journal order; `regressed` compares with the time at that position."""
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert history(bench) == []
@@ -107,7 +107,7 @@ def test_history_says_what_took_effect(bench: Bench) -> None:
         (0, Position(1, 0), SET, "A", 10, False),
         (0, Position(1, 1), SET, "A", 9, True),
         (0, Position(1, 2), IDLE, "A", None, False),
-        (0, Position(1, 2), SET, "A", 5, False),  # its time was forgotten in the same marker
+        (0, Position(1, 2), SET, "A", 5, False),  # the same marker had set it idle before
         (0, Position(1, 2), SET, "B", 7, False),
         (0, Position(1, 3), SNAPSHOT, None, None, False),
         (0, Position(1, 4), IDLE, "A", None, False),
@@ -143,8 +143,8 @@ def test_history_says_what_took_effect(bench: Bench) -> None:
         history(bench, limit=-1)
 
 
-def test_a_trimmed_head_counts_from_what_is_left(bench: Bench) -> None:
-    """7: a ledger begins with a snapshot, so the values behind it do not change."""
+def test_after_a_trim_lateness_counts_the_remaining_messages(bench: Bench) -> None:
+    """7: a ledger begins with a snapshot, so later values do not change."""
     client = bench.client
     say(client, "A", 10)
     send(bench, 5)
@@ -161,7 +161,7 @@ def test_a_trimmed_head_counts_from_what_is_left(bench: Bench) -> None:
 
 
 def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
-    """Its row is made of its file; its value is not read."""
+    """The reader builds its row from its file, and does not read its value."""
     bench = Bench(tmp_path / "store", max_message_bytes=1024)
     client = bench.client
     client.create_topic("t", 2)
@@ -175,7 +175,7 @@ def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
-    """12: the value needs no message; what they say is not known, and not made up."""
+    """12: the value needs no message; unknown figures are null, never guessed."""
     client = bench.client
     say(client, "A", 10)
     send(bench, 9)
@@ -195,7 +195,7 @@ def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
 def test_random_histories_equal_a_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """The vectorized count over pieces, chunks and ledgers, against one message after the other."""
+    """The vectorized count over pieces, chunks and ledgers, against a walk message by message."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     monkeypatch.setattr(watermark_rows, "ROWS_AT_ONCE", chance.choice([1, 3, 7, 100_000]))
@@ -234,7 +234,7 @@ def test_random_histories_equal_a_walk(
 
 
 def check_walk(bench: Bench, index: int) -> None:
-    """Compare with the values of the places just before each message."""
+    """Compare with the values at the positions just before each message."""
     watermarks = bench.client.topic("t").watermarks
     greatest, late = None, 0
     seen: dict[tuple[int, int], int | None] = {}
@@ -265,7 +265,7 @@ def check_walk(bench: Bench, index: int) -> None:
 
 
 def _before(bench: Bench, index: int, entry: tuple[int, int]) -> tuple[int, int] | None:
-    """The row just before one."""
+    """The position of the row before an entry."""
     ledger, number = entry
     if number:
         return (ledger, number - 1)

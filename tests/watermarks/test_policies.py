@@ -1,4 +1,4 @@
-"""Policies of watermarks: inheritance, what they do, bad values; spec/watermarks 11."""
+"""Policies of watermarks: inheritance, effects, bad values; spec/watermarks 11."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ SCOPES: list[dict[str, Any]] = [{"topic": "t"}, {"namespace": "public/default"},
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_each_policy_does_what_it_says(bench: Bench, scope: dict[str, Any]) -> None:
-    """In each scope, in a process that was open before; kills: a name nobody looks at."""
+    """In each scope, in a process that was open before.
+
+    Guards against a policy that no code reads.
+    """
     other = bench.another()
     consumer = other.consumer("t", "s", create=True, enable_watermarking=True)
     producer = other.producer("t", name="A")
@@ -131,7 +134,7 @@ def test_each_policy_does_what_it_says(bench: Bench, scope: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("bound", ["snapshot_entries_max", "snapshot_bytes_max"])
 def test_a_snapshot_after_so_many_rows_or_bytes(bench: Bench, bound: str) -> None:
-    """7: and at least ten times the size of the last one."""
+    """7: and at least ten times the size of the last snapshot."""
     given: dict[str, Any] = {bound: 10}
     bench.client.admin.set_watermark_policies("t", **given)
     say(bench.client, "A", 10)
@@ -171,12 +174,12 @@ def test_a_wrong_policy_changes_nothing(
             bench.client.admin.set_watermark_policies(**one, **given)
     with pytest.raises(InvalidArgument, match="not a policy of watermarks"):
         bench.client.admin.remove_watermark_policies(["active"])
-    with pytest.raises(InvalidArgument):  # they have a call of their own
+    with pytest.raises(InvalidArgument):  # watermark policies have a call of their own
         bench.client.set_policies("t", producers_max=5)
     assert lsn(bench.client) == before
 
 
-def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
+def test_settings_given_to_init_become_watermark_policies(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", watermark_open_transaction_check=1)
     found = bench.client.admin.get_watermark_policies()["policies"]
     assert found == {**DEFAULTS, "open_transaction_check": "refuse"}

@@ -1,4 +1,4 @@
-"""What watermarks rest on: snapshots, markers, checkpoints, deletions, damage.
+"""The state below watermarks: snapshots, markers, checkpoints, deletions, damage.
 
 Source: spec/watermarks 4 (invariants 7, 8), 7, 12.
 """
@@ -28,7 +28,7 @@ PRODUCERS = ("A", "B", "C")
 
 
 def history(client: Client, chance: random.Random, steps: int, open_: list[TxnId]) -> None:
-    """Producers, plain and in transactions; those in `open_` stay open."""
+    """Producers, plain and in transactions; the transactions in `open_` stay open."""
     for _ in range(steps):
         act = chance.random()
         txn = chance.choice(open_) if open_ and chance.random() < 0.6 else None
@@ -51,7 +51,7 @@ def history(client: Client, chance: random.Random, steps: int, open_: list[TxnId
 def check_markers(view: View, partition: int) -> int:
     """Each marker's watermarks are the net effect of its transaction's rows in the sidecar.
 
-    returns: how many markers have any
+    returns: how many markers have watermarks
     """
     held: dict[TxnId, dict[str, tuple[bool, int | None]]] = {}
     for side in view.buffer(partition).ledgers:
@@ -80,7 +80,7 @@ def _txn(row: dict[str, int]) -> TxnId:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
-    """Invariant 8, in whatever order rows and ends come, over checkpoints and restarts."""
+    """Invariant 8, in any order of rows and ends, over checkpoints and restarts."""
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(tmp_path / "store")
@@ -100,10 +100,10 @@ def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
     bench.close()
 
 
-def test_a_marker_that_says_something_else_is_found(
+def test_a_marker_that_contradicts_the_sidecar_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check of invariant 8 is one."""
+    """The check of invariant 8 detects an error."""
     txn = begin(bench.client)
     say(bench.client, "A", 10, txn=txn)
     bench.client.commit(txn)
@@ -119,7 +119,7 @@ def test_a_marker_that_says_something_else_is_found(
 
 
 def states(client: Client) -> dict[Position, dict[str, int]]:
-    """The active producers at every position, each from a generator of its own."""
+    """The active producers at every position, each from its own generator."""
     out: dict[Position, dict[str, int]] = {}
     for where in positions(client):
         generator = WatermarkGenerator(1)
@@ -144,7 +144,7 @@ def spoil(way: str, chance: random.Random, payload: bytes) -> bytes:
 def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, share: float
 ) -> None:
-    """7, 12: the value is the same; also when there is none at all that can be read."""
+    """7, 12: the value is the same, also when no snapshot can be read."""
     found: list[dict[Position, dict[str, int]]] = []
     true_payload = Watermark.payload
     spoiled = 0
@@ -171,7 +171,7 @@ def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
         assert {where: again[where] for where in found[-1]} == found[-1]
         bench.close()
     assert spoiled > 2
-    # spoiled ones may have another size, so that the next one may come at another row
+    # a spoiled snapshot may have another size, so the next one may come at another row
     assert dedupe(found[0]) == dedupe(found[1])
 
 
@@ -188,7 +188,7 @@ def dedupe(found: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
 def test_no_more_is_read_than_behind_the_last_good_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, spoiled: tuple[int, ...], rows: int
 ) -> None:
-    """7; kills: falling back to the very beginning, which would cost the whole history."""
+    """7. Guards against a fold from the very beginning, which would cost the whole history."""
     true_payload, written = Watermark.payload, 0
 
     def payload(state: Watermark, as_of: Position) -> bytes:
@@ -211,7 +211,7 @@ def test_no_more_is_read_than_behind_the_last_good_one(
 
 
 def test_a_restart_keeps_everything(bench: Bench) -> None:
-    """4: what is active, pending, handed out and counted, from dump and frames alike."""
+    """4: active, pending, delivered and counted values, from dump and frames alike."""
     client = bench.client
     say(client, "A", 20)
     say(client, "A", 10)
@@ -243,7 +243,7 @@ def test_a_restart_keeps_everything(bench: Bench) -> None:
 
 
 def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
-    """Nothing of it is kept, in no partition; those of others stay, and one that is new is new."""
+    """No partition keeps them; clamps of other subscriptions stay, and a new one starts anew."""
     client = bench.client
     say(client, "A", 20)
     for name in ("s", "other"):
@@ -270,7 +270,7 @@ def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
 
 
 def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
-    """13: no dump, whatever is done to its subscriptions and ledgers."""
+    """13: no dump, after any change of its subscriptions and ledgers."""
     client = bench.client
     send(client, b"x")
     client.create_subscription("t", "s")
@@ -287,7 +287,7 @@ def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
 
 
 def spoil_file(bench: Bench, partition: int) -> None:
-    """Damage the sealed file of a partition's first ledger, everywhere but in its footer."""
+    """Damage the sealed file of a partition's first ledger outside of its footer."""
     folder = Path(bench.path) / f"topics/public/default/t/partition={partition}"
     [file] = sorted(folder.glob("ledger-*.parquet"))[:1]
     data = bytearray(file.read_bytes())
@@ -298,7 +298,7 @@ def spoil_file(bench: Bench, partition: int) -> None:
 
 
 def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
-    """12: the value stays, shown as unavailable; other partitions carry on."""
+    """12: the value stays, with the status unavailable; other partitions go on."""
     client = bench.client
     consumers = {
         name: client.consumer("t", name, create=True, enable_watermarking=True, type="shared")
@@ -328,12 +328,12 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     with pytest.raises(Corruption):
         client._store.read(lambda view: generator.seek(view, place))
     end = end_of(client)
-    client._store.read(lambda view: generator.seek(view, end))  # nothing is read for the end
+    client._store.read(lambda view: generator.seek(view, end))  # the end needs no read
     assert generator.get_watermark() == 30
     with client.consumer("t", "one", enable_watermarking=True, partitions=[1]) as consumer:
         assert values(consumer) == [30]
     with client.consumer("t", "both", enable_watermarking=True) as consumer:
-        with pytest.raises(Corruption):  # its messages stand there, too
+        with pytest.raises(Corruption):  # its messages are in the same file
             consumer.receive()
         assert values(consumer) == []
         assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, "unavailable")
@@ -346,8 +346,8 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     third.close()
 
 
-def test_a_damaged_dump_fails_only_who_uses_it(bench: Bench) -> None:
-    """A sweep that looks for silent producers passes it over; whoever asks is told."""
+def test_a_damaged_dump_fails_only_calls_that_use_it(bench: Bench) -> None:
+    """A sweep for silent producers skips it; a call that needs it gets an error."""
     client = bench.client
     client.admin.set_watermark_policies(producer_idle_timeout_ms=1000)
     client.create_topic("other")

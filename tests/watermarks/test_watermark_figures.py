@@ -38,8 +38,8 @@ def figures(client: Client) -> dict[str, float]:
     }
 
 
-def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
-    """13; a topic that never saw a watermark has no sample, and no state is made for it."""
+def test_names_and_types_are_as_specified(bench: Bench) -> None:
+    """13; a topic without watermarks has no sample, and the store keeps no state for it."""
     bench.client.create_subscription("t", "s")
     families = bench.client.admin.metrics()
     found = {
@@ -54,7 +54,7 @@ def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
     assert "# TYPE txlog_watermark_emitted_total counter" in exposition(families)
 
 
-def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None:
+def test_delivered_and_current_values_of_a_subscription(bench: Bench) -> None:
     client = bench.client
     with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
         say(client, "A", START_MS - 5000)
@@ -90,12 +90,12 @@ def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None
         consumer.seek("earliest")
         found = figures(client)
         assert (found["status t 0 s"], found["emitted_total t 0 s"]) == (1, 3)
-        assert "event_time_ms t 0 s" not in found  # a new epoch
+        assert "event_time_ms t 0 s" not in found  # the seek began a new epoch
     other = figures(bench.reopen())
     assert (other["emitted_total t 0 s"], other["active_producers t 1"]) == (3, 1)
 
 
-def test_an_unknown_place_is_told_from_one_that_is_active(bench: Bench) -> None:
+def test_unknown_and_active_partitions_have_different_samples(bench: Bench) -> None:
     client = bench.client
     client.create_subscription("t", "s")
     post(client, 10)
@@ -105,7 +105,7 @@ def test_an_unknown_place_is_told_from_one_that_is_active(bench: Bench) -> None:
     assert found["materialized_ms t 1 s"] == 20
 
 
-def test_what_is_counted_of_a_partition_survives(bench: Bench) -> None:
+def test_counters_of_a_partition_survive_a_restart(bench: Bench) -> None:
     client = bench.client
     for time in (20, 10, 15, 30):
         say(client, "A", time)
@@ -150,7 +150,7 @@ def test_late_messages_are_counted_where_they_were_handed_out(bench: Bench) -> N
     assert "late_messages_total t 0 one" not in figures(bench.another())
 
 
-def test_rows_folded_and_assertions_ahead_are_those_of_the_process(bench: Bench) -> None:
+def test_folded_rows_and_assertions_ahead_are_counted_per_process(bench: Bench) -> None:
     client = bench.client
     client.create_subscription("t", "s")
     producer = client.producer("t", name="A")
@@ -165,7 +165,7 @@ def test_rows_folded_and_assertions_ahead_are_those_of_the_process(bench: Bench)
     before = figures(client)
     assert before["ahead_of_open_txn_total t 0"] == before["ahead_of_open_txn_total t 1"] == 3
     after = figures(client)
-    # a look at the value of the subscription reads the rows up to the message that it waits for
+    # show reads the rows up to the message that holds the subscription's value
     assert after["rows_folded_total t 0"] - before["rows_folded_total t 0"] == 3
     assert after["rows_folded_total t 1"] == before["rows_folded_total t 1"] == 0
     assert figures(bench.another())["ahead_of_open_txn_total t 0"] == 0

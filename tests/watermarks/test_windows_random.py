@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @dataclass
 class Model:
-    """What must become of each message, whatever the batches: by value its window, if it is sure.
+    """Where each message must end up, for any batches: the window of each value, if it is certain.
 
-    surely_late:  its window was closed by a value that had been handed out before it was sent
-    maybe_late:   ... by a value of any place before it: one producer is always active, or else a
-                  partition that is idle where its messages wait would hold nothing back
+    surely_late: its window was closed by a value that was delivered before it was sent
+    maybe_late: its window was closed by a value of any earlier position; one producer is always
+      active, as otherwise an idle partition would not hold the value for its messages
     """
 
     times: dict[str, int | None] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Model:
         self.most = max(self.most, self.value())
 
     def send(self, at: int, lateness: int) -> str:
-        """One message more; returns its payload."""
+        """Add a message; returns its payload."""
         name = f"{len(self.sent)}"
         self.sent[name] = at
         closes = at // 100 * 100 + 100 + lateness
@@ -75,7 +75,7 @@ def test_every_message_is_in_its_window_or_late_once(
     to_topic: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Guards: over deaths behind any commit; a window is given once, whole, and not too early."""
+    """With deaths after any commit: a window comes once, whole, and not too early."""
     path = str(tmp_path_factory.mktemp("w") / "store")
     txlog.init(path, coordinators=1)
     function = tumbling(
@@ -109,7 +109,7 @@ def test_every_message_is_in_its_window_or_late_once(
 
 
 def run_until(client: txlog.Client, function: Any, deaths: int, size: int) -> bool:
-    """Run it; deaths: behind so many commits it dies, 0: it comes to its end."""
+    """Run the function; it dies after `deaths` commits, or 0: it reaches its end."""
 
     def committed(done: Summary) -> None:
         if done.transactions == deaths:
@@ -123,7 +123,7 @@ def run_until(client: txlog.Client, function: Any, deaths: int, size: int) -> bo
 
 
 def check(model: Model, found: list[dict[str, Any]], aside: list[str], lateness: int) -> None:
-    """Compare what was produced with a direct computation."""
+    """Compare the outputs with a direct computation."""
     given = [row for row in found if not row["late"]]
     came_late = aside + [value for row in found if row["late"] for value in row["values"]]
     everything = Counter(came_late) + Counter(value for row in given for value in row["values"])
