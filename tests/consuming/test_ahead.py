@@ -1,4 +1,4 @@
-"""What a consumer takes ahead of its application: nobody has seen it, so nothing of it counts."""
+"""Messages that a consumer leases ahead of its application: unseen, so they do not count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def values_of(consumer: Consumer, count: int) -> list[int]:
 
 
 def drained(consumer: Consumer) -> list[tuple[int, int]]:
-    """(value, redelivery count) of everything it gets, one by one."""
+    """(value, redelivery count) of all messages that it gets, one by one."""
     out = []
     while (message := consumer.receive()) is not None:
         out.append((int(message.value or b""), message.redelivery_count or 0))
@@ -49,7 +49,7 @@ def drained(consumer: Consumer) -> list[tuple[int, int]]:
 
 
 def counted(bench: Bench) -> dict[int, int]:
-    """Entry and redelivery count of what came back, of a topic with one partition."""
+    """Entry and redelivery count of each returned message, of a topic with one partition."""
     bench.client.flush()
     return bench.another()._store.read(
         lambda view: {
@@ -59,14 +59,14 @@ def counted(bench: Bench) -> dict[int, int]:
 
 
 def leased(client: Client, consumer: Consumer) -> int:
-    """How many messages a consumer has in hand."""
+    """How many messages a consumer has leased."""
     client.flush()
     rows = client.subscription("t", "s").describe()["consumer_list"]
     return next(int(row["leased"]) for row in rows if row["consumer"] == consumer.id)
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = consumer._member._lock
     assert lock is not None
     lock.close()
@@ -121,7 +121,7 @@ def test_waiting_for_messages_is_not_the_pace_of_the_application(bench: Bench) -
 
 
 def test_consumers_share_what_may_be_ahead(bench: Bench) -> None:
-    """The more are attached, the less each may have; on its own a consumer may have it all."""
+    """With more consumers each may lease less ahead; a single consumer may use the whole limit."""
     numbered(bench.client, 200)
     others = [bench.client.consumer("t", "s", type="shared") for _ in range(3)]
     with bench.client.consumer("t", "s", receiver_queue_size=16) as one:
@@ -149,14 +149,14 @@ def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared"])
 @pytest.mark.parametrize("received", [1, 2, 3, 5, 7, 8, 20])
 def test_a_death_counts_what_the_application_got(bench: Bench, kind: str, received: int) -> None:
-    """K10: one more for each message it had and did not acknowledge, none for those behind."""
+    """K10: one more for each received and unacknowledged message, none for messages ahead."""
     numbered(bench.client, 30)
     victim = bench.another().consumer("t", "s", type=kind)
     for number in range(received):
         message = next_of(victim)
         if number + 1 < received:
             victim.acknowledge(message)
-    bench.client.checkpoint()  # the dump knows as well what was taken ahead
+    bench.client.checkpoint()  # the dump also records which messages were leased ahead
     kill(victim)
     with bench.another().consumer("t", "s") as heir:
         assert drained(heir) == [(n, int(n == received - 1)) for n in range(received - 1, 30)]
@@ -184,7 +184,7 @@ def test_a_death_tells_messages_of_markers_and_partitions_apart(tmp_path: Path) 
             bench.client.subscription(f"t/{partition}", "s").seek(0)
 
 
-def test_a_worker_that_dies_of_a_message_gives_up_that_one_only(bench: Bench) -> None:
+def test_a_message_that_kills_workers_is_given_up_alone(bench: Bench) -> None:
     numbered(bench.client, 60)
     bench.client.subscription("t", "s").set_policies(max_redeliver_count=2)
     for death in range(3):
@@ -219,7 +219,7 @@ def test_slow_work_gives_up_nothing_that_was_not_received(bench: Bench) -> None:
 
 
 def test_a_note_that_cannot_be_read_counts_nothing(bench: Bench) -> None:
-    """A power cut takes it along: as if what was ahead had never been handed out."""
+    """A power cut may lose the note: then messages ahead count as never delivered."""
     numbered(bench.client, 10)
     victim = bench.another().consumer("t", "s", type="shared")
     values_of(victim, 4)
@@ -254,7 +254,7 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
         assert drained(heir) == [(n, int(n < 10)) for n in range(20)]
 
 
-def test_what_comes_from_outside_counts_what_was_seen(bench: Bench) -> None:
+def test_calls_from_outside_count_only_received_messages(bench: Bench) -> None:
     ids = numbered(bench.client, 7)
     handle = bench.another().subscription("t", "s")
     with bench.client.consumer("t", "s", type="shared") as one:
@@ -270,7 +270,7 @@ def test_what_comes_from_outside_counts_what_was_seen(bench: Bench) -> None:
 
 
 def test_a_consumer_gives_back_what_it_has_not_handed_out(bench: Bench) -> None:
-    """By id: it has never received that message, so it does not count."""
+    """By id: the application has never received that message, so it does not count."""
     ids = numbered(bench.client, 7)
     with bench.client.consumer("t", "s", type="shared") as one:
         values_of(one, 4)
@@ -280,8 +280,8 @@ def test_a_consumer_gives_back_what_it_has_not_handed_out(bench: Bench) -> None:
         assert counted(bench) == dict.fromkeys(range(4), 1)
 
 
-def test_a_batch_comes_after_what_was_received(bench: Bench) -> None:
-    """What is ahead goes into the batch: nothing is passed over, and all of it is seen."""
+def test_a_batch_continues_after_the_received_messages(bench: Bench) -> None:
+    """The batch begins with the messages ahead: none is skipped, and all of them count."""
     numbered(bench.client, 10)
     victim = bench.client.consumer("t", "s")
     assert values_of(victim, 4) == [0, 1, 2, 3]
@@ -295,7 +295,7 @@ def test_a_batch_comes_after_what_was_received(bench: Bench) -> None:
 def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leased, and never put into the queue: it is given back before the next turn."""
+    """A message that was leased and never queued is given back before the next turn."""
     numbered(bench.client, 10)
     with bench.client.consumer("t", "s", type="shared") as one:
         assert values_of(one, 1) == [0]
@@ -329,7 +329,7 @@ def test_a_time_out_begins_when_the_application_gets_the_message(bench: Bench) -
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_consumer_that_hangs_is_passed_by(bench: Bench, together: bool) -> None:
-    """Another one takes over what it got and what it has not seen; only what it got counts.
+    """Another consumer takes over its received and its unseen messages; only received ones count.
 
     together: both are of one handle, and know each other without the lock files
     """
@@ -342,12 +342,14 @@ def test_a_consumer_that_hangs_is_passed_by(bench: Bench, together: bool) -> Non
     assert drained(two) == []
     bench.clock.advance(1)
     assert drained(two) == [(n, int(n < 5)) for n in range(7)]
-    assert drained(one) == []  # it goes on, and what was ahead is not its own any more
+    assert drained(one) == []  # it goes on, and the messages ahead belong to its peer
     assert leased(bench.client, one) == 0
 
 
 def test_time_outs_of_earlier_messages_are_known_to_all(bench: Bench) -> None:
-    """With each turn the journal learns what was handed out since; an acknowledgement ends it."""
+    """Each turn records in the journal which messages were received since; an acknowledgement ends
+    it.
+    """
     ids = numbered(bench.client, 40)
     one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
     values_of(one, 7)
@@ -383,7 +385,7 @@ def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(
 def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kind: str) -> None:
     ids = numbered(bench.client, 300)
     with bench.client.consumer("t", "s", type=kind) as consumer:
-        assert values_of(consumer, 20) == [*range(20)]  # eleven are ahead
+        assert values_of(consumer, 20) == [*range(20)]  # eleven more are leased ahead
         consumer.negative_acknowledge(ids[0], delay_ms=1000)
         bench.clock.advance(999)
         assert values_of(consumer, 1) == [20]
@@ -398,7 +400,7 @@ def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kin
 
 
 def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> None:
-    """Of what came back only the received is acknowledged, however much is ahead."""
+    """Of returned messages it acknowledges only received ones, however many are ahead."""
     ids = numbered(bench.client, 60)
     with bench.client.consumer("t", "s") as consumer:
         values_of(consumer, 40)
@@ -411,7 +413,7 @@ def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
-def test_what_a_consumer_gave_back_comes_before_what_is_ahead(bench: Bench, kind: str) -> None:
+def test_returned_messages_come_before_messages_ahead(bench: Bench, kind: str) -> None:
     numbered(bench.client, 60)
     with bench.client.consumer("t", "s", type=kind) as consumer:
         values_of(consumer, 20)
@@ -444,7 +446,7 @@ def test_what_came_back_in_another_partition_comes_first(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
 @pytest.mark.parametrize("run", range(3))
 def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) -> None:
-    """I-22: over deaths, nacks, leaving, checkpoints: one for each return of what was received."""
+    """I-22: over deaths, nacks, closes, checkpoints: one for each return of a received message."""
     seed = SEED + run
     print("seed", seed)
     rng = random.Random(seed)
@@ -512,7 +514,7 @@ def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) ->
 
 
 def test_leases_of_an_older_program_count_as_received(tmp_path: Path) -> None:
-    """It told nobody what it took ahead: four of one consumer, two and three of another."""
+    """It recorded no messages ahead: four of one consumer, two and three of another."""
     with tarfile.open(ROOT / "tests/format/leases.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     clock = ManualClock(1_795_219_200_000, boot_id="7f3c1f2e-52f0-4c58-9d58-0c3a6a1b2c3d")
@@ -535,7 +537,7 @@ with txlog.open(sys.argv[1]) as client:
 
 
 def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) -> None:
-    """SIGKILL at the same message, with others ahead of it: one more for that one each time."""
+    """SIGKILL at the same message, with others leased ahead: its count alone rises each time."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:

@@ -1,4 +1,4 @@
-"""Dead letters and retries: one frame moves a message, from every state exactly the right ones."""
+"""Dead letters and retries: one frame moves a message, in every state exactly the due ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def set_policies(client: Client, name: str = "t", **policies: int | str | None) 
 
 
 def abort(client: Client, *ids: MessageId, name: str = "t") -> None:
-    """Let messages come again: a transaction acknowledges them and aborts."""
+    """Make messages come again: a transaction acknowledges them and aborts."""
     txn = begin(client)
     client.acknowledge(name, "s", list(ids), txn=txn)
     client.abort(txn)
@@ -69,7 +69,7 @@ def topics(client: Client) -> list[str]:
 
 
 def test_maximum_of_one_and_two_aborts_the_third_time_goes_there(bench: Bench) -> None:
-    """Pulsar #17287: what a transaction gave back counts, too."""
+    """Pulsar #17287: returns by an aborted transaction count, too."""
     set_policies(bench.client, max_redeliver_count=1)
     a = send(bench.client, b"a", b"b")[0]
     with bench.client.consumer("t", "s") as consumer:
@@ -121,7 +121,7 @@ def test_one_message_of_a_transaction_goes_alone(bench: Bench) -> None:
 
 
 def test_whole_marker_goes_message_by_message(bench: Bench) -> None:
-    """A count of the marker's own id is one of each of its messages."""
+    """A count on the marker's own id is a count on each of its messages."""
     set_policies(bench.client, max_redeliver_count=1)
     marker, ids = send_txn(bench.client, b"1", b"2")
     abort(bench.client, marker)
@@ -179,7 +179,7 @@ def states(client: Client) -> dict[str, MessageId]:
 
 
 def test_only_what_is_pending_is_due(bench: Bench) -> None:
-    """Every state of 9.2: DELETED behind and beyond mark-delete, PENDING_ACK, PENDING."""
+    """Every state of 9.2: DELETED below and above mark-delete, PENDING_ACK, PENDING."""
     set_policies(bench.client, max_redeliver_count=0)
     known = states(bench.client)
     plain = known["pending"]
@@ -196,7 +196,7 @@ def test_only_what_is_pending_is_due(bench: Bench) -> None:
 
 
 def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
-    """Rows are read without the lock: whatever became of them meanwhile, the decision sees it."""
+    """Rows are read without the lock; the decision sees every change since then."""
     set_policies(bench.client, max_redeliver_count=0)
     known = states(bench.client)
     runs = [(i.ledger, i.entry, i.entry, i.index, i.index) for i in known.values()]
@@ -220,7 +220,7 @@ def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
 
 
 def test_two_processes_move_a_message_once(bench: Bench) -> None:
-    """Both read the row before either has the lock."""
+    """Both read the row before either of them has the lock."""
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
     other = bench.another()
@@ -246,7 +246,7 @@ def test_message_that_is_held_moves_once_it_is_free(bench: Bench) -> None:
 
 
 def test_only_what_is_in_no_hand_is_due(bench: Bench) -> None:
-    """In a hand it may still be done; what waits to come again goes at once."""
+    """A leased message may still be processed; one that waits for its redelivery moves at once."""
     send(bench.client, b"a", b"b", b"c")
     with bench.client.consumer("t", "s", type="shared") as one:
         found = rows([one.receive_batch()])
@@ -283,8 +283,8 @@ def test_no_way_back_leads_past_the_maximum(bench: Bench) -> None:
         assert read(bench.client, DLQ)[-1].value == value
 
 
-def test_message_that_nobody_saw_is_not_given_up(bench: Bench) -> None:
-    """It lay in the queue of a consumer that closed."""
+def test_message_that_was_never_received_is_not_given_up(bench: Bench) -> None:
+    """It was in the queue of a consumer that closed."""
     set_policies(bench.client, max_redeliver_count=0)
     send(bench.client, b"a", b"b")
     with bench.client.consumer("t", "s") as consumer:
@@ -318,7 +318,7 @@ def test_stored_message_moves_whatever_the_limit_is_now(bench: Bench) -> None:
 def test_many_messages_go_in_frames_that_stay_small(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice as many each time while they are small; what is large goes alone."""
+    """Twice as many each time while they are small; a large message moves alone."""
     set_policies(bench.client, max_redeliver_count=0)
     plain = send(bench.client, *[b"x"] * 40)
     large = [send_txn(bench.client, b"y" * 1000, b"z")[0] for _ in range(3)]
@@ -337,7 +337,7 @@ def test_many_messages_go_in_frames_that_stay_small(
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A store where messages are large early."""
+    """A store with a low limit for large messages."""
     made = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
     monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 2000)
     made.client.create_topic("t")
@@ -355,7 +355,7 @@ def send_large(client: Client, value: bytes) -> MessageId:
 
 
 def test_large_message_goes_in_chunks(large: Bench) -> None:
-    """Also one as large as a message may be, whose copy has more properties."""
+    """Also one of the maximum size, whose copy has more properties."""
     set_policies(large.client, max_redeliver_count=0)
     value = bytes(range(250)) * 39 + b"x" * 240
     one = send_large(large.client, value)
@@ -495,7 +495,7 @@ def test_named_retry_topic_has_the_policies_of_its_home(bench: Bench) -> None:
 
 
 def test_retry_topic_that_exists_gets_the_subscription_from_now_on(bench: Bench) -> None:
-    """What was there before was not put off by this subscription."""
+    """This subscription has not put off the messages that were there before."""
     bench.client.create_topic(RETRY, partitions=2)
     send(bench.client, b"old", topic=RETRY)
     a, b = send(bench.client, b"a", b"b")
@@ -507,7 +507,7 @@ def test_retry_topic_that_exists_gets_the_subscription_from_now_on(bench: Bench)
     assert {m.properties["RECONSUMETIMES"] for m in found} == {"1"}
 
 
-def test_reconsume_later_of_what_is_gone_moves_nothing(bench: Bench) -> None:
+def test_reconsume_later_of_settled_messages_moves_nothing(bench: Bench) -> None:
     acked, held = send(bench.client, b"acked", b"held")
     bench.client.acknowledge("t", "s", [acked])
     bench.client.acknowledge("t", "s", [held], txn=begin(bench.client))
@@ -534,7 +534,7 @@ def test_message_in_another_hand_is_not_put_off(bench: Bench) -> None:
     assert values(bench.client, RETRY) == [b"a"]
 
 
-# --- whatever happens, original and copies add up ----------------------------------------------
+# --- original and copies always add up ------------------------------------------------------------
 
 STEP = st.tuples(
     st.sampled_from(
@@ -549,7 +549,7 @@ STEP = st.tuples(
 def test_original_and_copies_always_add_up(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], most: int
 ) -> None:
-    """A message is acknowledged by its reader, or unacknowledged in one of three topics: once."""
+    """Each message exists once: acknowledged, or unacknowledged in one of three topics."""
     bench = Bench(tmp_path_factory.mktemp("store") / "store")
     try:
         run(bench, steps, most)

@@ -1,4 +1,4 @@
-"""What one does from outside to messages in consumers' hands: nack, redeliver, seek, skip, ack."""
+"""Calls from outside on leased messages: nack, redeliver, seek, skip, acknowledge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def taken(consumer: Consumer, limit: int = 100) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("type", ["shared", "exclusive"])
 def test_a_nack_by_id_touches_what_is_in_hand(tmp_path: Path, type: str) -> None:
-    """Spec 9.1: whoever has it; what nobody has, or a transaction holds, is ignored."""
+    """Spec 9.1: on any consumer; ids that are not leased, or pending in a transaction, are
+    ignored.
+    """
     bench, known = bench_of(tmp_path, type)
     handle = bench.another().subscription("t", "s")
     with bench.client.consumer("t", "s") as consumer:
@@ -62,7 +64,7 @@ def test_everything_in_hand_comes_again(tmp_path: Path) -> None:
         assert handle.redeliver(dry_run=True)["redelivered"] == 3
         assert handle.redeliver()["redelivered"] == 3
         assert taken(one) == [(b"0", 1), (b"1", 1), (b"2", 1), (b"3", 1), (b"4", 0), (b"5", 0)]
-        two.acknowledge(known[0])  # in another's hand: it counts
+        two.acknowledge(known[0])  # it is leased to a peer, and the acknowledgement counts
         assert handle.describe()["backlog"] == 5
         assert handle.skip(2)["skipped"] == 2
         assert [who["leased"] for who in handle.describe()["consumer_list"]] == [3, 0]
@@ -70,7 +72,7 @@ def test_everything_in_hand_comes_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("type", ["shared", "exclusive", "failover", "key-shared"])
 def test_a_seek_empties_hands_and_waiting(tmp_path: Path, type: str) -> None:
-    """Leases, counts and delays are void, whichever way it goes, for consumers that go on."""
+    """Leases, counts and delays are void in both directions; consumers stay attached."""
     bench, known = bench_of(tmp_path, type)
     handle = bench.another().subscription("t", "s")
     with bench.client.consumer("t", "s", type=type) as consumer:
@@ -89,7 +91,7 @@ def test_a_seek_empties_hands_and_waiting(tmp_path: Path, type: str) -> None:
 
 
 def test_an_earlier_cumulative_acknowledgement_is_stale_after_a_seek_back(tmp_path: Path) -> None:
-    """Spec 9.1: acknowledging what was received before would lose what was asked for again."""
+    """Spec 9.1: acknowledging earlier messages would lose those that the seek requested again."""
     bench, known = bench_of(tmp_path, "exclusive")
     handle = bench.client.subscription("t", "s")
     with bench.client.consumer("t", "s") as consumer:
@@ -102,7 +104,7 @@ def test_an_earlier_cumulative_acknowledgement_is_stale_after_a_seek_back(tmp_pa
         assert handle.describe()["backlog"] == 1
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_bad_ids_and_delays_are_refused(tmp_path: Path) -> None:
     bench, known = bench_of(tmp_path)
     handle = bench.client.subscription("t", "s")
     with pytest.raises(InvalidArgument):

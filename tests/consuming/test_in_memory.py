@@ -1,4 +1,4 @@
-"""A subscription in memory: its acknowledgements, what comes again, and that nothing is written."""
+"""A subscription in memory: its acknowledgements and redeliveries, without any write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_two_do_not_know_of_one_another(bench: Bench) -> None:
         assert taken(two) == [(b"1", 0)]
 
 
-def test_what_was_given_back_comes_again_before_new_messages(bench: Bench) -> None:
+def test_returned_messages_come_again_before_new_ones(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
         table = consumer.receive_batch(2)
@@ -55,7 +55,7 @@ def test_what_was_given_back_comes_again_before_new_messages(bench: Bench) -> No
         assert taken(consumer) == []
 
 
-def test_limit_holds_for_what_comes_again(bench: Bench) -> None:
+def test_limit_applies_to_redeliveries(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(2))
@@ -138,7 +138,7 @@ def test_receive_gives_one_at_a_time_from_all_partitions(bench: Bench) -> None:
         assert consumer.get_last_message_ids()[0] == last
 
 
-def test_takes_the_partitions_it_is_told_and_no_time_outs(bench: Bench) -> None:
+def test_takes_partitions_and_no_time_outs(bench: Bench) -> None:
     send(bench.client, b"1")
     send(bench.client, b"a", partition=1)
     with bench.client.consumer("t", "s", durable=False, partitions=[1]) as consumer:
@@ -199,8 +199,11 @@ def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:
         assert taken(consumer) == [(b"1", 0), (b"open", None)]
 
 
-def test_what_was_not_received_is_not_delivered(tmp_path: Path) -> None:
-    """Read ahead is not handed out: it does not count, and what comes back goes before it."""
+def test_messages_read_ahead_are_not_delivered(tmp_path: Path) -> None:
+    """A message read ahead is not delivered:
+
+    it has no count, and returned messages come before it.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     ids = send(bench.client, *(b"%d" % n for n in range(6)))
@@ -211,7 +214,8 @@ def test_what_was_not_received_is_not_delivered(tmp_path: Path) -> None:
 
     with bench.client.consumer("t", "s", durable=False, start="earliest") as consumer:
         assert took(2) == [(b"0", 0), (b"1", 0)]
-        consumer.negative_acknowledge([ids[0], ids[4]], delay_ms=1000)  # 4 was not received
+        # the application has not received 4
+        consumer.negative_acknowledge([ids[0], ids[4]], delay_ms=1000)
         assert took(1) == [(b"2", 0)]
         bench.clock.advance(1000)
         assert took(2) == [(b"0", 1), (b"4", 0)]

@@ -1,4 +1,4 @@
-"""Leases: what is in whose hand, how it comes back, and what each type of subscription promises."""
+"""Leases: which consumer has which message, its return, and the promises of each type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counts(consumer: Consumer, count: int = 100) -> list[tuple[bytes | None, int
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = consumer._member._lock
     assert lock is not None
     lock.close()
@@ -52,7 +52,7 @@ def letters(count: int) -> list[bytes]:
 
 
 def in_hand(client: Client) -> list[tuple[str, int]]:
-    """(name, messages in hand) of the consumers of s."""
+    """(name, leased messages) of the consumers of s."""
 
     def look(view: Any) -> list[tuple[str, int]]:
         held = next(iter(view.catalog.subscriptions.values()))
@@ -80,7 +80,7 @@ def test_shared_gives_each_message_to_one(bench: Bench) -> None:
 
 
 def test_a_dead_consumer_gives_back_first_and_counted(bench: Bench) -> None:
-    """K10: the next receive sees the free lock; what came back goes before what is new."""
+    """K10: the next receive finds the free lock; returned messages come before new ones."""
     send(bench.client, *letters(5))
     one = bench.another().consumer("t", "s", type="shared")
     two = bench.client.consumer("t", "s")
@@ -103,8 +103,8 @@ def test_an_idle_consumer_sees_a_death_before_it_returns_nothing(bench: Bench) -
     assert counts(two) == [(b"a", 1)]
 
 
-def test_whoever_joins_clears_the_dead_away(bench: Bench) -> None:
-    """In the frame that attaches: an Exclusive subscription is never blocked by a dead one."""
+def test_a_joining_consumer_removes_dead_ones(bench: Bench) -> None:
+    """In the frame that attaches: a dead consumer never blocks an exclusive subscription."""
     send(bench.client, *letters(2))
     first = bench.another().consumer("t", "s")
     assert got(first) == [b"a", b"b"]
@@ -116,7 +116,7 @@ def test_whoever_joins_clears_the_dead_away(bench: Bench) -> None:
 
 
 def test_an_acknowledgement_ends_the_lease_of_any_hand(bench: Bench) -> None:
-    """9.2: the ack of a message in another hand counts."""
+    """9.2: acknowledging a message that a peer has leased counts."""
     ids = send(bench.client, *letters(4))
     one = bench.client.consumer("t", "s", type="shared", name="one")
     two = bench.client.consumer("t", "s", name="two")
@@ -174,7 +174,7 @@ def test_cumulative_is_refused_on_shared(bench: Bench) -> None:
             consumer.acknowledge_cumulative(message)
 
 
-def test_the_type_changes_only_while_nobody_lives(bench: Bench) -> None:
+def test_the_type_changes_only_without_living_consumers(bench: Bench) -> None:
     one = bench.client.consumer("t", "s", type="shared")
     with pytest.raises(ConsumerBusy, match="shared, not exclusive"):
         bench.client.consumer("t", "s", type="exclusive")
@@ -220,7 +220,7 @@ def test_leases_outlive_processes_and_checkpoints(bench: Bench) -> None:
 
 
 def test_a_nack_rewinds_an_exclusive_consumer(bench: Bench) -> None:
-    """9.1: again from the lowest returned position on; only what was returned counts up."""
+    """9.1: it gets all again from the lowest returned position; only returned messages count up."""
     ids = send(bench.client, *letters(5))
     with bench.client.consumer("t", "s") as consumer:
         assert got(consumer, 4) == letters(4)
@@ -253,7 +253,7 @@ def test_a_stale_cumulative_acknowledgement_loses_nothing(bench: Bench) -> None:
         answer = consumer.acknowledge_cumulative(ids[4])
         assert (answer.acked, answer.stale) == (0, 1)
         assert got(consumer, 3) == letters(3)
-        assert consumer.acknowledge_cumulative(ids[3]).stale == 1  # not again yet
+        assert consumer.acknowledge_cumulative(ids[3]).stale == 1  # it has not come again yet
         assert consumer.acknowledge_cumulative(ids[2]).acked == 3
         assert got(consumer) == [b"d", b"e"]
         answer = consumer.acknowledge_cumulative(ids[4])
@@ -285,7 +285,7 @@ def test_a_cumulative_acknowledgement_by_id_is_taken_as_meant(bench: Bench) -> N
 
 
 def test_failover_has_one_active_consumer_a_partition(tmp_path: Path) -> None:
-    """9.1: the live ones of the best priority by (name, id), the one at `partition mod n`."""
+    """9.1: living consumers of the best priority by (name, id), the one at `partition mod n`."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 3)
     bench.client.create_subscription("t", "s", type="failover")
@@ -304,7 +304,7 @@ def test_failover_has_one_active_consumer_a_partition(tmp_path: Path) -> None:
 
 
 def test_failover_hands_over_without_duplicates(bench: Bench) -> None:
-    """A new active consumer waits until the one before has nothing of the partition in hand."""
+    """A new active consumer waits until the former one has settled its leases of the partition."""
     send(bench.client, *letters(4))
     old = bench.client.consumer("t", "s", type="failover", name="z")
     taken = old.receive_batch(2)
@@ -323,7 +323,7 @@ def test_a_nack_waits_its_delay(bench: Bench) -> None:
     one = bench.client.consumer("t", "s", type="shared")
     two = bench.another().consumer("t", "s")
     assert got(one, 2) == [b"a", b"b"]
-    assert one.negative_acknowledge(ids, delay_ms=500).returned == 2  # c is in no hand
+    assert one.negative_acknowledge(ids, delay_ms=500).returned == 2  # c is not leased
     assert got(two) == [b"c"]
     bench.clock.advance(499)
     assert got(two) == []
@@ -354,7 +354,7 @@ def test_a_waiting_message_may_be_acknowledged(bench: Bench) -> None:
 
 
 def test_a_delay_outlives_a_checkpoint_and_a_boot(bench: Bench) -> None:
-    """By the clock since boot in one boot, else by the wall clock."""
+    """By the clock since boot within one boot, otherwise by the wall clock."""
     ids = send(bench.client, *letters(2))
     with bench.client.consumer("t", "s", type="shared") as consumer:
         got(consumer)
@@ -401,7 +401,7 @@ def test_a_time_out_begins_again_with_the_next_hand_out(bench: Bench) -> None:
         assert got(consumer) == letters(2)
         bench.clock.advance(600)
         consumer.negative_acknowledge([ids[0]])
-        assert counts(consumer) == [(b"a", 1), (b"b", 0)]  # b is in the same hand as before
+        assert counts(consumer) == [(b"a", 1), (b"b", 0)]  # the same consumer has leased b again
         bench.clock.advance(400)
         assert got(consumer) == []
         bench.clock.advance(600)
@@ -433,7 +433,7 @@ def test_the_counter_of_redeliveries_is_right(bench: Bench) -> None:
     message = one.receive()
     assert message is not None
     one.negative_acknowledge(message)
-    one.close()  # b, c: never seen
+    one.close()  # the application never received b and c
     two = bench.client.consumer("t", "s")
     assert len(batch(two)) == 4
     kill(two)
@@ -444,10 +444,10 @@ def test_the_counter_of_redeliveries_is_right(bench: Bench) -> None:
     assert total == 1 + 4
 
 
-def test_what_a_dead_writer_left_is_durable_before_it_is_handed_out(
+def test_messages_of_a_dead_writer_are_flushed_before_delivery(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K2, Law 3: a message whose frame nobody flushed; a power cut must not take it back."""
+    """K2, Law 3: no process has flushed its frame; a power cut may not take the message back."""
     with bench.client.consumer("t", "s", type="shared") as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "flush", lambda self, *given, **options: [])
@@ -468,7 +468,7 @@ def keyed(client: Client, *pairs: tuple[bytes | None, bytes]) -> list[MessageId]
 
 
 def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
-    """Two keys that the first of these consumers owns, then two that the next owns, …"""
+    """Two keys that the first of these consumers owns, then two of the next, …"""
     members = tuple(sorted(one.id for one in (consumer, *others)))
     out: list[bytes] = []
     for one in (consumer, *others):
@@ -506,10 +506,10 @@ def test_messages_without_a_key_go_to_anyone(bench: Bench) -> None:
 
 
 def test_a_slot_moves_only_when_the_old_consumer_holds_nothing_of_it(bench: Bench) -> None:
-    """9.1: in hand first, then held by a transaction that acknowledged it there."""
+    """9.1: first leased, then pending in a transaction that acknowledged it there."""
     one = bench.client.consumer("t", "s", type="key-shared")
     probe = bench.client.consumer("t", "s")
-    _, _, key, _ = keys_of(one, probe)  # the second of two owns it
+    _, _, key, _ = keys_of(one, probe)  # the second of two consumers owns it
     probe.close()
     ids = keyed(bench.client, (key, b"a"), (key, b"b"), (key, b"c"))
     assert got(one, 2) == [b"a", b"b"]
@@ -579,7 +579,7 @@ def test_keys_inside_a_transaction(bench: Bench) -> None:
 
 
 def test_keys_over_a_checkpoint(bench: Bench) -> None:
-    """The keys are read from files as from frames."""
+    """A consumer reads the keys from files as it does from frames."""
     one = bench.client.consumer("t", "s", type="key-shared")
     two = bench.another().consumer("t", "s")
     mine, _, other, _ = keys_of(one, two)
@@ -607,8 +607,8 @@ def test_a_consumer_that_waits_can_be_closed_by_another_thread(bench: Bench) -> 
     assert ended == [AlreadyClosed]
 
 
-def test_what_was_not_found_says_nothing_of_other_partitions(bench: Bench) -> None:
-    """`txlog serve` asks for the partitions whose clients take more: other ones each time."""
+def test_an_empty_look_is_not_reused_for_other_partitions(bench: Bench) -> None:
+    """`txlog serve` polls the partitions whose clients want more, so they differ each time."""
     client = bench.client
     client.create_topic("wide", 2)
     client.create_subscription("wide", "s", type="shared")

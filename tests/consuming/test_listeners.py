@@ -1,4 +1,4 @@
-"""Message listeners: one thread a client calls them, and what fails comes again."""
+"""Message listeners: one thread of a client calls them, and a failed message comes again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -> None:
-    """One thread for all; the listener acknowledges; those of several topics and in memory, too."""
+    """One thread for all listeners, which acknowledge; also of several topics and in memory."""
     got: Queue[tuple[str, bytes | None, int]] = Queue()
 
     def listen(name: str, consumer: Any, message: Message) -> None:
@@ -79,7 +79,7 @@ def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(
 
 
 def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> None:
-    """So is a client: close does not wait for its own caller."""
+    """The same for a client: close does not wait for its own caller."""
     done = threading.Event()
 
     def once(consumer: Consumer, message: Message) -> None:
@@ -103,7 +103,7 @@ def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> No
 
 
 def test_a_paused_listener_is_not_called_until_it_is_resumed(client: Client) -> None:
-    """What it had taken ahead is free for others; it may pause itself; others go on."""
+    """Its messages ahead are free for peers; it may pause itself; other listeners go on."""
     got: Queue[bytes | None] = Queue()
     other: Queue[bytes | None] = Queue()
 
@@ -124,7 +124,8 @@ def test_a_paused_listener_is_not_called_until_it_is_resumed(client: Client) -> 
         listening = client.consumer(topics, "s", message_listener=one_each, **options)
         assert got.get(timeout=60) == b"1"
         client.consumer("a", "s", message_listener=lambda _, message: other.put(message.value))
-        client.producer("a").send(b"other")  # the thread has been round once it has this one
+        # with this message, the thread has called every listener
+        client.producer("a").send(b"other")
         assert other.get(timeout=60) == b"other" and got.empty()
         listening.resume_message_listener()
         assert got.get(timeout=60) == b"2"

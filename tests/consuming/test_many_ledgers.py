@@ -1,4 +1,4 @@
-"""Acknowledging far behind the end: the ledgers of the partition are not walked through."""
+"""Acknowledging far before the end does not walk through the ledgers of the partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES = 6
 
 
 def bench_of(folder: Path, ledgers: int) -> Bench:
-    """A topic whose only partition has so many ledgers."""
+    """A topic whose only partition has this many ledgers."""
     bench = Bench(folder / f"store-{ledgers}", ledger_entries_max=ENTRIES)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
@@ -54,7 +54,7 @@ def bytecodes_of(step: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("way", ["batch", "behind", "cumulative"])
 def test_the_number_of_ledgers_does_not_matter(tmp_path: Path, way: str) -> None:
-    """Kills: a list of all ledgers at each acknowledgement that is not in the last one."""
+    """Guards against a list of all ledgers at each acknowledgement outside of the last one."""
     took: list[int] = []
     for ledgers in (20, 200):
         client = bench_of(tmp_path, ledgers).client
@@ -113,7 +113,7 @@ def test_mark_delete_is_before_the_first_that_is_left(tmp_path: Path, seed: int)
 
 
 def test_mark_delete_goes_on_behind_a_ledger(tmp_path: Path) -> None:
-    """What ends a ledger, acknowledged in order: one message, and a ledger at once."""
+    """Acknowledged in order up to the end of a ledger: one message, and a whole ledger."""
     client = bench_of(tmp_path, 3).client
     client.create_subscription("t", "e")
     handle, places = client.subscription("t", "e"), ids(client)

@@ -1,4 +1,4 @@
-"""One subscription name on several topics: fair turns, the right topic acknowledged, patterns."""
+"""One subscription name on several topics: fair turns, acknowledgements on each topic, patterns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def backlog(bench: Bench, topic: str) -> int:
 
 
 def test_every_topic_has_its_share_of_a_batch(bench: Bench) -> None:
-    """A topic with much does not keep the others waiting."""
+    """A topic with many messages does not delay the others."""
     send(bench.client, *[b"%d" % n for n in range(100)], topic="a")
     for name in ("b", "c"):
         send(bench.client, b"x", b"y", topic=name)
@@ -105,7 +105,7 @@ def test_acknowledgements_go_to_their_topic(bench: Bench) -> None:
 
 
 def test_plain_acknowledgement_of_all_topics_is_one_frame(bench: Bench) -> None:
-    """And when one topic refuses, nothing of the others is acknowledged."""
+    """When one topic refuses, no message of the other topics is acknowledged."""
     ids = [send(bench.client, b"1", b"2", topic=name) for name in NAMES]
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
         table = consumer.receive_batch()
@@ -128,7 +128,7 @@ def test_holder_that_is_overdue_does_not_stop_an_acknowledgement(bench: Bench) -
         assert consumer.acknowledge(table).acked == 3
 
 
-def test_what_was_given_back_comes_from_its_topic(bench: Bench) -> None:
+def test_a_returned_message_comes_from_its_topic_again(bench: Bench) -> None:
     for name in NAMES:
         send(bench.client, b"1", topic=name)
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
@@ -231,7 +231,7 @@ def test_consumer_makes_its_subscription_at_a_position(
     bench: Bench, position: Bound | str | None, left: list[bytes]
 ) -> None:
     send(bench.client, b"1", b"2", topic="a")
-    for _ in range(2):  # one that exists stays where it is
+    for _ in range(2):  # an existing subscription keeps its position
         with bench.client.consumer("a", "s", create=True, position=position) as consumer:
             assert values_of(rows([consumer.receive_batch()])) == left
 
@@ -271,8 +271,8 @@ def test_pattern_matches_whole_names_in_every_form(bench: Bench) -> None:
             assert consumer.topics == names
 
 
-def test_topics_made_later_join_and_nothing_of_them_is_passed_over(bench: Bench) -> None:
-    """Also where the subscriptions begin at the end: what is there came after the consumer."""
+def test_topics_created_later_join_without_losing_messages(bench: Bench) -> None:
+    """Even if subscriptions begin at the end, as the messages came after the consumer."""
     send(bench.client, b"old", topic="a")
     with bench.client.consumer(re.compile("a.*"), "s", create=True, position="latest") as consumer:
         assert consumer.receive() is None
@@ -325,7 +325,7 @@ def test_pattern_never_takes_what_was_given_up(bench: Bench) -> None:
 
 
 def test_pattern_leaves_topics_that_are_deleted(bench: Bench) -> None:
-    """Also one that is made anew under its name between two polls."""
+    """Also a topic that is created anew with its name between two polls."""
     for name in NAMES:
         send(bench.client, b"1", topic=name)
     with of_pattern(bench, "[ab]") as consumer:
@@ -369,7 +369,7 @@ def test_added_partitions_are_received_from(bench: Bench) -> None:
 
 
 class Looks:
-    """Counts how often a consumer goes over its partitions."""
+    """Counts how often a consumer looks at its partitions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -382,16 +382,16 @@ class Looks:
         monkeypatch.setattr(receiving, "receive", counted)
 
     def during(self, receive: Callable[[], Any]) -> tuple[int, list[bytes]]:
-        """(how often while it received, what came)."""
+        """(looks during the call, values received)."""
         before, table = self.count, receive()
         return self.count - before, table.column("value").to_pylist()
 
 
 @pytest.mark.parametrize("wanted", ["t0", re.compile("t.*")])
-def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
+def test_a_waiting_consumer_looks_only_after_a_write_or_when_a_message_is_due(
     bench: Bench, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing new and nothing due: an idle receive costs no look at any partition of any topic."""
+    """An idle receive without a new or due message looks at no partition of any topic."""
     other = bench.another()
     for number in range(5):
         other.create_topic(f"t{number}", partitions=3)
@@ -409,7 +409,7 @@ def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
         assert found == [b"new"]
         consumer.acknowledge(consumer.receive_batch(timeout_ms=0))
         bench.clock.advance(receiving.STILL_MS)
-        assert looks.during(receive)[0] > 0  # what time decides alone
+        assert looks.during(receive)[0] > 0  # changes that only the clock decides
         other.producer("t0").send(b"late", deliver_after=300)
         for _ in range(3):
             assert looks.during(receive)[1] == []
@@ -419,8 +419,8 @@ def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
         assert looks.during(receive)[1] == [b"late"]
 
 
-def test_who_has_peers_looks_after_them_at_each_turn(bench: Bench) -> None:
-    """What a dead one had comes with the next receive, though no frame says that it died."""
+def test_a_consumer_checks_its_peers_at_each_turn(bench: Bench) -> None:
+    """The next receive returns the messages of a dead peer, though no frame records its death."""
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
     other = bench.another()
@@ -463,7 +463,7 @@ def test_a_consumer_of_several_topics_can_do_what_one_can(bench: Bench) -> None:
 
 
 def test_one_in_memory_can_seek(bench: Bench) -> None:
-    """What was acknowledged here is forgotten; unsubscribe is close."""
+    """A seek forgets the acknowledgements in memory; unsubscribe is close."""
     client = bench.client
     client.create_topic("one")
     sent = [client.producer("one").send(value).message_id for value in (b"1", b"2")]

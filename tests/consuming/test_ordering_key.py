@@ -1,4 +1,4 @@
-"""The ordering key: what Key_Shared goes by instead of the key."""
+"""The ordering key: Key_Shared uses it in place of the key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _owners(consumers: list[Consumer]) -> list[range]:
 
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_one_consumer_has_all_of_an_ordering_key(bench: Bench, is_sealed: bool) -> None:
-    """All have one key, which alone would give everything to one consumer."""
+    """All messages have one key, which alone would send everything to one consumer."""
     producer = bench.client.producer("t")
     for turn in range(3):
         for ordering in KEYS:
@@ -51,8 +51,10 @@ def test_one_consumer_has_all_of_an_ordering_key(bench: Bench, is_sealed: bool) 
         assert [value for _, value in found] == [b"%d" % turn for turn in range(3) for _ in mine]
 
 
-def test_messages_with_and_without_one_stand_beside_each_other(bench: Bench) -> None:
-    """Who has none goes by its key; what is no base64 is a property like any other."""
+def test_messages_with_and_without_an_ordering_key_mix(bench: Bench) -> None:
+    """A message without one uses its key; a value that is no base64 is a property like any
+    other.
+    """
     producer = bench.client.producer("t")
     for key in KEYS:
         producer.send(b"by key", key=key)
@@ -68,7 +70,7 @@ def test_messages_with_and_without_one_stand_beside_each_other(bench: Bench) -> 
 
 
 def test_every_way_to_send_takes_one(bench: Bench) -> None:
-    """And it changes neither the partition nor the other properties."""
+    """An ordering key changes neither the partition nor the other properties."""
     bench.client.create_topic("p", partitions=8)
     producer = bench.client.producer("p")
     with bench.client.transaction() as txn:
@@ -93,7 +95,7 @@ def test_every_way_to_send_takes_one(bench: Bench) -> None:
 
 
 def test_a_batch_names_it_as_a_property(bench: Bench) -> None:
-    """Rows of Arrow have properties, and that is where it is."""
+    """Rows of Arrow have properties, and the ordering key is one of them."""
     rows = pa.RecordBatch.from_pylist(
         [{"value": b"1", "properties": [(ORDERING_KEY, "bw==")]}],
         pa.schema([("value", pa.binary()), ("properties", pa.map_(pa.string(), pa.string()))]),

@@ -1,4 +1,4 @@
-"""Seek: where a subscription stands, what comes again, what is in the way, and what is undone."""
+"""Seek: the new position, redeliveries, conflicts with transactions, and voided state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fill(client: Client) -> list[MessageId]:
 
 
 def left(client: Client, subscription: str = "s") -> list[bytes]:
-    """What is not acknowledged; the backlog says the same number (I-22)."""
+    """The unacknowledged messages; the backlog is the same number (I-22)."""
     found = values(client, range=Range(kind="unacked", subscription=subscription))
     (row,) = [r for r in client.subscriptions("t") if r["subscription"] == subscription]
     assert row["backlog"] == len(found)
@@ -55,7 +55,7 @@ def digits(start: int) -> list[bytes]:
 @pytest.mark.parametrize("acked", ["nothing", "all", "some", "first"])
 @pytest.mark.parametrize("to", range(9))
 def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> None:
-    """Spec 9.1: everything before it is acknowledged, nothing from it on, whatever was before."""
+    """Spec 9.1: every message before it is acknowledged, none from it on, whatever was before."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     done = {"nothing": [], "all": list(range(9)), "some": [0, 4, 6, 8], "first": [0, 1]}[acked]
@@ -76,7 +76,7 @@ def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> Non
 
 
 def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
-    """spec/cli 8.4: `from` is where to seek to go back; acknowledgements beyond are lost."""
+    """spec/cli 8.4: a seek to `from` goes back; acknowledgements above it are lost."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     handle = client.subscription("t", "s")
@@ -89,7 +89,9 @@ def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
 
 
 def test_bounds_of_every_kind(tmp_path: Path) -> None:
-    """spec/cli 6: start, end, counts of each partition, times, another subscription's place."""
+    """spec/cli 6: start, end, counts for each partition, times, the position of another
+    subscription.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send(client, b"0", b"1", b"2")
@@ -117,7 +119,7 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
         assert left(client) == digits(first), bound
     handle.seek(at_ms)
     assert left(client) == digits(3)
-    for word, first in (("earliest", 0), ("latest", 9)):  # as everywhere in the API
+    for word, first in (("earliest", 0), ("latest", 9)):  # these words work everywhere in the API
         handle.seek(word)
         assert left(client) == digits(first)
     for wrong in ("start", True, 1.5, None):
@@ -126,7 +128,10 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:
-    """spec/cli 12.9: what is sent later is not skipped; kills a position beyond the last entry."""
+    """spec/cli 12.9: later messages are not skipped.
+
+    Guards against a position above the last entry.
+    """
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     last = known[-1]
@@ -172,7 +177,7 @@ def test_an_id_moves_its_own_partition(tmp_path: Path) -> None:
 
 
 def test_pending_acknowledgements_are_in_the_way(tmp_path: Path) -> None:
-    """Spec 9.1: NotAllowed names the transactions; forced, the same frame aborts them."""
+    """Spec 9.1: NotAllowed names the transactions; with force, the same frame aborts them."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     one, two, three = begin(client), begin(client), begin(client)
@@ -214,7 +219,7 @@ def test_only_the_partitions_that_move_count(tmp_path: Path) -> None:
 
 
 def test_an_overdue_holder_is_not_in_the_way(tmp_path: Path) -> None:
-    """I-18: it is swept before the seek, from a process that never loaded its coordinator."""
+    """I-18: the sweep ends it before the seek, from a process that never loaded its coordinator."""
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     txn = begin(bench.client, 1000)
@@ -241,7 +246,7 @@ def test_another_users_transaction_is_not_aborted(
 
 
 def test_a_consumer_goes_where_the_seek_went(tmp_path: Path) -> None:
-    """What it had received before does not come back by itself, and what is buffered is dropped."""
+    """Messages received before do not come back by themselves; buffered ones are dropped."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     with client.consumer("t", "s") as consumer:
@@ -255,14 +260,14 @@ def test_a_consumer_goes_where_the_seek_went(tmp_path: Path) -> None:
         assert left(client) == digits(1)
 
 
-def test_seek_over_what_is_away_or_trimmed(tmp_path: Path) -> None:
+def test_seek_over_offline_or_trimmed_messages(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
     known = send(client, *(b"%d" % n for n in range(9)))
     client.acknowledge("t", "s", known)
     client.admin.trim("t", Bound("id", known[4]))
     handle = client.subscription("t", "s")
-    handle.seek(known[1])  # below the first: moves to that end
+    handle.seek(known[1])  # an id below the first message moves to the first
     assert left(client) == [b"4", b"5", b"6", b"7", b"8"]
     client.admin.set_offline("t/1")
     with pytest.raises(PartitionUnavailable):
@@ -334,7 +339,7 @@ def test_a_consumer_seeks_itself(tmp_path: Path) -> None:
         first = consumer.receive()
         assert first is not None
         consumer.acknowledge_cumulative(first)
-        consumer.receive()  # what lies in its queue is void after the seek
+        consumer.receive()  # the messages in its queue are void after the seek
         consumer.seek(places[7])
         found = [consumer.receive(), consumer.receive(), consumer.receive()]
         assert [one and one.value for one in found] == [b"7", b"8", None]
@@ -344,7 +349,7 @@ def test_a_consumer_seeks_itself(tmp_path: Path) -> None:
         assert (again.value, again.redelivery_count) == (b"0", 0)
 
 
-def test_unsubscribing_deletes_unless_others_are_there(tmp_path: Path) -> None:
+def test_unsubscribing_deletes_unless_peers_are_attached(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench.client)
     client = bench.client
