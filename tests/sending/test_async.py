@@ -1,7 +1,7 @@
 """Sending without waiting: queues, one frame for all of them, and an answer for each message.
 
-The numbers are those of the rules in api/sending/outbox. A lane that must not be sent by time has a
-delay of a day; what must not be answered yet is held up by the mutex of the store.
+The numbers are the rules in api/sending/outbox. A lane that must not be sent by time has a delay of
+a day. To delay answers, the tests hold the mutex of the store.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ pytestmark = [
     pytest.mark.usefixtures("quick_disk"),
     pytest.mark.store({"t": 2, "u": 1}, max_message_bytes=100000),
 ]
-SOON = 30  # seconds: for what comes at once
+SOON = 30  # seconds: for events that come at once
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 
 
 def patient(client: Client, topic: str = "u", name: str | None = None, **options: Any) -> Producer:
-    """A producer that time does not make send."""
+    """A producer whose batches no time-out sends."""
     return client.producer(topic, name, batching_max_publish_delay_ms=DAY_MS, **options)
 
 
@@ -66,12 +66,12 @@ def lsn(client: Client) -> int:
 
 
 def held(client: Client) -> Any:
-    """For `with`: nobody else gets into the store meanwhile."""
+    """For `with`: no other call gets into the store meanwhile."""
     return client._store._mutex.held()
 
 
 def fly(producer: Producer, *given: bytes) -> list[SendFuture]:
-    """Send and wait until the sender has taken it; the store must be held up."""
+    """Send and wait until the sender has taken the messages; the mutex must be held."""
     sent = [producer.send_async(value) for value in given]
     lane = producer._lanes.get(None)
     assert lane is not None
@@ -142,7 +142,7 @@ def test_four_topics_are_one_frame_and_one_flush(
     for n in range(4):
         client.create_topic(f"topic-{n}", partitions=n + 1)
         producers.append(patient(client, f"topic-{n}", f"name-{n}" if n % 2 else None))
-    producers[0].send(b"first")  # so that the journal has its space
+    producers[0].send(b"first")  # so that the journal has preallocated space
     before = lsn(client)
     flushes: list[int] = []
     for call in ("fdatasync", "fsync"):
@@ -174,7 +174,8 @@ def test_two_producers_of_one_topic_share_its_entries(bench: Bench) -> None:
     assert sorted(f.result().message_id.entry for f in sent) == list(range(10))  # type: ignore[union-attr]
 
 
-# --- when it is sent --------------------------------------------------------------------------
+# --- when a batch is sent
+# --------------------------------------------------------------------------
 
 
 def test_time_sends_a_message(bench: Bench) -> None:
@@ -218,7 +219,7 @@ def test_each_bound_sends_what_is_queued(
         lambda client, producer: producer.new_watermark().event_time(5).send(),
     ],
 )
-def test_who_waits_sends_what_is_queued_first(
+def test_a_waiting_call_sends_queued_messages_first(
     bench: Bench, wait: Callable[[Client, Producer], object]
 ) -> None:
     client = bench.client
@@ -277,7 +278,7 @@ def test_wrong_options_are_refused(bench: Bench, options: dict[str, Any]) -> Non
 
 
 def test_a_bad_message_fails_alone(bench: Bench) -> None:
-    """Rule 2: whatever finds it, the routing or the decision under the lock."""
+    """Rule 2: whether the routing refuses it or the decision under the lock."""
     client = bench.client
     client.admin.set_offline("t/1")
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=1_000)
@@ -301,7 +302,7 @@ def test_a_bad_message_fails_alone(bench: Bench) -> None:
     client.admin.set_online("t/1")
     assert values(client) == [b"%d" % n for n in range(len(bad))]
     assert [sent[f"good {n}"].exception() for n in range(len(bad))] == [None] * len(bad)
-    producer.flush()  # every error has been told
+    producer.flush()  # every error was raised or read before
 
 
 @pytest.mark.parametrize(
@@ -321,11 +322,11 @@ def test_a_wrong_type_is_refused_at_once(bench: Bench, given: dict[str, Any]) ->
         bench.client.producer("u").send_async(**given)
 
 
-def test_an_error_that_nobody_was_told_of_is_raised_once(bench: Bench) -> None:
+def test_an_error_that_no_caller_has_seen_is_raised_once(bench: Bench) -> None:
     client = bench.client
     producer, other = patient(client), patient(client, "t")
     producer.send_async(b"x", partition=9)
-    other.flush()  # is not its error
+    other.flush()  # the error belongs to another producer
     with pytest.raises(InvalidArgument, match="partition 9"):
         producer.flush()
     producer.flush()
@@ -374,7 +375,7 @@ def test_a_deleted_topic_fails_its_producer_alone(bench: Bench) -> None:
 
 
 def test_a_store_that_fails_fails_all_that_is_queued(bench: Bench) -> None:
-    """Rule 2: a message behind a failed one is not stored, or repeating that would be in vain."""
+    """Rule 2: a message after a failed one is not stored, as a repeat could not keep the order."""
     client, other = bench.another(lock_timeout_ms=0), bench.client
     one, two = patient(client, "u", "name"), patient(client, "t")
     one.send(b"before", sequence_id=0)
@@ -417,7 +418,7 @@ def test_sequences_are_stored_once(bench: Bench) -> None:
     twice = producer.send_async(b"7", sequence_id=7)  # in the same batch
     producer.flush()
     assert [one.result().duplicate for one in again] == [True, True, False, False, False]
-    assert again[0].result().message_id is None  # only of the newest the id is known
+    assert again[0].result().message_id is None  # the store knows the id of the newest message only
     assert again[1].result().message_id == first[4].result().message_id
     assert twice.result().duplicate
     assert twice.result().message_id == again[-1].result().message_id
@@ -433,7 +434,7 @@ def test_sequences_are_stored_once(bench: Bench) -> None:
 # --- futures ----------------------------------------------------------------------------------
 
 
-def test_futures_are_those_of_the_library(bench: Bench) -> None:
+def test_futures_work_with_concurrent_futures_and_asyncio(bench: Bench) -> None:
     producer = bench.client.producer("u")
     sent = [producer.send_async(b"%d" % n) for n in range(20)]
     assert not sent[-1].cancel()
@@ -488,8 +489,8 @@ def test_callbacks_come_in_order_and_may_send_but_not_wait(bench: Bench) -> None
     assert seen[-1] == "at once"
 
 
-def test_within_another_call_nobody_waits_for_ever(bench: Bench) -> None:
-    """From `__del__` or a signal handler: the sender would wait for that call to end."""
+def test_a_call_within_another_call_does_not_wait_for_ever(bench: Bench) -> None:
+    """From `__del__` or a signal handler: the sender would wait for the outer call to end."""
     client = bench.client
     producer = patient(client)
     sent: list[SendFuture] = []
@@ -531,7 +532,7 @@ def test_closing_in_a_callback_ends_the_sender(bench: Bench) -> None:
 
 
 @pytest.mark.deep
-def test_a_client_that_nobody_holds_lets_its_thread_end(bench: Bench) -> None:
+def test_a_garbage_collected_client_ends_its_thread(bench: Bench) -> None:
     client = txlog.open(bench.path)
     producer = client.producer("u")
     producer.send_async(b"x")
@@ -547,6 +548,7 @@ def test_a_client_that_nobody_holds_lets_its_thread_end(bench: Bench) -> None:
 
 
 def test_a_program_that_ends_without_closing_loses_nothing(bench: Bench) -> None:
+    """The end of the interpreter sends all queued messages."""
     program = """
 import sys, txlog
 client = txlog.open(sys.argv[1])
@@ -554,7 +556,7 @@ producer = client.producer("u", batching_max_publish_delay_ms=86_400_000)
 for n in range(500):
     producer.send_async(b"%d" % n)
 """
-    done = subprocess.run(  # not `ready`, whose children end without saying so
+    done = subprocess.run(  # not `ready`, whose children end without the exit handlers
         [sys.executable, "-c", program, bench.path],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
@@ -586,14 +588,14 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(bench: Bench) -> None:
     assert values(client, "u") == [b"x"]
 
 
-def test_a_transaction_beside_it_has_its_own_messages(bench: Bench) -> None:
+def test_queued_messages_of_a_transaction_are_sent_on_their_own(bench: Bench) -> None:
     client = bench.client
     producer = patient(client)
     with client.transaction() as txn:
         plain = producer.send_async(b"plain")
         inside = producer.send_async(b"inside", txn=txn)
         assert producer.send(b"too", txn=txn).txn_index == 2
-        assert not plain.done()  # it has nothing to do with the transaction
+        assert not plain.done()  # a plain message does not belong to the transaction
     assert inside.result().txn_index == 1
     assert values(client, "u") == [b"inside", b"too"]
     producer.flush()
@@ -657,7 +659,9 @@ def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.parametrize("part", graded(range(6), 2))
 def test_a_killed_process_loses_only_what_was_not_answered(tmp_path: Path, part: int) -> None:
-    """Rule 3: every answered message is there exactly once, and nothing without those before it."""
+    """Rule 3: every answered message exists exactly once, and no message without those
+    before it.
+    """
 
     def made(name: str) -> Path:
         txlog.init(str(tmp_path / name))

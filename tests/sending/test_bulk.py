@@ -1,4 +1,4 @@
-"""Tests of bulk: a batch of files is stored once, whole, behind what was there."""
+"""Bulk: a batch of files is stored once, as a whole, after all earlier messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(*values: bytes, **columns: object) -> pa.Table:
 def load(
     client: Client, batch: int | str, *values: bytes, key: str = "k", topic: str = "t"
 ) -> BulkStored:
-    """Stage and commit a batch in one go; its answer."""
+    """Stage and commit a batch in one go; returns its answer."""
     bulk = client.bulk(topic, key=key, batch=batch)
     return bulk.commit(bulk.stage([rows(*values)]))
 
@@ -75,12 +75,12 @@ def files_below(bench: Bench, pattern: str) -> list[str]:
 
 
 def stages(bench: Bench) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return files_below(bench, "topics/**/_stage/**/*")
 
 
 class TestStoring:
-    """What a commit does."""
+    """The effects of a commit."""
 
     def test_messages_stand_behind_those_before_and_before_those_after(self, bench: Bench) -> None:
         client = bench.client
@@ -131,13 +131,13 @@ class TestStoring:
         assert not load(client, 1, b"a")["already"]
 
     def test_open_ledger_without_rows_gives_way(self, bench: Bench) -> None:
-        """A stream of batches leaves no empty ledger behind each."""
+        """A stream of batches leaves no empty ledger after each batch."""
         for number in range(5):
             load(bench.client, number, b"%d" % number)
         ends = bench.client._store.read(lambda view: view.topic(1).ledgers)
         assert [(end.entries, end.sealed) for end in ends] == [(1, True)] * 5 + [(0, False)]
 
-    def test_every_row_is_there_with_all_its_columns(self, bench: Bench) -> None:
+    def test_every_row_is_stored_with_all_its_columns(self, bench: Bench) -> None:
         client = bench.client
         client.create_topic("many", partitions=3)
         count = 2 * GROUP_ROWS + 17
@@ -171,7 +171,7 @@ class TestStoring:
             assert key is None or partition == crc32(key) % 3
 
     def test_producer_is_a_name_in_every_row(self, bench: Bench) -> None:
-        """It has no part in what the sends of a producer of that name mean."""
+        """It does not affect the sequences of a producer with that name."""
         client = bench.client
         producer = client.producer("t", "till")
         sent = producer.send(b"a", sequence_id=5)
@@ -194,7 +194,7 @@ class TestStoring:
         assert not audit(client, ["t"], Local())["failed"]
 
     def test_tasks_are_processes_of_their_own(self, bench: Bench, tmp_path: Path) -> None:
-        """Plan and answers are pickled; a task that ran twice, or failed, leaves nothing."""
+        """Plan and answers are pickled; a task that ran twice, or failed, leaves no file."""
         client = bench.client
         bulk = client.bulk("t", key="k", batch=1)
         plan = tmp_path / "plan"
@@ -259,7 +259,7 @@ class TestStoring:
 
 
 class TestSmall:
-    """A small batch, such as those of streams: rows of the open ledgers, and no file."""
+    """A small batch, such as one of a stream: rows of the open ledgers, and no file."""
 
     def test_batches_become_one_file_when_their_ledger_is_sealed(self, bench: Bench) -> None:
         """Kills a file of each batch, which no compaction could merge: ids name ledgers."""
@@ -319,7 +319,7 @@ def _halves(found: list[dict[str, object]]) -> tuple[list[dict[str, object]], ..
 
 
 class TestRefusals:
-    """What is refused does nothing."""
+    """A refused call changes nothing."""
 
     def test_partitions_that_were_added(self, bench: Bench) -> None:
         client = bench.client
@@ -340,7 +340,7 @@ class TestRefusals:
             bulk.commit(staged)
 
     def test_key_of_another_topic(self, bench: Bench) -> None:
-        """Else the second stream that shares a key would lose its first batches in silence."""
+        """Otherwise the second stream with the same key would silently lose its first batches."""
         client = bench.client
         client.create_topic("u")
         load(client, 5, b"a")
@@ -354,7 +354,10 @@ class TestRefusals:
         assert values(client, "u") == []
 
     def test_key_of_another_checkpoint(self, bench: Bench) -> None:
-        """Its numbers begin at 0 again: kills batches that are taken for stored ones in silence."""
+        """Its numbers begin at 0 again.
+
+        Guards against silently taking its batches for stored ones.
+        """
 
         def stream(query: str, batch: int | str, value: bytes, key: str = "app") -> bool:
             plan = bench.client.bulk("t", key=key, batch=batch).plan.named(key, batch, query)
@@ -375,7 +378,7 @@ class TestRefusals:
         assert values(bench.client) == [b"a", b"b", b"d", b"e", b"f"]
 
     def test_key_of_an_older_version_takes_the_query_that_goes_on(self, bench: Bench) -> None:
-        """Without a record of whose it is, only the last batch can come again."""
+        """Without a record of its query, only the last batch can come again."""
         client = bench.client
 
         def stream(query: str, batch: int) -> bool:
@@ -397,7 +400,8 @@ class TestRefusals:
         plan = bench.client.bulk("t", key="k", batch=0).plan.named("k", 0, "new")
         bulk = bench.client._bulk_of(plan)
         stage(plan, [rows(b"b")])
-        assert bulk.abort() is None  # Spark shows why it was refused only if this does not fail
+        # Spark shows the reason of the refusal only if this call succeeds
+        assert bulk.abort() is None
         assert not Path(bench.client.path, plan.directory).exists()
 
     def test_partition_that_is_away(self, bench: Bench) -> None:
@@ -424,7 +428,7 @@ class TestRefusals:
         assert bulk.commit(staged)["messages"] == 1
         assert values(client) == [b"a" * 1000]
 
-    def test_files_of_others_or_twice(self, bench: Bench) -> None:
+    def test_files_of_another_batch_or_twice(self, bench: Bench) -> None:
         client = bench.client
         bulk, other = client.bulk("t", key="k", batch=1), client.bulk("t", key="k", batch=2)
         staged, strange = bulk.stage([rows(b"a")]), other.stage([rows(b"b")])
@@ -449,8 +453,8 @@ class TestRefusals:
         with pytest.raises(InvalidArgument, match="no column named value"):
             bulk.stage([pa.table({"key": [b"a"]}).slice(0, 0)])
 
-    def test_sequences_beside_a_producer(self, bench: Bench) -> None:
-        """They would be taken for those of its sends, where a repeated one is looked for."""
+    def test_sequences_with_a_producer_name(self, bench: Bench) -> None:
+        """A look for a repeated sequence would take them for the producer's own sends."""
         for name, text in (("till", "no column sequence_id"), ("", "bad producer name")):
             with pytest.raises(InvalidArgument, match=text):
                 bulk = bench.client.bulk("t", key="k", batch=1, producer=name)
@@ -458,7 +462,7 @@ class TestRefusals:
         assert stages(bench) == [] and values(bench.client) == []
 
     def test_names_are_bounded(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Forgetting a name would let its batch be stored twice."""
+        """A forgotten name would let its batch be stored twice."""
         monkeypatch.setattr(flow, "NAMES_MAX", 2)
         load(bench.client, "a", b"1")
         load(bench.client, "b", b"2")
@@ -479,7 +483,7 @@ class TestRefusals:
 
 
 class TestWithOthers:
-    """Adopted ledgers in the components that know ledgers."""
+    """Adopted ledgers in all components that know ledgers."""
 
     def test_subscriptions_deliver_and_acknowledge(self, bench: Bench) -> None:
         client = bench.client
@@ -530,7 +534,7 @@ class TestWithOthers:
         assert len(pending(bench.client, subscription="shared")) == 1
 
     def test_watermark_inside_is_that_before(self, bench: Bench) -> None:
-        """Nothing in an adopted ledger moves it, whatever was trimmed before."""
+        """No row of an adopted ledger moves the watermark, also after a trim."""
         client, generator = bench.client, WatermarkGenerator(1)
         say(client, "A", 100)
         ledger = load(client, 1, b"a", b"b")["partitions"][0]["ledger"]
@@ -631,7 +635,7 @@ class TestWithOthers:
 
 
 class TestLeftovers:
-    """What failed jobs leave goes."""
+    """The files of failed jobs are removed."""
 
     def test_abort_removes_the_files_of_the_job_alone(self, bench: Bench) -> None:
         client = bench.client
@@ -654,7 +658,9 @@ class TestLeftovers:
         begun: int,
         files: int,
     ) -> None:
-        """Begun before they are whole, as far as descriptors go; of others the largest ends."""
+        """Files are begun before they are whole, as far as descriptors go; otherwise the largest
+        one ends.
+        """
         client = bench.client
         client.create_topic("u", partitions=5)
         client.create_topic("v", partitions=5)
@@ -764,7 +770,7 @@ class TestLeftovers:
             patch.setattr(flow, "adopt", die)
             bulk.commit(staged)
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
-        bench.clients.remove(client)  # it died
+        bench.clients.remove(client)  # the driver died
         other = bench.client = bench.another()
         send(other, b"x")
         other.checkpoint()
@@ -775,7 +781,7 @@ class TestLeftovers:
     def test_batch_that_another_stores_meanwhile(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was not stored when the commit began: the frame looks again."""
+        """It was not stored when the commit began, so the decision of the frame looks again."""
         client, other = bench.client, bench.another()
         ours, theirs = (one.bulk("t", key="k", batch=1) for one in (client, other))
         staged, of_theirs = ours.stage([rows(b"ours")]), theirs.stage([rows(b"theirs")])
@@ -795,7 +801,7 @@ class TestLeftovers:
     def test_ids_that_are_too_low_are_taken_anew(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An id below a ledger that readers may have passed is never used."""
+        """The commit never uses an id below a ledger that readers may have passed."""
         client, other = bench.client, bench.another()
         send(client, b"a")
         real = adopt._link
@@ -817,7 +823,10 @@ class TestLeftovers:
 
 @pytest.mark.parametrize("is_typed", [False, True])
 def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: bool) -> None:
-    """They are rows, as a producer's messages are, which seal together; kills a file a batch."""
+    """They are rows, like a producer's messages, and are sealed together.
+
+    Guards against one file for each batch.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0)
     schema = pa.schema([("cups", pa.int64())]) if is_typed else None
     bench.client.create_topic("t", partitions=2, schema=schema)
@@ -832,6 +841,6 @@ def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: boo
         bench.clock.advance(10_000)
         bench.client.checkpoint(roll_all=True)
     files = [one for one in Path(bench.path, "topics").rglob("*.*") if one.is_file()]
-    assert len(files) <= 4, files  # for each partition its own, and one of transactions
+    assert len(files) <= 4, files  # each partition has its own file, and one of transactions
     found = sorted(one.value for one in bench.client.reader("t") if one.value)
     assert found == sorted(b'{"cups":%d}' % number for number in range(200))

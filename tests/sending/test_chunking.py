@@ -58,7 +58,7 @@ pytestmark = [
 
 
 def put(client: Client, value: large.Value, txn: TxnId | None = None, partition: int = 0) -> object:
-    """Send a value with chunking on; returns what names the message."""
+    """Send a value with chunking on; returns the id or index of the message."""
     receipt = client.producer("t", chunking=True).send(value, partition=partition, txn=txn)
     return receipt.txn_index if txn is not None else receipt.message_id
 
@@ -74,7 +74,7 @@ def files(bench: Bench) -> list[Path]:
 
 
 def test_the_refusal_names_the_fix(bench: Bench) -> None:
-    """7: size, limit and what to do."""
+    """7: size, limit and the option to set."""
     with pytest.raises(InvalidMessage, match=r"4500 bytes.*1000.*turn chunking on"):
         bench.client.producer("t").send(BIG)
     with pytest.raises(InvalidArgument):
@@ -104,7 +104,7 @@ def pieces() -> Iterator[bytes]:
     ],
 )
 def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object) -> None:
-    """Bytes, a file, an iterable: one message with all that stands beside it."""
+    """Bytes, a file, an iterable: one message with the same further fields."""
     client = bench.client
     if callable(source):
         source = source()
@@ -134,7 +134,7 @@ def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object)
 
 
 @pytest.mark.parametrize("size", [0, 1, LIMIT - 1, LIMIT])
-def test_what_fits_is_a_plain_message(bench: Bench, size: int) -> None:
+def test_a_value_that_fits_is_a_plain_message(bench: Bench, size: int) -> None:
     value = BIG[:size]
     for source in (value, io.BytesIO(value), [value]):
         where = put(bench.client, source)
@@ -145,7 +145,7 @@ def test_what_fits_is_a_plain_message(bench: Bench, size: int) -> None:
 
 
 def test_key_and_properties_count(bench: Bench) -> None:
-    """3: they belong to a message's size, and are not cut."""
+    """3: they count for a message's size, and are not cut."""
     producer = bench.client.producer("t", chunking=True)
     receipt = producer.send(BIG[:LIMIT], key=b"k")
     assert receipt.message_id is not None
@@ -209,7 +209,7 @@ def test_chunks_are_cut_to_size() -> None:
 
 
 def test_in_a_transaction_it_is_one_message_among_others(bench: Bench) -> None:
-    """I-3: I runs 1 … count over small and large ones; abort leaves nothing."""
+    """I-3: I runs 1 … count over small and large ones; an abort leaves no message."""
     client = bench.client
     for end in (client.commit, client.abort):
         txn = begin(client)
@@ -244,7 +244,7 @@ def test_one_that_timed_out_while_it_was_sent(bench: Bench) -> None:
 
 
 def test_preview_shows_it_in_append_order(bench: Bench) -> None:
-    """8: whoever reads what is not committed gets it whole, between its neighbours."""
+    """8: a reader with isolation `uncommitted` gets it whole, between its neighbours."""
     client = bench.client
     first, second = begin(client), begin(client)
     sent = [(b"a", first), (BIG, second), (b"b", first), (OTHER, first), (b"c", second)]
@@ -276,7 +276,7 @@ def test_preview_shows_it_in_append_order(bench: Bench) -> None:
 
 
 def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
-    """I-13, and no file of the second stays."""
+    """I-13; the second send leaves no file."""
     client = bench.client
     producer = client.producer("t", "p", chunking=True)
     first = producer.send(BIG, sequence_id=5, partition=0)
@@ -324,7 +324,7 @@ def test_sequences_of_a_transaction_are_its_own(bench: Bench) -> None:
 
 
 def test_a_sequence_that_came_meanwhile_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the later one goes: its frame finds the message there."""
+    """The later send removes its file: its frame finds the earlier message."""
     client = bench.client
     producer = client.producer("t", "p", chunking=True)
 
@@ -375,7 +375,7 @@ def test_a_subscription_counts_and_acknowledges_one_message(bench: Bench) -> Non
 
 
 def bound_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Let a batch have so many bytes, wherever that was decided when the modules were read."""
+    """Limit a batch to this many bytes, in every module that has read the setting."""
     for module in (previews, lease, readers):
         monkeypatch.setattr(module, "RECEIVE_BYTES_MAX", most)
     monkeypatch.setattr(dispatch.plan, "__defaults__", ((), None, most))
@@ -416,7 +416,7 @@ def test_batches_are_bounded_by_bytes(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_file_is_parquet_with_a_row_a_chunk(bench: Bench) -> None:
-    """docs/format.md 5: what another program finds in it."""
+    """docs/format.md 5: the content of the file for another program."""
     put(bench.client, BIG)
     [path] = files(bench)
     rows_of = duckdb.read_parquet(str(path)).project("kind, entry, octet_length(value), value")
@@ -484,7 +484,7 @@ def test_a_trim_takes_the_files_of_its_messages(bench: Bench) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_deleted_topic_takes_its_files_along(bench: Bench, named: bool) -> None:
-    """Also those that no manifest had named yet: nobody looks into its directory any more."""
+    """Also files that no manifest names yet: no sweep lists the directory any more."""
     client = bench.client
     put(client, BIG)
     if named:
@@ -499,8 +499,8 @@ def test_a_deleted_topic_takes_its_files_along(bench: Bench, named: bool) -> Non
     assert not files(bench)
 
 
-def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R19: it is published and not named; then its sender dies instead."""
+def test_a_file_in_the_making_is_not_swept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R19: the file is published and not named yet; in the second half its sender dies."""
     client, other = bench.client, bench.another()
     append = large._append
     found: list[object] = []
@@ -514,7 +514,8 @@ def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.Mo
     put(client, BIG)
     with client.transaction() as txn:
         client.producer("t", chunking=True).send(OTHER, txn=txn, partition=0)
-        found.append(other.admin.gc(apply=True)["files"])  # named by a frame not flushed yet
+        # a frame that is not flushed yet names it
+        found.append(other.admin.gc(apply=True)["files"])
     assert found == [0, 0, 0]
     assert values(other) == [BIG, OTHER]
 
@@ -535,8 +536,8 @@ def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("at", [0, 4, 1200, -300, -1])
-def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, at: int) -> None:
-    """11: what stands before is read, the file and the range are named, repair brings it back."""
+def test_damage_is_named_and_hides_only_later_messages(bench: Bench, at: int) -> None:
+    """11: messages before the damage are read, the error has file and range, repair restores it."""
     client = bench.client
     send(client, b"before")
     put(client, BIG)
@@ -565,7 +566,7 @@ def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, 
 
 
 def test_the_whole_value_is_checked_too(bench: Bench) -> None:
-    """The length and CRC32C of the op, should row groups be good and not those of the message."""
+    """The length and CRC32C of the op, in case the row groups are good but of another message."""
     put(bench.client, BIG)
     [path] = files(bench)
     view = bench.client._store.read(lambda view: view)
@@ -591,7 +592,9 @@ def test_a_cut_or_missing_file_is_corruption(bench: Bench, cut_to: int) -> None:
     assert path.name in str(caught.value)
 
 
-def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_without_the_value_column_reads_no_value(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look at keys or sequences costs no more than the first row group."""
     put(bench.client, BIG)
     monkeypatch.setattr(
@@ -607,7 +610,9 @@ def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.Mon
 def test_the_command_sends_files_lines_and_arguments(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """--chunking: whole files, long lines among short ones, -m; what is too large is refused."""
+    """--chunking: whole files, long lines among short ones, -m; a message above the limit is
+    refused.
+    """
     path = tmp_path / "page"
     path.write_bytes(BIG)
     (tmp_path / "huge").write_bytes(b"h" * 60_000)
@@ -647,7 +652,7 @@ def test_a_raw_message_comes_back_byte_for_byte(
 def test_a_signal_before_the_end_of_the_input_is_no_message(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it came with the end: the input may be half of what was meant."""
+    """Also when it came with the end: the input may be only half of the intended message."""
 
     def asked(path: str | None, wait_s: object) -> Iterator[bytes | None]:
         yield BIG
@@ -661,7 +666,7 @@ def test_a_signal_before_the_end_of_the_input_is_no_message(
 
 
 def test_a_large_message_of_a_forgotten_producer_leaves_a_gap(tmp_path: Path) -> None:
-    """Kills: numbers below it that count as stored, because they were before it was forgotten."""
+    """Guards against lower numbers that count as stored only because the producer was forgotten."""
     settings = {"max_message_bytes": LIMIT, "max_chunked_message_bytes": 50_000}
     bench = Bench(tmp_path / "idle", dedup_idle_ms=1000, **settings)
     bench.client.create_topic("t")
@@ -687,7 +692,7 @@ def test_a_large_message_of_a_forgotten_producer_leaves_a_gap(tmp_path: Path) ->
 @pytest.mark.parametrize("in_txn", [False, True])
 @pytest.mark.parametrize("value", [b"small", BIG], ids=["small", "large"])
 def test_there_is_no_number_above_the_highest(bench: Bench, value: bytes, in_txn: bool) -> None:
-    """Kills: a message that nobody can read, as its number has 64 bits; an OverflowError."""
+    """Guards against an unreadable message, as its number has 64 bits, and an OverflowError."""
     client, top = bench.client, 2**63 - 1
     producer = client.producer("t", name="p", chunking=True)
     txn = begin(client) if in_txn else None

@@ -34,7 +34,7 @@ TIMES = (None, 0, -5, (1 << 63) - 1, -(1 << 63))
 
 
 def test_a_row_has_the_bytes_that_arrow_gives_it() -> None:
-    """Format: what reads frames cannot tell which of the two wrote a row."""
+    """Format: a reader of frames cannot see which of the two wrote a row."""
     chance = random.Random(4)
     print("seed 4")
     for _ in range(600):
@@ -74,7 +74,7 @@ def send_all(bench: Bench) -> list[Message]:
 def test_messages_are_the_same_with_and_without_arrow(
     tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partitions, indexes and all fields; most of them never became a batch."""
+    """Partitions, indexes and all fields; most of these messages never became a batch."""
     made: list[OneRow] = []
     batch = OneRow.batch
 
@@ -85,7 +85,8 @@ def test_messages_are_the_same_with_and_without_arrow(
     monkeypatch.setattr(one_row, "_SEEN", set())
     monkeypatch.setattr(OneRow, "batch", counted)
     found = send_all(bench)
-    assert len(made) == 6  # shapes: with a key or not; with none, one, two or forty properties
+    # one for each shape: with a key or not; with none, one, two or forty properties
+    assert len(made) == 6
     assert len(found) > 20
     monkeypatch.setattr(Producer, "_simple", lambda *given: None)
     other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)
@@ -96,7 +97,9 @@ def test_messages_are_the_same_with_and_without_arrow(
 def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another version of it may: then rows are right, and cost what they did."""
+    """With an unknown layout of another version of Arrow, rows are right, and cost as much as
+    before.
+    """
     row = OneRow(b"v", b"k", {"a": "b"}, 1)
     mask, data = encode_rows(row.batch())
     monkeypatch.setattr(one_row, "_SEEN", set())
@@ -112,10 +115,10 @@ def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
     assert one_row._form((True, 1, True)) is not None
 
 
-def test_what_is_no_text_is_refused_as_before(
+def test_properties_that_are_no_text_are_refused_as_by_arrow(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow says what is wrong, as it always did."""
+    """The error has the same text as Arrow's."""
     producer = bench.client.producer("t")
     wrong: list[Any] = [{"a": 1}, {1: "a"}, {"a": "\ud800"}, {b"a": "b"}, {"a": None}]
     large: list[Any] = [{"a": "x" * (5 * KEY_BYTES_MAX)}]
@@ -139,7 +142,9 @@ def test_what_is_no_text_is_refused_as_before(
 
 
 def test_a_refused_key_takes_no_turn_of_the_partitions(bench: Bench) -> None:
-    """The message behind it goes where it would have gone, also of a producer of large ones."""
+    """The next message goes to the same partition as without the refusal, also for large
+    messages.
+    """
     given = []
     for is_refused in (False, True):
         producer = bench.client.producer("t", chunking=True)
@@ -154,7 +159,7 @@ def test_a_refused_key_takes_no_turn_of_the_partitions(bench: Bench) -> None:
 
 
 def test_names_and_texts_in_the_same_buffers_count_twice(tmp_path: Path) -> None:
-    """The limit of a message is one of its bytes, however they lie in memory."""
+    """The limit counts the bytes of a message, however they lie in memory."""
     bench = Bench(tmp_path / "small", max_message_bytes=1_000)
     bench.client.create_topic("t")
     texts = pa.array(["x" * 900], pa.string())

@@ -1,4 +1,4 @@
-"""Which partition a producer chooses: its own function, the key, in turn, or always the same."""
+"""The partition that a producer chooses: its own function, the key, in turn, or always the same."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_messages_without_a_key_go_round_or_to_one_partition(client: Client) -> 
     assert partitions() == [0, 1, 2, 3, 0, 1, 2, 3]
     single = [partitions(message_routing_mode="single-partition") for _ in range(16)]
     assert all(len(set(one)) == 1 for one in single)
-    assert len({one[0] for one in single}) > 1  # not all producers choose the same
+    assert len({one[0] for one in single}) > 1  # different producers choose different partitions
     named: dict[str, Any] = {"name": "till", "message_routing_mode": "single-partition"}
     assert partitions(**named) == partitions(**named)
     keyed = client.producer("t", message_routing_mode="single-partition")
@@ -111,7 +111,7 @@ def test_messages_without_a_key_go_round_or_to_one_partition(client: Client) -> 
         assert keyed.send(b"", key=key).partition == plain.send(b"", key=key).partition
 
 
-def test_other_modes_and_what_is_no_function_are_refused(client: Client) -> None:
+def test_other_modes_and_routers_without_a_call_are_refused(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="must be one of round-robin, single-partition"):
         client.producer("t", message_routing_mode="custom")
     with pytest.raises(InvalidArgument, match="message_router is int"):

@@ -36,7 +36,7 @@ def batch_of(numbers: list[int]) -> Routed:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
-    """Kills: a number that is answered and not stored, and one that is stored twice."""
+    """Guards against a number that is answered and not stored, and one stored twice."""
     print("seed", seed)
     chance = random.Random(seed)
     sent, stored = LastSent(-1, 0, -1, 0), set[int]()
@@ -63,8 +63,8 @@ def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above `unknown` everything is known as before; the gaps stay below their bound."""
+def test_the_lowest_gaps_are_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above `unknown` all numbers are known as before; the gaps stay below their limit."""
     print("seed", seed)
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
     chance = random.Random(seed)
@@ -87,7 +87,9 @@ def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a batch with more gaps than a producer may have, of which a quarter is forgotten."""
+    """Guards against a batch with more gaps than a producer may have; it forgets a quarter
+    of them.
+    """
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
     sent = LastSent(-1, 0, -1, 0)
     assert sequences.store(sent, runs_of(list(range(1, 200, 2))))
@@ -100,7 +102,9 @@ def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> N
 def test_all_producers_of_a_partition_stay_below_their_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one with the most gaps forgets; who has few keeps them, also after a restart."""
+    """The producer with the most gaps forgets; one with few gaps keeps them, also after a
+    restart.
+    """
     monkeypatch.setattr(folds, "GAPS_MAX", 40)
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")

@@ -1,4 +1,4 @@
-"""What a named producer sends is stored once: the store against a plain set of numbers.
+"""Messages of a named producer are stored once: the store against a plain set of numbers.
 
 Batches by key and by partition, single and large messages, queues and transactions, in the order of
 numbers or not, with checkpoints and restarts in between.
@@ -29,7 +29,7 @@ KEYS = [b"k%d" % number for number in range(6)]
 
 
 class Scope:
-    """What is stored in each partition: numbers, and the values in their order."""
+    """The stored messages of each partition: numbers, and the values in their order."""
 
     def __init__(self) -> None:
         self.numbers: list[set[int]] = [set() for _ in range(PARTITIONS)]
@@ -41,7 +41,7 @@ class Scope:
 
 
 class Trial:
-    """A store, and what it must hold; every step is drawn by chance."""
+    """A store, and its expected content; every step is random."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -78,7 +78,7 @@ class Trial:
                 self.refused += 1
 
     def send(self, act: str, txn: TxnId | None) -> None:
-        """Send messages in one of the ways, and look at their receipts."""
+        """Send messages in one of the ways, and check their receipts."""
         chance = self.chance
         scope = self.plain if txn is None else self.txns[txn]
         numbers = self.drawn(scope.top())
@@ -135,7 +135,7 @@ class Trial:
         sent: list[tuple[int, int, bytes, SendReceipt | None]],
         is_whole: bool,
     ) -> None:
-        """Compare receipts with what is stored, and store the rest."""
+        """Compare receipts with the stored numbers, and add the new ones."""
         grown = set[int]()
         for target, number, value, receipt in sent:
             if receipt is None:
@@ -151,7 +151,7 @@ class Trial:
                 scope.numbers[target].update(range(sent[0][1], sent[-1][1] + 1))
 
     def check(self, view: View) -> list[str]:
-        """Compare what the folds say of the producer; returns them as texts."""
+        """Compare the folds with the expected numbers; returns the folds as texts."""
         for number, stored in enumerate(self.plain.numbers, 1):
             topic = view.topic(number)
             known = topic.producers.get(NAME)
@@ -173,7 +173,9 @@ class Trial:
 def test_each_number_is_stored_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_small: bool
 ) -> None:
-    """Law 6. Kills: answered and not stored, stored twice, and folds that depend on a restart."""
+    """Law 6. Guards against answered but not stored, stored twice, and folds changed by a
+    restart.
+    """
     print("seed", seed)
     if is_small:
         monkeypatch.setattr(sequences, "GAPS_MAX", 16)

@@ -1,7 +1,7 @@
 """The decision table of an end, cell by cell; spec/transactions 5, I-14.
 
-A store is brought to the state of a row once, then asked from the same client, after a reopening,
-and from files alone after a checkpoint: the answer depends on the record and the action only.
+A store is brought to the state of a row once. It is then asked from the same client, after a
+reopening, and from files alone after a checkpoint: the answer depends only on record and action.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CODES = {"never issued": 304, "forgotten": 305}
 
 
 class Row:
-    """A store whose transaction stands in the state of a row of the table."""
+    """A store whose transaction is in the state of a row of the table."""
 
     def __init__(self, folder: Path, row: str) -> None:
         self.bench = Bench(folder / "store", coordinators=2, txn_ended_retention_ms=50_000)
@@ -115,7 +115,7 @@ class Row:
 
 
 def check(row: Row, client: Client) -> list[object]:
-    """Every cell of a row but those of OPEN; returns what was answered."""
+    """Check every cell of a row except those of OPEN; returns the answers."""
     answers: list[object] = []
     expected = TABLE[row.row]
     for action, error in zip(
@@ -167,7 +167,7 @@ def test_everything_is_allowed_while_open(tmp_path: Path, action: str, reopened:
 
 
 def test_an_abort_of_an_overdue_transaction_is_one_already(tmp_path: Path) -> None:
-    """5: by the state after the sweep, which the call's own transaction never escapes."""
+    """5: by the state after the sweep, which always covers the call's own transaction."""
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=1)
     client = bench.client
     client.create_topic("t")

@@ -1,4 +1,4 @@
-"""What is remembered of ended transactions: encoded in blocks, and nobody can tell."""
+"""Records of ended transactions: encoded in blocks, with the same answers as a dict."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def dump_of(plain: dict[int, Txn]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_they_are_as_the_dict_they_stand_for(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ends, in whatever order, is forgotten or goes through a dump; to the byte."""
+def test_ended_transactions_behave_like_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any order of ends, removals and dumps, the same to the byte."""
     monkeypatch.setattr(coordinator, "BLOCK", 4)
     chance = random.Random(seed)
     state, plain, lsn = Coordinator(), dict[int, Txn](), 0
     for sequence in range(200):
         lsn += chance.randrange(3)
-        decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn  # it waited
+        # this one waited for a partition
+        decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn
         txn = ended(sequence, decided, chance.randrange(1000))
         state.ended.put(txn)
         plain[sequence] = txn
@@ -89,7 +90,7 @@ class Counted:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
-    """What is decoded whole, and for when it ended."""
+    """Decoders that count: for whole records, and for times of ends."""
     found = Counted(coordinator._txns), Counted(coordinator._ends)
     monkeypatch.setattr(coordinator, "_txns", found[0])
     monkeypatch.setattr(coordinator, "_ends", found[1])
@@ -97,8 +98,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
     return found
 
 
-def test_what_is_newer_than_all_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open transaction is asked for with each operation in it, and is not among them."""
+def test_a_newer_transaction_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation looks up its open transaction, which is never among the ended ones."""
     known = Ended(ended(sequence, sequence, 0) for sequence in range(1000))
 
     def contains(block: object, sequence: int) -> bool:
@@ -111,8 +112,10 @@ def test_what_is_newer_than_all_is_not_looked_for(monkeypatch: pytest.MonkeyPatc
     assert loaded.get(1000) is None
 
 
-def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
-    """Every checkpoint sweeps under the write lock: its cost is that of what it forgets."""
+def test_a_sweep_decodes_only_due_records(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
+    """Every checkpoint sweeps under the write lock, so its cost must follow the records it
+    forgets.
+    """
     whole, ends = decoded
     bench = Bench(tmp_path / "store", coordinators=2, txn_ended_retention_ms=100_000)
     client = bench.client
@@ -121,10 +124,10 @@ def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path
         bench.clock.advance(100)
     client.checkpoint()
     client = bench.reopen()
-    client.checkpoint()  # it looks once at what it loads
+    client.checkpoint()  # it decodes loaded records once
     assert ends.count == 160
     whole.count = ends.count = 0
-    bench.clock.advance(85_000)  # 16 s have gone by: the first ten are past their time
+    bench.clock.advance(85_000)  # after 16 s, the first ten are past their time
     assert client.expire()["forgotten"] == 10
     assert (whole.count, ends.count) == (0, 0)
     assert client.expire()["forgotten"] == 0
@@ -144,13 +147,13 @@ def test_the_bound_on_their_number_looks_at_the_oldest(
     client.admin.set_setting("txn_ended_retention_count", 90)
     whole.count = 0
     assert client.expire()["forgotten"] == 10
-    assert whole.count <= 10 + 2  # one more of each coordinator
+    assert whole.count <= 10 + 2  # one more for each coordinator
 
 
 def test_a_checkpoint_learns_their_times_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is free for others between them."""
+    """Other callers may use the store between two pieces."""
     monkeypatch.setattr(coordinator, "BLOCK", 4)
     bench = Bench(tmp_path / "store", coordinators=1)
     for _ in range(200):

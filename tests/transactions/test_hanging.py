@@ -1,4 +1,4 @@
-"""find-hanging: what waits, what is overdue, and the four states that Law 4 excludes.
+"""find-hanging: waiting and overdue transactions, and the four states that Law 4 excludes.
 
 Source: spec/transactions 15.
 """
@@ -71,7 +71,7 @@ def test_waiting_for_a_partition(bench: Bench) -> None:
         client.admin.find_hanging(0, ["nowhere"])
 
 
-def test_overdue_where_nobody_may_sweep(bench: Bench) -> None:
+def test_overdue_in_a_read_only_client(bench: Bench) -> None:
     txn = begin(bench.client, 1000)
     bench.client.flush()
     bench.clock.advance(1001)
@@ -144,7 +144,7 @@ def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
 
 
 def test_nothing_is_repaired(bench: Bench) -> None:
-    """Reported, never repaired silently."""
+    """The command reports and never repairs silently."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)

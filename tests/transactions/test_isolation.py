@@ -1,4 +1,4 @@
-"""READ_UNCOMMITTED: a preview of what is not committed, behind what is; spec/transactions 8."""
+"""READ_UNCOMMITTED: a preview of uncommitted messages after the committed ones; transactions 8."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seen(found: list[Message]) -> list[Seen]:
 
 
 def dirty(client: Client, text: str | None = None) -> list[Seen]:
-    """What a reader of everything is shown."""
+    """The messages that a reader with isolation `uncommitted` gets."""
     chosen = None if text is None else parse_range(text, 0)
     return seen(rows(client.read("t", range=chosen, isolation="uncommitted")))
 
@@ -84,7 +84,7 @@ def test_a_reader_sees_a_row_once_as_preview_and_once_at_its_place(bench: Bench)
 
 @pytest.mark.parametrize("seal", [False, True])
 def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bool) -> None:
-    """A sealed sidecar has other row numbers; aborted rows are gone from it."""
+    """A sealed sidecar has other row numbers, and no aborted rows."""
     client = bench.client
     send_txn(client, b"c")
     txn = open_with(client, b"x1")
@@ -98,7 +98,8 @@ def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bo
         rest: list[Seen] = []
         while table := reader.receive_batch(100):
             rest += seen(list(messages(table)))
-        expected: list[Seen] = [] if seal else [(b"l2", "aborted", False)]  # first of its round
+        # the first row of its round
+        expected: list[Seen] = [] if seal else [(b"l2", "aborted", False)]
         assert rest == [*expected, (b"x1", "committed", True), (b"z", "open", False)]
         client.abort(late)
     assert ((b"l1", "aborted", False) in dirty(client)) is not seal
@@ -136,7 +137,7 @@ def test_a_subscription_previews_without_counting(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["reader", "durable", "not durable"])
 def test_previews_that_were_read_ahead_are_in_the_next_batch(bench: Bench, kind: str) -> None:
-    """They have no lease and no id to come back by, so taking one must not use the others up."""
+    """They have neither lease nor id, so a call that takes one of them must keep the others."""
     client = bench.client
     if kind == "durable":
         client.create_subscription("t", "u", isolation="uncommitted")
@@ -194,7 +195,7 @@ def test_isolation_changes_only_while_no_consumer_lives(bench: Bench) -> None:
 def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: each batch looking at all markers from the first on, and a read for each stretch."""
+    """Guards against reading all markers for each batch, and a read for each stretch of rows."""
     client = bench.client
     for n in range(40):
         client.abort(open_with(client, *(b"%d.%d" % (n, at) for at in range(3))))
@@ -220,7 +221,7 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
         while table := reader.receive_batch(10):
             got += seen(list(messages(table)))
         assert got == expected
-        # in the first round; the second one, which finds the end, has nothing after its place
+        # all in the first round; the second one finds the end, and no marker after its position
         assert len(seen_markers) <= 42
         assert len(reads) <= 2 * 13
         seen_markers.clear()
@@ -233,7 +234,7 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
         assert len(seen_markers) <= 2
         client.commit(later)
         assert len(reader.receive_batch(10)) == 2
-    client.checkpoint(roll_all=True)  # the rows of what was aborted are gone
+    client.checkpoint(roll_all=True)  # the rows of aborted transactions are removed
     assert dirty(client) == [
         *((b"c", "committed", True),) * 40,
         (b"x", "committed", True),

@@ -37,7 +37,7 @@ ANA, BEN, ROOT = (1000, "ana"), (1001, "ben"), (0, "root")
 
 
 class Users:
-    """Who each client is for the store; ana when nothing was said."""
+    """The user of each client as the store sees it; ana by default."""
 
     def __init__(self) -> None:
         self.of: dict[int, tuple[int, str]] = {}
@@ -47,7 +47,7 @@ class Users:
         return self.of.get(id(disk), self.others)
 
     def let(self, client: Client, user: tuple[int, str]) -> Client:
-        """This client is run by that user."""
+        """Let this client run as that user."""
         self.of[id(client._disk)] = user
         return client
 
@@ -68,7 +68,7 @@ def bench(tmp_path: Path, users: Users) -> Bench:
 
 
 def lsn(client: Client) -> int:
-    """The number of the last frame, after everything written is visible."""
+    """The LSN of the last frame, once every written frame is visible."""
     return client._store.read(lambda view: view.lsn)
 
 
@@ -98,7 +98,7 @@ NONE, LIVING, TOMBSTONE = "none", "living", "tombstone"
 def test_the_table_of_epochs(
     bench: Bench, state: str, presented: int, expected: int | type[TxlogError], fresh: bool
 ) -> None:
-    """10: every cell; from the process that knows and from one that reads a checkpoint."""
+    """10: every cell; from the process that has the state, and from one that reads a checkpoint."""
     client = bench.client
     if state != NONE:
         for _ in range(4):
@@ -118,15 +118,15 @@ def test_the_table_of_epochs(
     else:
         with pytest.raises(expected) as caught:
             client.connect("k", presented)
-        assert type(caught.value) is expected  # not a kind of it
+        assert type(caught.value) is expected  # exactly this class, no subclass
         assert lsn(client) == before  # a refused connection changes nothing
         assert stored_epoch(client) == known
         if txn is not None:
             assert client.commit(txn)["state"] == "committed"
 
 
-def test_an_epoch_from_the_future_says_what_may_have_happened(bench: Bench) -> None:
-    """10: newer than this store knows: restored from a copy?"""
+def test_an_epoch_from_the_future_hints_at_a_restored_copy(bench: Bench) -> None:
+    """10: the epoch is newer than the store: was the store restored from a copy?"""
     bench.client.connect("k")
     with pytest.raises(NotAllowed, match="newer than this store knows") as caught:
         bench.client.connect("k", 7)
@@ -145,7 +145,7 @@ def test_an_epoch_from_the_future_says_what_may_have_happened(bench: Bench) -> N
 def test_beginning_needs_the_newest_epoch(
     bench: Bench, state: str, epoch: int | None, expected: int | type[TxlogError]
 ) -> None:
-    """10: without an epoch it connects in the same frame; with a stale one nothing is written."""
+    """10: without an epoch it connects in the same frame; with a stale one no frame is written."""
     client = bench.client
     open_one = None
     if state != NONE:
@@ -175,11 +175,11 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
     looker = bench.another(read_only=True)
     bench.client.connect("k")
     assert looker.admin.transaction_key("k")["epoch"] == 0
-    # the first reserves ids, and that is durable by itself
+    # the first begin reserves ids, which is durable by itself
     bench.client.commit(bench.client.begin(key="k")["txn"])
     begun = bench.client.begin(key="k")
     assert looker.admin.transaction_key("k")["txn"] == begun["txn"]
-    bench.client.begin(key="k", epoch=begun["epoch"])  # it says that it fenced the one before
+    bench.client.begin(key="k", epoch=begun["epoch"])  # its answer reports a fenced transaction
     assert looker.show_transaction(begun["txn"])["reason"] == "fenced"
     bench.client.admin.delete_transaction_key("k")
     assert looker.admin.transaction_keys() == []
@@ -189,7 +189,10 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
 
 
 def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
-    """A task with an open transaction under key k: two sends, an ack of each kind."""
+    """A task with an open transaction under key k:
+
+    two sends, and an acknowledgement of each kind.
+    """
     client = bench.another(transaction_key="k")
     known = send(client, b"in 0", b"in 1", b"in 2")
     txn = client.begin()["txn"]
@@ -201,7 +204,7 @@ def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
 
 
 def operations(client: Client, txn: TxnId, known: list[MessageId]) -> list[Callable[[], Any]]:
-    """Everything one can do with a transaction; a named producer is opened now."""
+    """Every operation on a transaction; a named producer is opened here."""
     named = client.producer("t", "p")
     return [
         lambda: client.producer("t").send(b"late", partition=0, txn=txn),
@@ -225,7 +228,7 @@ FENCES: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("fence", FENCES)
 def test_a_fenced_transaction_can_do_nothing(bench: Bench, fence: str, fresh: bool) -> None:
-    """10: every operation is ExpiredTransaction and writes nothing; I-16."""
+    """10: every operation raises ExpiredTransaction and writes no frame; I-16."""
     task, txn, known = zombie(bench)
     answer = FENCES[fence](bench.client)
     assert txn in (answer.get("fenced_txn"), *answer.get("aborted_list", []))
@@ -294,8 +297,8 @@ def test_only_the_open_transaction_of_that_key_is_fenced(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_what_had_ended_is_not_fenced(bench: Bench, end: str) -> None:
-    """10: it answers as it ended, before and behind the take-over."""
+def test_an_ended_transaction_is_not_fenced(bench: Bench, end: str) -> None:
+    """10: the answer stays the same before and after the take-over."""
     client = bench.client
     txn = client.begin(key="k")["txn"]
     getattr(client, end)(txn)
@@ -307,7 +310,7 @@ def test_what_had_ended_is_not_fenced(bench: Bench, end: str) -> None:
 
 @pytest.mark.parametrize("fence", FENCES)
 def test_a_timed_out_one_stays_timed_out(bench: Bench, fence: str) -> None:
-    """10: fenced and timed out must not be confused, also if nobody swept before the take-over."""
+    """10: fenced and timed out must not be confused, also without a sweep before the take-over."""
     txn = bench.client.begin(1000, key="k")["txn"]
     known = send(bench.client, b"a", b"b", b"c")
     bench.clock.advance(1001)
@@ -323,7 +326,7 @@ def test_a_timed_out_one_stays_timed_out(bench: Bench, fence: str) -> None:
 
 
 def test_a_fenced_one_stays_fenced_when_its_time_is_over(bench: Bench) -> None:
-    """The other way round: the sweep finds it ended."""
+    """The other way round: the sweep finds that it has ended."""
     txn = bench.client.begin(1000, key="k")["txn"]
     bench.client.connect("k")
     bench.clock.advance(5000)
@@ -333,7 +336,7 @@ def test_a_fenced_one_stays_fenced_when_its_time_is_over(bench: Bench) -> None:
 
 
 def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
-    """A time-out ends it; the holder begins the next with the same epoch and fences nothing."""
+    """A time-out ends it; the holder begins the next with the same epoch and fences none."""
     client = bench.another(transaction_key="k")
     txn = client.begin(1000)["txn"]
     bench.clock.advance(1001)
@@ -344,7 +347,7 @@ def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
 
 
 def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
-    """10: it is decided; connect, begin and delete do not wait for it and do not abort it."""
+    """10: it is decided; connect, begin and delete neither wait for it nor abort it."""
     client = bench.client
     txn = client.begin(key="k")["txn"]
     client.create_topic("away")
@@ -376,7 +379,7 @@ def test_beginning_again_ends_the_one_before(bench: Bench) -> None:
 
 
 def test_fencing_makes_room(tmp_path: Path) -> None:
-    """3: what the same frame ends does not count; a begin that is refused fences nothing."""
+    """3: transactions that the same frame ends do not count; a refused begin fences none."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_active_max=2)
     client = bench.client
     first = client.begin(key="k")["txn"]
@@ -445,7 +448,7 @@ def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
 
 
 def test_the_same_key_of_another_owner_is_another_key(bench: Bench, users: Users) -> None:
-    """10: identity is (uid, key); nobody fences a stranger."""
+    """10: identity is (uid, key); no user fences another."""
     client, other = bench.client, users.let(bench.another(), BEN)
     mine, theirs = client.begin(key="k"), other.begin(key="k")
     assert (mine["epoch"], theirs["epoch"]) == (0, 0)
@@ -500,7 +503,7 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
 def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
     bench: Bench, users: Users
 ) -> None:
-    """An older program stored whatever it was given; the rows of changes take it all the same."""
+    """An older program stored any number; the rows of changes accept it all the same."""
     root = users.let(bench.another(), ROOT)
     for owner in (1 << 63, 1 << 32, str(1 << 40)):
         with pytest.raises(InvalidArgument):
@@ -517,7 +520,7 @@ def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
 def test_only_the_owner_and_root_use_a_transaction(
     bench: Bench, users: Users, key: str | None, fresh: bool
 ) -> None:
-    """5, ownership: another uid is NotAllowed whatever it does, after every reload; root may."""
+    """5, ownership: another uid gets NotAllowed for every call, after every reload; root may."""
     known = send(bench.client, b"a", b"b", b"c")
     txn = bench.client.begin(key=key)["txn"]
     if fresh:
@@ -535,11 +538,12 @@ def test_only_the_owner_and_root_use_a_transaction(
         operation()
     assert bench.client.show_transaction(txn)["owner"] == "ana"
     for operation in (*operations(other, txn, known), lambda: other.commit(txn)):
-        with pytest.raises(NotAllowed):  # not even to ask how it ended: ownership is checked first
+        # another user may not even read how it ended: ownership is checked first
+        with pytest.raises(NotAllowed):
             operation()
 
 
-def test_an_abort_tells_whether_its_owner_or_root_asked_for_it(bench: Bench, users: Users) -> None:
+def test_the_reason_of_an_abort_is_user_or_admin(bench: Bench, users: Users) -> None:
     """spec/cli 8.5: the reason is `user` or `admin`."""
     for who, reason in ((bench.client, "user"), (users.let(bench.another(), ROOT), "admin")):
         txn = bench.client.begin()["txn"]
@@ -573,7 +577,7 @@ def test_a_user_whose_name_has_an_ampersand_has_no_keys(bench: Bench, users: Use
         ("a\nb", False), ("a\x00", False), ("a\x7f", False), ("\ud800", False),
     ],
 )  # fmt: skip
-def test_what_a_key_may_be(bench: Bench, key: str, good: bool) -> None:
+def test_valid_and_invalid_keys(bench: Bench, key: str, good: bool) -> None:
     """2: 1 to 512 bytes UTF-8, no &, no control characters."""
     calls = (bench.client.connect, lambda key: bench.client.begin(key=key))
     for call in (*calls, bench.client.admin.delete_transaction_key):
@@ -600,7 +604,7 @@ def test_a_key_is_bound_to_a_coordinator(bench: Bench) -> None:
 
 
 def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) -> None:
-    """4: former numbers are looked through, newest first, tombstones included; over checkpoints."""
+    """4: the former coordinators are searched, newest first, with tombstones; over checkpoints."""
     bench = Bench(tmp_path / "store", coordinators=2)
     names = [f"key {n}" for n in range(12)]
     homes = {name: bench.client.connect(name)["coordinator"] for name in names}
@@ -627,7 +631,7 @@ def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) ->
 
 
 def test_another_open_client_learns_of_new_coordinators(tmp_path: Path) -> None:
-    """4: settings are the store's; what one process changes the others follow."""
+    """4: settings belong to the store; all processes follow a change."""
     bench = Bench(tmp_path / "store", coordinators=1)
     other = bench.another()
     other.create_topic("t")
@@ -660,11 +664,11 @@ def test_the_number_of_coordinators_only_grows(
     assert lsn(client) == before
 
 
-# --- what survives ----------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------
 
 
 def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
-    """Law 1: epoch, open transaction, figures, whoever opens the store next."""
+    """Law 1: epoch, open transaction and figures, in any process that opens the store."""
     client = bench.client
     done = client.begin(key="k")["txn"]
     bench.clock.advance(250)
@@ -687,7 +691,7 @@ def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
 
 
 def test_a_lossy_recovery_is_no_fence(bench: Bench) -> None:
-    """5.2: a reboot aborts what is open, by recovery; the epoch stands, the key is free."""
+    """5.2: a reboot aborts open transactions, by recovery; the epoch stays, the key is free."""
     txn = bench.client.begin(key="k")["txn"]
     bench.client.flush()
     bench.close()
@@ -717,7 +721,7 @@ def test_figures_are_kept_of_every_end(bench: Bench) -> None:
     assert (known.ended_count, known.open_ms_sum, known.sequence) == (4, 1304, -1)
 
 
-def test_what_is_told_of_a_key(bench: Bench) -> None:
+def test_the_description_of_a_key(bench: Bench) -> None:
     """10: owner, epoch, unfinished transaction, coordinator, connected and used."""
     client = bench.client
     client.connect("k")
@@ -749,7 +753,9 @@ def test_what_is_told_of_a_key(bench: Bench) -> None:
 
 
 def test_a_client_holds_its_key(bench: Bench) -> None:
-    """10: it connects when it is made; its transactions run under the key, others' fence it."""
+    """10: it connects at its creation; its transactions run under the key, other holders
+    fence it.
+    """
     first = bench.another(transaction_key="k")
     assert (first.transaction_key, first.epoch) == ("k", 0)
     with first.transaction() as txn:
@@ -789,7 +795,7 @@ def test_a_client_renews_its_own_connection(bench: Bench) -> None:
 
 
 def test_the_builder_of_the_proposal(bench: Bench) -> None:
-    """PIP-31: newTransaction().withTransactionTimeout(...).build(), beside the context manager."""
+    """PIP-31: newTransaction().withTransactionTimeout(...).build(), besides the context manager."""
     client = bench.client
     txn = client.new_transaction().with_timeout(5000).with_coordinator(3).build()
     assert txn.id == TxnId(3, 0)
@@ -821,7 +827,7 @@ def test_a_fenced_block_raises_what_happened_first(bench: Bench) -> None:
 
 
 def test_a_reader_cannot_connect(bench: Bench) -> None:
-    """A store that is open for reading only refuses, and leaves nothing open."""
+    """A read-only client refuses, and leaves no transaction open."""
     with pytest.raises(ReadOnlyStore):
         bench.another(read_only=True, transaction_key="k")
     assert bench.client.admin.transaction_keys() == []
@@ -853,8 +859,10 @@ def test_of_many_at_once_the_last_holds_the_key(bench: Bench) -> None:
     assert bench.client.admin.transaction_key("k")["epoch"] == 39
 
 
-def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
-    """6: a call that names a key loads its coordinator; a reader shows what is recorded."""
+def test_an_overdue_transaction_is_ended_before_its_key_is_shown(bench: Bench) -> None:
+    """6: a call that names a key loads its coordinator; a read-only client shows the recorded
+    state.
+    """
     txn = bench.client.begin(1000, key="k")["txn"]
     bench.client.flush()
     bench.clock.advance(1001)
@@ -865,7 +873,9 @@ def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
 
 
 def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
-    """10: one that was COMMITTING when the next began ends later; the figures count it."""
+    """10: a transaction that was COMMITTING when the next began ends later; the figures
+    count it.
+    """
     state = keys.FOLD.new()
     ops: list[Op] = [
         KeyConnected(3, 1000, "ana", "k", 0),
@@ -895,7 +905,7 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
     ],
 )
 def test_the_fold_refuses_what_cannot_be(op: Op) -> None:
-    """I-1, I-16: an epoch given twice, a skipped one, a bind without the newest is Corruption."""
+    """I-1, I-16: a repeated or skipped epoch, or a bind without the newest, is Corruption."""
     state = keys.FOLD.new()
     for known in (
         KeyConnected(3, 1000, "ana", "k", 0),

@@ -1,4 +1,4 @@
-"""Operations that are left for later: they ride with the commit, in its frame.
+"""Queued operations of a transaction ride with its commit, in the same frame.
 
 Source: spec/transactions 5.
 """
@@ -39,7 +39,7 @@ def rows(*given: bytes) -> pa.Table:
 
 
 def frames_of(client: Client, after: int) -> list[list[str]]:
-    """The ops of the frames behind an LSN."""
+    """The ops of the frames after an LSN."""
     frames = [raw for raw in client._ask(kept_frames) if raw.lsn > after]
     assert [raw.lsn for raw in frames] == list(range(after + 1, client.wait_for_change(0) + 1))
     return [[type(op).__name__ for op in decode_ops(raw.ops, lsn=raw.lsn)] for raw in frames]
@@ -91,7 +91,7 @@ def test_an_operation_that_waits_writes_what_was_left_before_it(bench: Bench) ->
     assert values(client) == [b"a", b"b", b"c"]
 
 
-def test_a_refusal_that_nobody_was_told_of_fails_the_commit(bench: Bench) -> None:
+def test_a_refusal_that_no_caller_has_seen_fails_the_commit(bench: Bench) -> None:
     client = bench.client
     txn = client.transaction()
     sent = client.producer("t").send_async(b"a", txn=txn)
@@ -106,7 +106,7 @@ def test_a_refusal_that_nobody_was_told_of_fails_the_commit(bench: Bench) -> Non
         acked.result()
 
 
-def test_a_refusal_that_was_told_does_not(bench: Bench) -> None:
+def test_a_refusal_that_the_caller_has_seen_does_not(bench: Bench) -> None:
     client = bench.client
     txn = client.transaction()
     client.producer("t").send_async(b"a", txn=txn)
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_nothing_of_it() -> None:
         txn.commit()
     assert client.transactions(all=True) == []
     assert [m.value for m in pending(client, TOPIC)] == [b"in"]
-    producer.send_async(b"b", txn=txn)  # the same handle goes on: nothing had been done
+    producer.send_async(b"b", txn=txn)  # the same handle works on, as no frame was written
     assert txn.commit().messages == 2
     assert values(open_client(disk), TOPIC) == [b"in", b"a", b"b"]
 
@@ -252,10 +252,10 @@ def test_nothing_was_done_and_the_commit_makes_an_empty_transaction(bench: Bench
 
 
 @pytest.mark.parametrize("way", ["commit", "abort"])
-def test_what_was_given_up_is_never_committed_without_it(
+def test_a_transaction_whose_abort_failed_is_never_committed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The abort fails, too: a commit that is tried afterwards must not commit the rest."""
+    """A later commit must not commit the other operations of the transaction."""
     client = bench.client
     txn = client.transaction()
     client.producer("t").send(b"a", txn=txn)
@@ -276,10 +276,10 @@ def test_what_was_given_up_is_never_committed_without_it(
     assert b"a" not in values(client)
 
 
-def test_only_what_was_not_done_is_made_again_after_a_lock(
+def test_only_undone_operations_are_retried_after_a_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The acknowledgement asks to be made again, and then the store is locked."""
+    """The acknowledgement must be retried, and then the store is locked."""
     client = bench.client
     given = send(client, b"in")
     holder = begin(bench.another(), timeout_ms=1000)
@@ -310,7 +310,7 @@ def test_only_what_was_not_done_is_made_again_after_a_lock(
 
 
 def test_messages_left_side_by_side_are_one_frame(bench: Bench) -> None:
-    """Values, keys, event times; with the acknowledgement and the commit."""
+    """Values, keys, event times; together with the acknowledgement and the commit."""
     client = bench.client
     given = send(client, b"in")
     client.transaction().abort()  # so that ids are reserved
@@ -350,7 +350,7 @@ def test_each_producer_has_a_batch_and_their_order_stays(bench: Bench) -> None:
 
 
 def test_a_message_refused_in_a_batch_is_refused_alone(bench: Bench) -> None:
-    """The sequences do not rise, as they would in one call of send_batch; one by one they may."""
+    """Their sequences do not rise, which one send_batch requires; single sends do not."""
     client = bench.client
     producer = client.producer("t", "named")
     txn = client.transaction()
@@ -358,7 +358,7 @@ def test_a_message_refused_in_a_batch_is_refused_alone(bench: Bench) -> None:
         producer.send_async(b"%d" % n, key=b"k", sequence_id=n, txn=txn) for n in (1, 2, 2, -1, 3)
     ]
     with pytest.raises(InvalidMessage):
-        sent[3].result()  # and so it does not fail the commit
+        sent[3].result()  # the caller has seen this error, so it does not fail the commit
     assert [one.result().duplicate for one in sent[:3]] == [False, False, True]
     assert txn.commit().status == "COMMITTED"
     assert [one.done() for one in sent] == [True] * 5

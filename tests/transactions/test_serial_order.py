@@ -1,7 +1,7 @@
-"""Serial order and one frame for all, while partitions go away and come back; I-6, I-7, I-17.
+"""Serial order and one frame for all, while partitions go offline and come back; I-6, I-7, I-17.
 
-Random transactions over two topics, ended in any order; after every step what a reader sees is what
-the answers allow. `TXLOG_SEED` repeats a run.
+Random transactions over two topics, ended in any order. After every step a reader must get exactly
+the messages that the answers allow. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Sent = dict[TxnId, list[tuple[str, int, bytes]]]
 
 
 def all_txns(view: View) -> Iterator[Txn]:
-    """Every transaction that is remembered."""
+    """Every transaction that a coordinator remembers."""
     view.load_coordinators()
     for _, state in view.loaded_coordinators():
         yield from (*state.unfinished.values(), *state.ended.values())
 
 
 def check_view(view: View) -> None:
-    """What must hold after every frame."""
+    """The invariants after every frame."""
     decided = {(t.coordinator, t.sequence): t for t in all_txns(view)}
     away = view.catalog.unavailable
     for topic in view.catalog.topics.values():
@@ -62,7 +62,7 @@ def check_view(view: View) -> None:
 
 
 def check_reads(bench: Bench, sent: Sent, away: set[tuple[str, int]]) -> None:
-    """I-6: on the partitions that can be read each committed transaction is there, no other."""
+    """I-6: readable partitions have the messages of every committed transaction, and no other."""
     rows = {row["txn"]: row["state"] for row in bench.client.transactions(all=True)}
     for topic in TOPICS:
         for partition in range(PARTITIONS):
@@ -81,7 +81,7 @@ def check_reads(bench: Bench, sent: Sent, away: set[tuple[str, int]]) -> None:
 
 
 def check_replay(bench: Bench) -> None:
-    """Law 1: the newest checkpoint and the frames behind it give the live state."""
+    """Law 1: the newest checkpoint and the frames after it give the live state."""
     live = live_dumps(bench.client)
     with fresh(bench) as view:
         view.take(view.journal.read_durable())
@@ -89,7 +89,7 @@ def check_replay(bench: Bench) -> None:
 
 
 def switch(client: Client, away: set[tuple[str, int]], place: str) -> int:
-    """Take a partition away or bring it back; returns how many messages wait there in turn."""
+    """Take a partition offline or online; returns how many transactions waited there together."""
     topic, _, partition = place.partition("/")
     key = (topic, int(partition))
     if key not in away:
@@ -104,7 +104,7 @@ def switch(client: Client, away: set[tuple[str, int]], place: str) -> int:
 
 @pytest.mark.parametrize("number", range(3))
 def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -> None:
-    """I-6, I-7, I-10, I-17, and the same after everything is back and after a reopening."""
+    """I-6, I-7, I-10, I-17, also after all partitions are back and after a reopening."""
     print("seed", SEED, number)
     chance = random.Random(f"{SEED} {number}")
     bench = Bench(tmp_path / "store", coordinators=3, ledger_entries_max=7)

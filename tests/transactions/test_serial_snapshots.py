@@ -1,8 +1,8 @@
 """Committed transactions have one order; snapshots at any LSN show a prefix of it (I-6, I-7).
 
-A history is made by several clients with random sends, acknowledgements, ends, a partition that
-goes away and comes back, and crashes; then it is checked. The checker itself is checked by
-histories that were broken by hand.
+Several clients make a history with random sends, acknowledgements, ends, a partition that goes
+offline and comes back, and crashes. Then the test checks it. Histories that were broken by hand
+check the checker itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = 250
 
 @dataclass
 class Committed:
-    """A committed transaction: its decision, what it wrote and acknowledged, when it was called."""
+    """A committed transaction: its decision, its messages and acknowledgements, and its call."""
 
     lsn: int
     called: int
@@ -38,7 +38,7 @@ class Committed:
 
 @dataclass
 class History:
-    """What happened; markers and snapshots name transactions."""
+    """The events; markers and snapshots name transactions."""
 
     committed: dict[TxnId, Committed] = field(default_factory=dict)
     writer: dict[MessageId, TxnId] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class History:
 
 
 def check(history: History) -> None:
-    """Raise AssertionError where the history has no serial order, or not that of the decisions."""
+    """Raise AssertionError unless the history has the serial order of its decisions."""
     known = history.committed
     for partition, order in history.markers.items():
         lsns = [known[txn].lsn for txn in order]
@@ -92,7 +92,7 @@ class Player:
         return self.chance.choice(self.clients)
 
     def step(self) -> None:
-        """One random thing."""
+        """Take one random step."""
         self.count += 1
         do = self.chance.choices(
             (self.begin, self.send, self.ack, self.commit, self.abort, self.go, self.crash),
@@ -102,7 +102,7 @@ class Player:
         self.lsns.append(self.bench.clients[0]._store.refresh())
 
     def begin(self) -> None:
-        """Open one more."""
+        """Open another transaction."""
         txn = self.client().begin()["txn"]
         assert isinstance(txn, TxnId)
         self.open.append(txn)
@@ -139,7 +139,7 @@ class Player:
             self.open.remove(txn)
 
     def commit(self) -> None:
-        """Decide one; what waits for a partition is decided all the same."""
+        """Decide one; a transaction that waits for a partition is decided all the same."""
         if not self.open:
             return
         txn = self.open.pop(self.chance.randrange(len(self.open)))
@@ -149,12 +149,12 @@ class Player:
         self.history.committed[txn] = Committed(0, called, self.count, self.acked[txn])
 
     def abort(self) -> None:
-        """End one the other way."""
+        """Abort one transaction."""
         if self.open:
             self.client().abort(self.open.pop(self.chance.randrange(len(self.open))))
 
     def go(self) -> None:
-        """A partition goes away, or comes back."""
+        """Take a partition offline or online."""
         if self.away is None:
             self.away = self.chance.randrange(PARTITIONS)
             self.client().admin.set_offline("t", self.away)
@@ -163,12 +163,12 @@ class Player:
             self.away = None
 
     def crash(self) -> None:
-        """A process dies and is started again; what it had open goes on."""
+        """A process dies and is started again; its open transactions go on."""
         at = self.chance.randrange(len(self.clients))
         self.clients[at] = self.bench.another()
 
     def finish(self) -> History:
-        """Bring everything back and read off what became of it."""
+        """Bring every partition back, and record the decisions, markers and snapshots."""
         if self.away is not None:
             self.go()
         client = self.bench.client
@@ -196,7 +196,7 @@ class Player:
         return history
 
     def look(self, lsn: int, end: View) -> None:
-        """What a snapshot at an LSN shows; a partition that is away then shows nothing."""
+        """Record the content of a snapshot at an LSN; an offline partition has none."""
         store = self.bench.client._store
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         view.take(view.journal.read_until(lsn))
@@ -232,7 +232,7 @@ ID = MessageId(1, 0, 1)
 
 
 def two() -> History:
-    """X, then Y that acknowledged X's message."""
+    """X, then Y, which acknowledged a message of X."""
     return History(
         committed={X: Committed(5, 1, 2), Y: Committed(9, 3, 4, {ID})},
         writer={ID: X},
@@ -270,7 +270,7 @@ def test_the_checker_catches_broken_histories(broken: str) -> None:
 
 
 def test_an_end_that_was_refused_is_in_no_order(tmp_path: Path) -> None:
-    """A commit after an abort changes nothing that the order is made of."""
+    """A commit after an abort does not affect the order."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     txn = bench.client.begin()["txn"]

@@ -65,7 +65,7 @@ def test_a_jump_back_only_delays(bench: Bench) -> None:
 
 @pytest.mark.parametrize("wall", [-10 * HOUR, 500, 10 * HOUR])
 def test_after_a_reboot_nothing_is_open(bench: Bench, wall: int) -> None:
-    """5.2: whatever the clocks say then, the reason is recovery, not the time-out."""
+    """5.2: the reason is recovery, not the time-out, whatever the clocks are."""
     client = bench.client
     txn = begin(client, 1000)
     client.producer("t").send(b"x", partition=0, txn=txn)
@@ -79,7 +79,7 @@ def test_after_a_reboot_nothing_is_open(bench: Bench, wall: int) -> None:
 
 
 def test_an_expiry_takes_no_part_in_later_clocks(bench: Bench) -> None:
-    """6: one wrong reading far ahead expires what is open, and freezes nothing later."""
+    """6: one wrong reading far ahead expires open transactions, and has no later effect."""
     bench.close()
     bench.clock.reboot("", START_MS)
     client = bench.client = bench.another()
@@ -95,7 +95,7 @@ def test_an_expiry_takes_no_part_in_later_clocks(bench: Bench) -> None:
 
 
 def test_a_dead_holder_blocks_an_acknowledgement_no_longer(bench: Bench) -> None:
-    """6, I-18: the coordinator of what holds a wanted message is loaded, and swept first."""
+    """6, I-18: the call loads and sweeps the coordinator of the holder first."""
     client = bench.client
     held = send(client, b"a", b"b", partition=0)
     dead = client.begin(1000, coordinator=3)["txn"]
@@ -111,7 +111,7 @@ def test_a_dead_holder_blocks_an_acknowledgement_no_longer(bench: Bench) -> None
 
 
 def test_holders_are_swept_beyond_the_bound(tmp_path: Path) -> None:
-    """6: beyond sweep_max always the call's own and those that hold messages it wants."""
+    """6: beyond sweep_max, always the call's own and the holders of its messages."""
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=2)
     client = bench.client
     client.create_topic("t")
@@ -120,7 +120,7 @@ def test_holders_are_swept_beyond_the_bound(tmp_path: Path) -> None:
     crowd = [begin(client, 1000) for _ in range(8)]
     client.acknowledge("t", "s", [wanted], txn=crowd[7])
     bench.clock.advance(1001)
-    mine = begin(client)  # a call that concerns none of them ends two, the oldest
+    mine = begin(client)  # a call that needs none of them ends two, the oldest
     with bench.another(read_only=True) as reader:
         left = [row["txn"] for row in reader.transactions() if row["overdue"]]
     assert left == crowd[2:]
@@ -132,8 +132,8 @@ def test_holders_are_swept_beyond_the_bound(tmp_path: Path) -> None:
         client.acknowledge("t", "s", [wanted], txn=begin(client))
 
 
-def test_expire_ends_all_of_them(tmp_path: Path) -> None:
-    """6: every coordinator, without the bound; twice changes nothing."""
+def test_expire_ends_every_overdue_transaction(tmp_path: Path) -> None:
+    """6: every coordinator, without the limit; a second call changes nothing."""
     bench = Bench(tmp_path / "store", coordinators=16, sweep_max=1)
     late = [begin(bench.client, 1000) for _ in range(40)]
     young = begin(bench.client)
@@ -153,7 +153,7 @@ def test_expire_ends_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
-    """6: with the lock taken it shows what is overdue as it is recorded."""
+    """6: with the lock held elsewhere, it shows overdue transactions as recorded."""
     client = bench.client
     txn = begin(client, 1000)
     client.flush()
@@ -173,7 +173,7 @@ def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
 
 
 def test_commit_against_expiry(bench: Bench) -> None:
-    """6, K11: whoever holds the lock first decides; an ended transaction never expires."""
+    """6, K11: the first holder of the lock decides; an ended transaction never expires."""
     client, other = bench.client, bench.another()
     txn = begin(client, 1000)
     client.producer("t").send(b"x", partition=0, txn=txn)

@@ -58,7 +58,7 @@ def test_an_abort_leaves_nothing(bench: Bench) -> None:
 
 
 def test_markers_complete_the_ids(bench: Bench) -> None:
-    """2: a send answers (partition, I); the marker that commit answers completes the id."""
+    """2: a send answers (partition, I); the marker in the answer of the commit completes the id."""
     client = bench.client
     txn = begin(client)
     producer = client.producer("t")
@@ -75,7 +75,7 @@ def test_markers_complete_the_ids(bench: Bench) -> None:
 
 
 def test_an_empty_transaction_ends_with_success(bench: Bench) -> None:
-    """5.1: nothing to do is success, and no marker."""
+    """5.1: an empty transaction is success, without a marker."""
     for end in (bench.client.commit, bench.client.abort):
         answer = end(begin(bench.client))
         assert (answer["messages"], answer["acks"], answer["marker_list"]) == (0, 0, [])
@@ -154,7 +154,7 @@ def test_the_wall_clock_expires_nothing_within_a_boot(bench: Bench) -> None:
 
 
 def test_an_expiry_is_never_undone(bench: Bench) -> None:
-    """6: a clock that goes back never un-expires anything."""
+    """6: a clock that goes back never un-expires a transaction."""
     client = bench.client
     txn = begin(client, 1000)
     bench.clock.advance(1001)
@@ -165,7 +165,7 @@ def test_an_expiry_is_never_undone(bench: Bench) -> None:
 
 
 def test_expiry_gives_back_what_was_held(bench: Bench) -> None:
-    """I-11, 18: without anybody's action."""
+    """I-11, 18: without any call by a user."""
     client = bench.client
     (wanted,) = send(client, b"in")
     txn = begin(client, 1000)
@@ -238,7 +238,7 @@ def test_the_number_of_unfinished_is_bounded(tmp_path: Path) -> None:
 
 
 def test_ended_transactions_are_forgotten(tmp_path: Path) -> None:
-    """4: by age, when anybody looks; the message says which kind of not found it is."""
+    """4: by age, on the next call; the error says which kind of not found it is."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_ended_retention_ms=1000)
     client = bench.client
     ended = [begin(client) for _ in range(64)]
@@ -272,7 +272,7 @@ def test_failures_leave_the_transaction_open(bench: Bench) -> None:
 
 
 def test_listing(bench: Bench) -> None:
-    """15: what list and show say, open and ended."""
+    """15: the answers of list and show, for open and ended transactions."""
     client = bench.client
     first, second = begin(client), begin(client, 5000)
     client.producer("t").send(b"x", txn=second)

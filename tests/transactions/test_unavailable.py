@@ -32,7 +32,7 @@ pytestmark = [
 
 
 def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> TxnId:
-    """A message in each partition, and acknowledgements."""
+    """Send a message to each partition, and acknowledge messages."""
     for partition in (0, 1):
         client.producer("t").send(value, partition=partition, txn=txn)
     if held:
@@ -48,7 +48,7 @@ def last_frame(client: Client) -> list[Op]:
 
 
 def names(ops: list[Op]) -> list[str]:
-    """What the ops are, with the transaction they are about."""
+    """The class of each op, with the sequence of its transaction."""
     return [
         f"{type(op).__name__} {op.sequence}" if hasattr(op, "sequence") else type(op).__name__
         for op in ops
@@ -93,8 +93,8 @@ def test_calls_on_an_offline_partition(bench: Bench) -> None:
     assert [one["code"] for one in client.status()["problem_list"]] == ["unavailable"]
 
 
-def test_what_can_be_read_comes_before_the_error(bench: Bench) -> None:
-    """A reader of all partitions never ends as if it had seen everything."""
+def test_readable_messages_come_before_the_error(bench: Bench) -> None:
+    """A reader of all partitions never ends as if no message were missing."""
     client = bench.client
     send(client, b"a", b"b", partition=0)
     send(client, b"c", partition=1)
@@ -112,7 +112,7 @@ def test_what_can_be_read_comes_before_the_error(bench: Bench) -> None:
 
 
 def test_a_consumer_gets_the_other_partitions(bench: Bench) -> None:
-    """11: consumers of other partitions notice nothing; with none left it is an error."""
+    """11: consumers of other partitions are not affected; with no partition left it is an error."""
     client = bench.client
     send(client, b"a", partition=0)
     send(client, b"b", partition=1)
@@ -128,7 +128,7 @@ def test_a_consumer_gets_the_other_partitions(bench: Bench) -> None:
 
 
 def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
-    """11: visible and settled at once where it can be; success with the status and waitingFor."""
+    """11: online partitions are settled at once; success with the status and waitingFor."""
     client, other = bench.client, bench.another()
     (here,) = send(client, b"in", partition=0)
     (there,) = send(client, b"in", partition=1)
@@ -140,8 +140,8 @@ def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
     assert (answer["messages"], answer["acks"]) == (2, 2)
     assert [row["partition"] for row in answer["marker_list"]] == [0]
     assert values(other, partitions=[0]) == [b"in", b"out"]
-    assert [m.value for m in pending(other)] == [b"out"]  # here is deleted, not given back
-    fill_plain = send(other, b"plain", partition=0)  # others notice nothing
+    assert [m.value for m in pending(other)] == [b"out"]  # `here` is acknowledged, not given back
+    fill_plain = send(other, b"plain", partition=0)  # other clients are not affected
     assert fill_plain[0].entry == 2
     free = begin(other)
     other.producer("t").send(b"free", partition=0, txn=free)
@@ -170,7 +170,7 @@ def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
 
 
 def test_an_abort_waits_likewise(bench: Bench) -> None:
-    """11: ABORTING; what was held there stays held until the partition is back."""
+    """11: ABORTING; acknowledgements there stay pending until the partition is back."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
     txn = fill(client, begin(client), there)
@@ -255,7 +255,7 @@ def test_acknowledgements_of_one_cursor_follow_one_another(bench: Bench) -> None
 
 
 def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
-    """11: complete only with the last; the record then knows every marker."""
+    """11: complete only with the last; then the record has every marker."""
     client = bench.client
     txn = fill(client, begin(client))
     for number in (0, 1):
@@ -274,7 +274,7 @@ def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
 
 
 def test_open_transactions_stay_open(bench: Bench) -> None:
-    """11: they may end at any time; one without anything there does not wait."""
+    """11: they may end at any time; one without a message there does not wait."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
     both, only_here, acks = (begin(client) for _ in range(3))
@@ -292,7 +292,7 @@ def test_open_transactions_stay_open(bench: Bench) -> None:
 
 
 def test_a_time_out_waits_too(bench: Bench) -> None:
-    """6, 11: ABORTING with reason timeout, ended by the coming back."""
+    """6, 11: ABORTING with reason timeout, ended when the partition comes back."""
     client = bench.client
     txn = fill(client, begin(client, 1000))
     client.admin.set_offline("t/1")
@@ -306,7 +306,7 @@ def test_a_time_out_waits_too(bench: Bench) -> None:
 
 
 def test_a_reboot_keeps_what_is_decided(bench: Bench) -> None:
-    """5.2, K8: a lossy recovery aborts what is open; a waiting commit stays one."""
+    """5.2, K8: a lossy recovery aborts open transactions; a waiting commit stays one."""
     client = bench.client
     decided, undecided = fill(client, begin(client)), fill(client, begin(client), value=b"no")
     client.admin.set_offline("t/1")
@@ -321,7 +321,7 @@ def test_a_reboot_keeps_what_is_decided(bench: Bench) -> None:
     assert values(client, partitions=[1]) == [b"x"]
 
 
-def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
+def test_the_sweep_completes_decided_transactions(bench: Bench) -> None:
     """6 (2), K8: decided, with its participants available: the next call completes it."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
@@ -349,7 +349,9 @@ def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
 
 
 def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
-    """I-7: one beyond the bound takes all decided before it along; each is already committed."""
+    """I-7: a call beyond the limit completes all that were decided before; each is already
+    committed.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=1)
     client = bench.client
     client.create_topic("t", 2)
@@ -366,7 +368,7 @@ def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
 
 
 def test_dry_runs_change_nothing(bench: Bench) -> None:
-    """spec/cli 4: the plan as the result would be."""
+    """spec/cli 4: the plan equals the later result."""
     client = bench.client
     txn = fill(client, begin(client))
     client.flush()
@@ -393,7 +395,7 @@ def test_names_of_partitions(bench: Bench) -> None:
 
 
 def test_waiting_for_the_end_of_a_commit(bench: Bench) -> None:
-    """commit(wait_ms): gives up with the state as it is; the commit stands."""
+    """commit(wait_ms) gives up and returns the current state; the commit stays decided."""
     client = bench.client
     txn = fill(client, begin(client))
     client.admin.set_offline("t/1")
@@ -403,7 +405,7 @@ def test_waiting_for_the_end_of_a_commit(bench: Bench) -> None:
 
 
 def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
-    """5.1: counts as done and is listed; refusing it would leave COMMITTING for ever."""
+    """5.1: it counts as done and is listed; a refusal would leave COMMITTING for ever."""
     client = bench.client
     (here,) = send(client, b"in", partition=0)
     txn = fill(client, begin(client), here)
@@ -421,7 +423,7 @@ def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
 
 
 def test_a_key_and_its_waiting_transactions(bench: Bench) -> None:
-    """10, 11: a decided one goes on, an open one is fenced and waits; the key learns of both."""
+    """10, 11: a decided one goes on, an open one is fenced and waits; the key records both."""
     client = bench.client
     decided = fill(client, client.begin(key="nightly")["txn"])
     client.admin.set_offline("t/1")
