@@ -1,4 +1,8 @@
-"""The nouns of txlog, awaited: what they do is tested with those; here, that they are there."""
+"""The asynchronous client offers the same objects and calls as `txlog`.
+
+Their behaviour is tested with the synchronous client; these tests guard that the calls exist and
+can be awaited.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def values(path: str, topic: str) -> list[bytes | None]:
         return [message.value for message in client.reader(topic)]
 
 
-def test_the_nouns_of_txlog(path: str) -> None:
+def test_objects_of_the_synchronous_client_can_be_awaited(path: str) -> None:
     async def program(client: txlog.aio.Client) -> None:
         async with client.producer("in") as producer, client.consumer("in", "s") as consumer:
             receipt = await producer.send(b"one", key="k")
@@ -89,7 +93,7 @@ def test_a_block_that_fails_aborts_and_an_await_opens(path: str) -> None:
     assert values(path, "in") == []
 
 
-def test_errors_are_those_of_txlog(path: str, tmp_path: Path) -> None:
+def test_calls_raise_the_same_errors_as_the_synchronous_client(path: str, tmp_path: Path) -> None:
     async def program(client: txlog.aio.Client) -> None:
         consumer = await client.consumer("in", "memory", durable=False)
         with pytest.raises(NotAllowed, match="has no reconsume_later"):
@@ -116,10 +120,13 @@ def test_closed_is_closed_and_the_thread_ends(path: str) -> None:
     asyncio.run(main())
 
 
-def test_many_tasks_wait_without_a_thread_or_a_look(
+def test_many_tasks_wait_without_threads_or_polling(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit on another topic makes none look, one on theirs gives each its message."""
+    """A commit on another topic makes no task check for messages; a commit on their topic gives
+    each task its message. Otherwise many waiting tasks would cost a thread each, or a lot of
+    processor time.
+    """
     looks = 0
     count = 50
 
@@ -136,12 +143,12 @@ def test_many_tasks_wait_without_a_thread_or_a_look(
 
         monkeypatch.setattr(NonDurableConsumer, "_next", counted)
         tasks = [asyncio.create_task(consumer.receive()) for consumer in consumers]
-        while looks <= count:  # the first one makes the watch, and looks again
+        while looks <= count:  # the first task creates the watch and checks again
             await asyncio.sleep(0)
         before = looks
         elsewhere, here = await client.producer("out"), await client.producer("in")
         await elsewhere.send(b"x")
-        for _ in range(100):  # the news of it has come long before, and was looked into
+        for _ in range(100):  # the loop has had the notification for a long time by now
             await asyncio.sleep(0)
         await client.run(lambda sync: None)
         assert looks == before
@@ -158,8 +165,8 @@ def test_many_tasks_wait_without_a_thread_or_a_look(
     assert len(os.listdir("/proc/self/task")) <= before + 1
 
 
-def test_a_wait_hears_of_another_process(path: str) -> None:
-    """The other handle stands for another process: it shares nothing with this one."""
+def test_commit_of_another_process_ends_a_wait(path: str) -> None:
+    """The other handle stands for another process: the two handles share nothing in memory."""
 
     async def program(client: txlog.aio.Client) -> list[bytes | None]:
         async with client.reader("in") as reader, client.consumer("in", "s") as consumer:
@@ -177,7 +184,9 @@ def test_a_wait_hears_of_another_process(path: str) -> None:
 
 
 def test_tasks_that_send_share_frames(path: str) -> None:
-    """Each has its own receipt, in the order of the calls; a full queue is waited for."""
+    """Each call has its own receipt, in the order of the calls; a full queue makes the
+    task wait.
+    """
 
     async def program(client: txlog.aio.Client) -> tuple[list[int], int]:
         before = await client.run(lambda sync: sync._store.refresh())
@@ -196,7 +205,10 @@ def test_tasks_that_send_share_frames(path: str) -> None:
 
 
 def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
-    """The wait is in the loop: in the thread it would keep the send from ever coming."""
+    """The event loop does the waiting:
+
+    in the client's thread, a wait would keep the send from running, and the batch would never come.
+    """
 
     async def program(client: txlog.aio.Client) -> int:
         async with client.reader("in") as reader, client.producer("in") as producer:
@@ -208,7 +220,7 @@ def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
     assert run(path, program) == 1
 
 
-def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -> None:
+def test_table_view_answers_without_await_and_changes_only_with_refresh(path: str) -> None:
     async def program(client: txlog.aio.Client) -> None:
         producer = await client.producer("in")
         await producer.send(b"1", key="ada")
@@ -223,7 +235,7 @@ def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -
             assert view.lsn > before
             assert sorted(view) == sorted(view.keys()) == [b"ada", b"bob"]
             assert (sorted(view.values()), dict(view.items())[b"bob"]) == ([b"2", b"3"], b"3")
-            here = threading.get_ident()  # actions run where the program does
+            here = threading.get_ident()  # listeners run in the thread of the program
             assert sorted(told) == [(b"ada", b"2", here), (b"bob", b"3", here)]
             assert view.get("none", b"-") == b"-"
             assert await view.wait(0) == 0
@@ -235,8 +247,8 @@ def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -
     run(path, program)
 
 
-def test_a_table_view_waits_past_a_value_that_it_has(path: str) -> None:
-    """Two tasks wait: both hear of it, and a value sent again ends no wait."""
+def test_table_view_keeps_waiting_when_the_same_value_is_sent_again(path: str) -> None:
+    """A real change ends the waits of both tasks. Sending the same value again ends no wait."""
 
     async def program(client: txlog.aio.Client) -> None:
         async with client.producer("in") as producer, client.table_view("in") as view:
@@ -272,7 +284,10 @@ def test_a_reader_reads_compacted_messages(path: str) -> None:
 
 
 def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
-    """What one begins no other may use; without an owner it is the user of the process."""
+    """No other owner may use a transaction that one owner began.
+
+    Without an explicit owner, the user of the process is the owner.
+    """
 
     async def program(client: txlog.aio.Client) -> None:
         async def one(number: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A cancellation at any await leaves no lock, no lease, no half transaction."""
+"""A cancellation at any `await` leaves no lock, no lease and no half-finished transaction."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ INPUTS = [b"a", b"b", b"c"]
 
 
 class Cancelled:
-    """Awaits a coroutine; the task is cancelled at its n-th await.
-
-    late: what it awaits there has ended, and its task does not know yet
+    """Awaits a coroutine; the task is cancelled at its n-th `await`. late: the awaited operation
+    has already ended, but its task has not been told
     """
 
     def __init__(self, inner: Coroutine[Any, Any, None], at: int, *, late: bool) -> None:
@@ -81,7 +80,10 @@ def new_store(where: str) -> str:
 
 
 def moved(path: str) -> int:
-    """How many messages have been moved; all of them are in one place only, and nobody has any."""
+    """Return how many messages were moved.
+
+    Each message is in one topic only, and no consumer holds a message.
+    """
     with txlog.open(path) as other:
         assert all(not row["held"] for row in other.admin.locks())
         assert other.transactions() == []
@@ -122,7 +124,10 @@ def test_a_cancellation_at_every_await_leaves_nothing_half_done(tmp_path: Path, 
     "cancellations", [pytest.param(300), pytest.param(10_000, marks=pytest.mark.deep)]
 )
 def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellations: int) -> None:
-    """Tasks that move messages are cancelled again and again, at any moment."""
+    """Tasks that move messages are cancelled again and again, at random moments.
+
+    No message may be lost or duplicated.
+    """
     path, rng = str(tmp_path / "store"), random.Random(SEED)
     print("seed", SEED)
     txlog.init(path, durability="os", free_bytes_min=0)
@@ -174,8 +179,11 @@ def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellati
     assert out
 
 
-def test_a_message_for_a_cancelled_task_goes_to_whoever_asks_next(tmp_path: Path) -> None:
-    """Its consumer lives on: the message must not wait for its end."""
+def test_message_for_a_cancelled_task_goes_to_the_next_call(tmp_path: Path) -> None:
+    """The consumer of the cancelled task stays open.
+
+    Another consumer must get the message without waiting until the first one is closed.
+    """
     path = new_store(str(tmp_path / "store"))
 
     async def main() -> list[bytes | None]:
@@ -238,8 +246,11 @@ def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
-def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, late: bool) -> None:
-    """At every await; what it missed comes with the next refresh, and is told once."""
+def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> None:
+    """A view that is cancelled, at any `await`, keeps its content.
+
+    The changes that it missed come with the next refresh, and listeners get each change once.
+    """
     shown = set[int]()
 
     async def main(path: str, at: int) -> bool:
@@ -257,7 +268,7 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
             committing = list[asyncio.Task[None]]()
 
             async def follow() -> None:
-                first = client.run(lambda sync: commit(b"1"))  # runs after the first look
+                first = client.run(lambda sync: commit(b"1"))  # runs after the first check
                 committing.append(asyncio.create_task(first))
                 assert await view.wait() == 2
                 commit(b"2")
@@ -273,7 +284,7 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.create_task(whole())
             await asyncio.gather(*committing)
-            assert view.get(b"x") == view.get(b"y")  # never half of a transaction
+            assert view.get(b"x") == view.get(b"y")  # never a part of a transaction
             assert len(told) == 2 * len({value for _, value in told})
             shown.add(len(told))
             assert (view.lsn > before) == bool(told)
@@ -298,10 +309,12 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared", "in memory"])
 @pytest.mark.parametrize("topics", ["in", ["in", "out"]])
-def test_what_no_task_received_is_not_counted_as_delivered(
+def test_message_that_no_task_received_is_not_counted_as_delivered(
     tmp_path: Path, kind: str, topics: str | list[str]
 ) -> None:
-    """`wait_for(receive(), t)` that runs out again and again makes no dead letters."""
+    """A `wait_for(receive(), t)` that times out again and again must not move messages to the
+    dead-letter topic.
+    """
     if kind == "in memory" and topics != "in":
         pytest.skip("such a consumer has one topic")
     path = new_store(str(tmp_path / "store"))
@@ -339,7 +352,7 @@ def test_what_no_task_received_is_not_counted_as_delivered(
 
 
 def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path) -> None:
-    """Nobody leases a preview, so it can only be kept."""
+    """A preview has no lease that could bring it back, so the consumer must keep it."""
     path = new_store(str(tmp_path / "store"))
 
     async def main() -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""Calls that wait hold up no other call of their client."""
+"""A call that waits blocks no other call of its client."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ def test_waits_for_conditions_and_changes_are_tasks(path: str) -> None:
     run(path, main)
 
 
-def test_what_a_thread_was_told_reaches_the_tasks(
+def test_notification_read_by_a_thread_reaches_the_tasks(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that waits beside them may be faster, and leaves the loop nothing to read."""
+    """A thread that waits at the same time may read the notification first, so that the event loop
+    finds nothing to read.
+    """
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
 
@@ -94,7 +96,7 @@ def test_what_a_thread_was_told_reaches_the_tasks(
         with txlog.open(path) as other:
             seen = wakeups.count
             other.producer("t").send(b"a")
-            assert wakeups.wait(seen, 60)  # as that thread
+            assert wakeups.wait(seen, 60)  # as such a thread would do
         message = await asyncio.wait_for(task, 60)
         assert message is not None and message.value == b"a"
 
@@ -126,8 +128,8 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
     run(path, main)
 
 
-def test_what_blocks_runs_beside_the_others(path: str) -> None:
-    """Also if it is cancelled; a client that is closed ends it."""
+def test_blocking_call_runs_beside_other_calls(path: str) -> None:
+    """This also holds after its task was cancelled. Closing the client ends the call."""
     ended = threading.Event()
     begun = threading.Event()
 
@@ -159,14 +161,19 @@ def test_what_blocks_runs_beside_the_others(path: str) -> None:
 
 
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
-    """So many tasks rest, and nothing is being asked."""
+    """Wait until `count` tasks wait and the client looks up nothing."""
     waits = client._waits
     while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
         await asyncio.sleep(0)
 
 
-def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cost does not depend on how many wait for other topics: one question for them all."""
+def test_commit_wakes_only_the_tasks_of_its_topic(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of a commit does not depend on the number of tasks that wait for other topics:
+
+    there is one lookup for all of them.
+    """
     looks: list[str] = []
     questions = 0
     look, since = pause.Waiting.look, View.changed_since
@@ -215,8 +222,8 @@ def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPa
     run(path, main)
 
 
-def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
-    """A subscription that goes, a consumer that leaves: who waits looks, whatever it waits for."""
+def test_other_changes_than_commits_wake_every_task(path: str) -> None:
+    """When a subscription is deleted or a consumer leaves, every waiting task checks again."""
 
     async def main(client: txlog.aio.Client) -> None:
         consumer = await client.consumer("t", "s", create=True)
@@ -235,10 +242,13 @@ def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
 
 
 @pytest.mark.parametrize("has_news", [False, True])
-def test_a_flush_that_does_not_end_ends_each_rest_once(
+def test_stalled_flush_wakes_each_task_once(
     path: str, has_news: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process may be dead. It may have begun by the time that a commit before it is told."""
+    """The process that began the flush may be dead.
+
+    The flush may have begun before the client passes on a commit that precedes it.
+    """
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
     looks, look = list[pause.Waiting](), pause.Waiting.look
@@ -274,10 +284,12 @@ def test_a_flush_that_does_not_end_ends_each_rest_once(
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
+def test_flush_that_another_waiter_noticed_is_also_supervised(
     path: str, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that had waited long enough; or a task that was the only one, before this rests."""
+    """Two cases: a thread noticed it and had waited long enough; or a task noticed it that was the
+    only one, before this task began to wait.
+    """
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
 
@@ -306,8 +318,10 @@ def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
-    """Whenever it comes: before, while and after a task begins to rest; from here and elsewhere."""
+def test_no_task_misses_a_message(path: str, seed: int) -> None:
+    """The message may come before, while or after a task begins to wait, from this process or from
+    another one.
+    """
     chance = random.Random(seed)
     topics = [f"t{number}" for number in range(6)]
     wanted = {topic: chance.randrange(1, 40) for topic in topics}
@@ -351,7 +365,8 @@ def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
         with txlog.open(path) as there:
             elsewhere = asyncio.to_thread(send, there, random.Random(seed + 10))
             here = client.run(lambda sync: send(sync, random.Random(seed + 20)))
-            async with asyncio.timeout(50):  # far less than the rest that a lost one would end
+            # far less than the pause after which a task with a lost wake-up would check again
+            async with asyncio.timeout(50):
                 await asyncio.gather(elsewhere, here)
                 assert sum(await asyncio.gather(*draining)) == 6 * sum(wanted.values())
 
@@ -382,7 +397,7 @@ WAITS: dict[str, Callable[[txlog.aio.Client], Any]] = {
 def test_closing_ends_the_tasks_that_wait(
     path: str, name: str, closes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`close` is final: what waits raises AlreadyClosed, as it does for threads."""
+    """`close` is final: a waiting call raises AlreadyClosed, as it does for threads."""
     for one in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, one, 600.0)
 
