@@ -166,7 +166,7 @@ def test_many_tasks_wait_without_threads_or_polling(
 
 
 def test_commit_of_another_process_ends_a_wait(path: str) -> None:
-    """The other handle stands for another process: the two handles share nothing in memory."""
+    """The other handle acts as another process: the two handles share nothing in memory."""
 
     async def program(client: txlog.aio.Client) -> list[bytes | None]:
         async with client.reader("in") as reader, client.consumer("in", "s") as consumer:
@@ -284,7 +284,7 @@ def test_a_reader_reads_compacted_messages(path: str) -> None:
 
 
 def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
-    """No other owner may use a transaction that one owner began.
+    """Only the owner of a transaction may use it.
 
     Without an explicit owner, the user of the process is the owner.
     """

@@ -128,7 +128,7 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
     run(path, main)
 
 
-def test_blocking_call_runs_beside_other_calls(path: str) -> None:
+def test_blocking_call_holds_up_no_other_call(path: str) -> None:
     """This also holds after its task was cancelled. Closing the client ends the call."""
     ended = threading.Event()
     begun = threading.Event()
@@ -172,7 +172,7 @@ def test_commit_wakes_only_the_tasks_of_its_topic(
 ) -> None:
     """The cost of a commit does not depend on the number of tasks that wait for other topics:
 
-    there is one lookup for all of them.
+    one lookup is enough for all of them.
     """
     looks: list[str] = []
     questions = 0

@@ -1,4 +1,7 @@
-"""The commands of administration: fields, types and exit codes of spec/cli, and the answers."""
+"""The commands of administration:
+
+the fields, types and exit codes of spec/cli, and the values of the answers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 
-# spec/cli 8.1, 8.5, 8.7: `?` may be null; `:o` an object, `:s` a string, `:b`, `:t` as there.
+# spec/cli 8.1, 8.5, 8.7: `?` may be null; `:o` is an object, `:s` a string; `:b` and `:t` as in the
+# spec.
 LISTED = (
     "txn state transaction_key? age_ms expires_in_ms? topic_list messages acks owner owner_uid "
     "epoch? coordinator overdue:b reason:s? subscription_list size_bytes begin_time timeout_at "
@@ -113,8 +117,10 @@ def prepared(tool: Tool) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", CONTRACT)
-def test_fields_and_types_are_those_of_the_contract(tool: Tool, command: str) -> None:
-    """spec/cli 8 and 11.2: these keys in this order, of these types, null only where marked."""
+def test_fields_and_types_match_the_contract(tool: Tool, command: str) -> None:
+    """spec/cli 8 and 11.2: exactly these keys in this order, with these types, and null only if
+    marked.
+    """
     ids = prepared(tool)
     words = [ids.get(word, word) for word in command.split()]
     found = json.loads(tool.ok(*words, "--json"))
@@ -176,7 +182,7 @@ def fits(mark: list[str], value: Any) -> bool:
         (["metrics", "--textfile", "/nowhere/at/all"], 102),
     ],
 )
-def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
+def test_each_error_has_its_code(tool: Tool, args: list[str], code: int) -> None:
     if args[0] == "metrics":
         assert tool(*args)[0] == code // 100
         return
@@ -184,7 +190,9 @@ def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> N
 
 
 def test_waiting_for_an_end(tool: Tool) -> None:
-    """spec/cli 8.5: 0 reached, 8 time ran out or it ended the other way; an answer, no error."""
+    """spec/cli 8.5: 0 if the state was reached, 8 if the time ran out or the transaction ended the
+    other way. Both are answers, not errors.
+    """
     ids = prepared(tool)
     for args, code, state in (
         ([ids["DONE"]], 0, "committed"),
@@ -236,7 +244,10 @@ def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
 
 
 def test_a_coordinator_counts_its_transactions(bench: Bench) -> None:
-    """15: highest issued, lowest unfinished less one, -1 while 0 is unfinished."""
+    """15: the highest issued number, and the lowest unfinished one less one:
+
+    -1 while 0 is unfinished.
+    """
     client = bench.client
     row = client.admin.coordinator_stats(1)[0]
     assert (row["least_sig_bits"], row["low_water_mark"], row["next_sequence"]) == (0, 0, 0)
@@ -258,7 +269,7 @@ def test_a_coordinator_counts_its_transactions(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_the_ledger_behind_a_coordinator(bench: Bench, is_checkpointed: bool) -> None:
-    """managedLedgerInternalStats: what was added is kept, in the history or in the journal."""
+    """managedLedgerInternalStats: added entries are kept, in the history or in the journal."""
     client = bench.client
     send_txn(client, b"a", b"b")
     if is_checkpointed:
@@ -273,7 +284,7 @@ def test_the_ledger_behind_a_coordinator(bench: Bench, is_checkpointed: bool) ->
 
 
 def test_a_damaged_coordinator_is_corrupt_and_others_answer(bench: Bench) -> None:
-    """15: state Corrupt; R5."""
+    """15: its state is Corrupt, and the others are not affected; R5."""
     client = bench.client
     for number in (0, 1):
         client.commit(client.begin(coordinator=number)["txn"])
@@ -322,7 +333,7 @@ def test_the_metadata_of_a_transaction(bench: Bench) -> None:
 
 
 def test_a_sidecar_counts_bytes_and_transactions(bench: Bench) -> None:
-    """I-21: garbage is what was aborted."""
+    """I-21: the garbage is the bytes of aborted transactions."""
     client = bench.client
     before = client.admin.transaction_buffer_stats("t", 0)[0]
     assert (before["state"], before["max_read_position"]) == ("None", None)
@@ -380,7 +391,7 @@ def test_the_state_of_a_position(bench: Bench) -> None:
         client.admin.position_in_pending_ack("t", "none", plain[0])
 
 
-def test_slow_ones_are_older_and_unfinished(bench: Bench) -> None:
+def test_slow_transactions_are_older_and_unfinished(bench: Bench) -> None:
     client = bench.client
     old = begin(client)
     ended = begin(client)
@@ -390,7 +401,7 @@ def test_slow_ones_are_older_and_unfinished(bench: Bench) -> None:
     slow = client.admin.slow_transactions(1000)
     assert [row["txn"] for row in slow] == [old]
     assert [row["txn"] for row in client.admin.slow_transactions(0, old.coordinator)] == [old]
-    assert client.admin.slow_transactions(2000) == []  # older, not as old
+    assert client.admin.slow_transactions(2000) == []  # older than the bound, not exactly as old
 
 
 def test_locks_name_their_holder(bench: Bench) -> None:
@@ -414,7 +425,7 @@ def test_locks_name_their_holder(bench: Bench) -> None:
 
 
 def test_a_reader_sees_the_old_file_or_the_new(tmp_path: Path) -> None:
-    """spec/cli 12.11: replaced at once; kills a write in place."""
+    """spec/cli 12.11: the file is replaced at once. Guards against a write in place."""
     path = tmp_path / "out.prom"
     texts = [f"{n}\n".encode() * 20_000 for n in (1, 2)]
     replace_file(str(path), texts[0])
@@ -455,7 +466,7 @@ def test_a_failure_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["out.prom"]
 
 
-def test_a_link_keeps_being_one(tmp_path: Path) -> None:
+def test_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target = tmp_path / "real" / "x.prom"
     target.write_text("old")
@@ -472,8 +483,10 @@ def frozen(path: str) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in Path(path).rglob("*") if p.is_file()}
 
 
-def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None:
-    """spec/cli 4: kills a lock, a flush, a sweep or a checkpoint that happens all the same."""
+def test_dry_run_gives_the_answer_of_the_call_and_changes_no_byte(bench: Bench) -> None:
+    """spec/cli 4. Guards against a dry run that still takes a lock, flushes, sweeps or makes a
+    checkpoint.
+    """
     client = bench.client
     ids = send(client, b"a", b"b")
     txn, late = begin(client), begin(client, 1000)
@@ -505,8 +518,10 @@ def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None
     assert [row["topic"] for row in client.topics()] == ["t"]
 
 
-def test_a_dry_run_after_a_reboot_knows_what_recovery_will_do(bench: Bench) -> None:
-    """R9: what is open would be aborted before the call."""
+def test_dry_run_after_a_reboot_includes_the_recovery(bench: Bench) -> None:
+    """R9: recovery would abort open transactions before the call, so the dry run counts them as
+    aborted.
+    """
     txn = begin(bench.client)
     bench.client.flush()
     bench.close()

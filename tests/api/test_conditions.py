@@ -1,4 +1,4 @@
-"""client.wait: conditions over one view, asked again when something was written."""
+"""client.wait: conditions over one view, checked again after every write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ pytestmark = [
 
 
 def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
-    """What the conditions are now; that all of them make `met` is checked by the way."""
+    """The current state of the conditions.
+
+    Also checks that `met` is true exactly if each condition is.
+    """
     answer = bench.client.wait(topics, **given, timeout_ms=0)
     rows = [(row["met"], row["value"]) for row in answer["condition_list"]]
     assert answer["met"] is all(met for met, _ in rows)
@@ -32,7 +35,7 @@ def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[float]:
-    """While somebody waits, the next of these is done; returns the pauses."""
+    """During a wait, each pause does the next of these acts. Returns the pauses."""
     left, pauses = list(steps), list[float]()
 
     def wait(wakeups: Wakeups, seen: int, seconds: float) -> bool:
@@ -46,7 +49,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> 
 
 
 def test_messages(bench: Bench) -> None:
-    """Visible ones, of all partitions or of one."""
+    """Only visible messages count, those of all partitions or of one."""
     client = bench.client
     assert now(bench, "t", messages=0) == [(True, "0")]
     send(client, b"1", b"2")
@@ -59,7 +62,7 @@ def test_messages(bench: Bench) -> None:
 
 
 def test_a_watermark_at_the_end(bench: Bench) -> None:
-    """As watermark show has it; there is none without an active producer."""
+    """The same value as in `watermark show`; there is none without an active producer."""
     client = bench.client
     assert now(bench, "t", watermark=1) == [(False, "unknown")]
     say(client, "A", 50)
@@ -76,7 +79,9 @@ def test_a_watermark_at_the_end(bench: Bench) -> None:
 
 
 def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
-    """What was handed out stays, when a late joiner makes the value fall, or all are idle."""
+    """The highest value that was handed out stays, even if a late producer lowers the watermark or
+    all producers are idle.
+    """
     client = bench.client
 
     def at(time: int) -> bool:
@@ -110,7 +115,10 @@ def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
 
 
 def test_a_backlog(bench: Bench) -> None:
-    """So many left at most; a name that several topics have needs the topic."""
+    """At most this many messages are left.
+
+    If several topics have a subscription with this name, the topic must be given.
+    """
     client = bench.client
     known = send(client, b"1", b"2", b"3")
     assert now(bench, backlogs={"s": 3}) == [(True, "3")]
@@ -127,7 +135,7 @@ def test_a_backlog(bench: Bench) -> None:
 
 
 def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot come any more ends the waiting at once."""
+    """A state that can no longer be reached ends the wait at once."""
     client = bench.client
     one, two = begin(client), begin(client)
     assert now(bench, txns={one: "open", two: "committed"}) == [(True, "open"), (False, "open")]
@@ -149,7 +157,7 @@ def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process writes; each round looks, more and more seldom."""
+    """Another process writes. The pauses between the checks grow."""
     other = bench.another()
     txn = begin(other)
     pauses = meanwhile(
@@ -171,10 +179,10 @@ def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.Monke
     assert max(pauses) <= POLL_SECONDS_MAX
 
 
-def test_nothing_is_asked_again_without_a_frame(
+def test_conditions_are_checked_again_only_after_a_frame(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No busy loop: a wait costs a look at the journal."""
+    """There is no busy loop: each check only looks at the journal."""
     asked: list[int] = []
     found = conditions.Found
 
@@ -192,7 +200,7 @@ def test_nothing_is_asked_again_without_a_frame(
 
 
 def test_bad_calls(bench: Bench) -> None:
-    """A name that is not there is not waited for."""
+    """An unknown name is an error, and the call does not wait for it."""
     with pytest.raises(InvalidArgument):
         bench.client.wait()
     with pytest.raises(InvalidArgument):

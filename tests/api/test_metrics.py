@@ -1,4 +1,6 @@
-"""The metrics: names and types of the spec, and values that a scan of the journal gives (I-22)."""
+"""The metrics have the names and types of the spec, and their values equal a scan of the journal
+(I-22).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ Items = list[tuple[int, int, Op]]
 
 
 def scraped(client: Client) -> Values:
-    """What a Prometheus server would take from the text."""
+    """The samples that a Prometheus server reads from the text."""
     text = exposition(client.admin.metrics())
     out: Values = {}
     for family in text_string_to_metric_families(text):
@@ -70,7 +72,7 @@ def labels(**given: object) -> Labels:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
-    """Every op that any view takes, once, as it was written."""
+    """Every op that any view processes, once, as it was written."""
     seen: set[int] = set()
     out: Items = []
     apply = View.apply
@@ -86,7 +88,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
 
 
 def scan(items: Items, coordinators: int) -> Values:
-    """The counters by counting ops, with nothing of the folds."""
+    """The counters computed from the ops alone, without the folds."""
     counts: Counter[tuple[str, Labels]] = Counter()
     places: dict[int, Labels] = {}
     held: dict[int, Labels] = {}
@@ -126,7 +128,8 @@ def scan(items: Items, coordinators: int) -> Values:
                     topic=names[op.topic], partition=known + index
                 )
         elif isinstance(op, op_types.SubscriptionDeleted):
-            forget(counts, held.pop(op.subscription))  # one of the same name begins anew
+            # a new topic with the same name begins at zero
+            forget(counts, held.pop(op.subscription))
             for key in [key for key in pending if key[2] == op.subscription]:
                 del pending[key]
         elif isinstance(op, op_types.TopicDeleted):
@@ -202,7 +205,7 @@ def forget(counts: Counter[tuple[str, Labels]], label: Labels) -> None:
 
 
 class Hands:
-    """What is in hand, message by message."""
+    """The messages that consumers hold, one by one."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[int, int, int], int] = {}
@@ -243,8 +246,11 @@ def ended_pairs(items: Items) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", graded(range(4), 2))
-def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: int) -> None:
-    """I-22: also after checkpoints and in another process; kills a figure a dump forgets."""
+def test_metrics_equal_a_scan_of_the_journal(tmp_path: Path, recorded: Items, seed: int) -> None:
+    """I-22: also after checkpoints and in another process.
+
+    Guards against a figure that a dump forgets.
+    """
     print(f"seed {seed}")
     bench = Bench(
         tmp_path / "store", ledger_entries_max=7, coordinators=2, txn_ended_retention_count=5
@@ -265,8 +271,11 @@ def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: in
             )
 
 
-def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
-    """spec/transactions 16: honest types; the exposition's own parser finds them."""
+def test_names_and_types_match_the_spec(tmp_path: Path) -> None:
+    """spec/transactions 16:
+
+    the types are correct, and the reference parser of the exposition format finds them.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
@@ -282,7 +291,7 @@ def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
 
 
 def test_duplicates_drops_and_conflicts_are_counted(tmp_path: Path) -> None:
-    """16: what leaves no message behind leaves a count, which survives a checkpoint."""
+    """16: refused messages leave a count, which survives a checkpoint."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -315,7 +324,10 @@ def test_duplicates_drops_and_conflicts_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
-    """16: upper bounds are inclusive, as Prometheus has them; kills a bucket off by one."""
+    """16: upper bounds are inclusive, as in Prometheus.
+
+    Guards against a value in the neighbouring bucket.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     for took_ms in (10, 11, 60_000, 3_000_001):
@@ -349,7 +361,7 @@ def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
     assert found["txlog_txn_duration_seconds_sum", committed] == pytest.approx(3060.022)
 
 
-def test_age_of_the_oldest_open_one(tmp_path: Path) -> None:
+def test_age_of_the_oldest_open_transaction(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store")
     assert scraped(bench.client)["txlog_txn_oldest_open_seconds", labels()] == 0
     begin(bench.client)
@@ -361,7 +373,7 @@ def test_age_of_the_oldest_open_one(tmp_path: Path) -> None:
 
 
 def test_a_label_is_escaped(tmp_path: Path) -> None:
-    """Names are anything Unicode; the parser gives back what went in."""
+    """Names may contain any Unicode; the parser returns them unchanged."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("größe=1")
     found = scraped(bench.client)
@@ -369,7 +381,7 @@ def test_a_label_is_escaped(tmp_path: Path) -> None:
 
 
 def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
-    """The comparison above would pass on a history in which nothing happens."""
+    """Without this, the comparison above would also pass for a history without events."""
     bench = Bench(tmp_path / "store", coordinators=2)
     random_history(bench, 5, checkpoints=False)
     found = scan(recorded, 2)
@@ -392,7 +404,9 @@ def parsed_keys(keys: dict[tuple[int, str], Key]) -> Values:
 
 
 def test_keys_are_labelled_by_owner_and_key() -> None:
-    """16: quantiles 0.5, 0.9, 0.99 over the last ones, sum and count over the life of the key."""
+    """16: quantiles 0.5, 0.9 and 0.99 over the last transactions; sum and count over the life of
+    the key.
+    """
     times = list(range(1000, 11_000, 1000))
     used = Key("ana", 3, used_ms=1500, ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
     found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): Key("bob", 0)})
@@ -423,7 +437,10 @@ def test_nearest_rank() -> None:
 
 
 def test_an_end_in_a_later_frame_was_rolled() -> None:
-    """16: completed by a sweep or recovery is what an earlier frame decided; kills >= for >."""
+    """16: an end counts as completed by a sweep or by recovery if an earlier frame decided it.
+
+    Guards against `>=` instead of `>`.
+    """
     state = coordinator.FOLD.new()
     ops: list[tuple[int, Op]] = [(1, op_types.IdsReserved(0, 9))]
     for sequence, (decided, final) in enumerate(
@@ -448,7 +465,9 @@ def test_an_end_in_a_later_frame_was_rolled() -> None:
 
 
 def test_the_keys_of_a_store(tmp_path: Path) -> None:
-    """16: one observation an ended transaction, begin to end; tombstones do not count."""
+    """16: one observation for each ended transaction, from begin to end; tombstones do not
+    count.
+    """
     bench = Bench(tmp_path / "store", coordinators=2)
     client = bench.client
     client.create_topic("t")

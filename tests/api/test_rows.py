@@ -1,4 +1,4 @@
-"""Rows are plain dicts with the keys of their types, in that order."""
+"""Returned rows are plain dicts with the keys of their types, in the order of the type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txlog.Client]:
 
 
 def same(row: object, kind: type) -> None:
-    """It is a dict and nothing else, with the keys of the type."""
+    """Check that the row is a plain dict with the keys of its type."""
     assert type(row) is dict
     required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
     assert list(row) == [name for name in kind.__annotations__ if name in required]

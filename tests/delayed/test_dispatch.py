@@ -478,7 +478,7 @@ def test_not_strict_is_early_by_a_tick(tmp_path: Path) -> None:
     assert take(consumer) == [b"a"]
 
 
-def test_another_subscription_does_not_affect_this_one(shop: Shop) -> None:
+def test_subscriptions_do_not_affect_each_other(shop: Shop) -> None:
     """Invariant 2: acknowledging every message on one subscription does not affect another."""
     shop.set(0)
     a, b = shop.consumer("a"), shop.consumer("b")

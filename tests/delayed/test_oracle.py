@@ -29,7 +29,7 @@ def judge(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("block", graded(range(3), 1))
-def test_delivered_messages_are_those_of_the_model(block: int) -> None:
+def test_delivered_messages_equal_the_model(block: int) -> None:
     """Never early, never twice, never missed: the whole of section 1, in any history."""
     judge(FIRST + block * BLOCK, BLOCK)
 

@@ -94,7 +94,7 @@ def test_a_given_age_counts_from_publish(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", graded(range(6), 3))
-def test_expired_messages_are_those_of_a_list(tmp_path: Path, seed: int) -> None:
+def test_expired_messages_equal_a_simple_list(tmp_path: Path, seed: int) -> None:
     """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
     print("seed", seed)
     chance = random.Random(seed)

@@ -1,4 +1,7 @@
-"""Tests of the jobs bulk-load and replay on DuckDB: all or nothing, once, and what becomes what."""
+"""Tests of the jobs bulk-load and replay on DuckDB:
+
+a load is complete or absent, is done once, and keeps each value.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from txlog.lake.jobs.replay import replay
 from txlog.lake.jobs.sources.loads import Columns, files_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-# Rows of text that is not what its encoding says, and why.
+# Rows with text that does not match its encoding, and the reason.
 MISENCODED = [
     ("a,,,", "line 3: value without value_encoding$"),
     ("a,utf8,k,", "line 3: key without key_encoding$"),
@@ -87,10 +90,12 @@ def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
         (b"a,b\n1,2\n\xff,3\n", "line 3: not UTF-8"),
     ],
 )
-def test_nothing_is_guessed_of_a_csv(
+def test_csv_is_read_without_guesses(
     client: Client, tmp_path: Path, text: bytes, said: str
 ) -> None:
-    """Kills: rows of another length, or an open quote, taken for a file of another shape."""
+    """Guards against a file that is read in another shape because of rows of different length or an
+    open quote.
+    """
     (tmp_path / "bad.csv").write_bytes(text)
     with pytest.raises(BadRecord, match=rf"bad\.csv: {said}$"):
         load(client, tmp_path / "bad.csv")
@@ -101,10 +106,12 @@ def test_nothing_is_guessed_of_a_csv(
 
 
 @pytest.mark.parametrize(("row", "said"), MISENCODED)
-def test_text_that_is_not_what_its_encoding_says_is_refused(
+def test_text_that_does_not_match_its_encoding_is_refused(
     client: Client, tmp_path: Path, row: str, said: str
 ) -> None:
-    """Kills a value without its encoding that becomes none, and base64 that is none."""
+    """Guards against a value without its encoding that is stored as null, and against invalid
+    base64.
+    """
     lines = ["value,value_encoding,key,key_encoding", "a,utf8,,", row]
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(BadRecord, match=said):
@@ -116,7 +123,7 @@ def test_text_that_is_not_what_its_encoding_says_is_refused(
     assert rows(client) == []
 
 
-def test_text_is_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
+def test_text_is_decoded_by_its_encoding(client: Client, tmp_path: Path) -> None:
     lines = ["value,value_encoding,key,key_encoding", '"",utf8,"",base64', ",,eA==,base64"]
     (tmp_path / "good.csv").write_text("\n".join(lines) + "\n")
     assert load(client, tmp_path / "good.csv")["messages"] == 2
@@ -124,13 +131,13 @@ def test_text_is_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
 
 
 def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:
-    """A message may be that large; kills DuckDB's own limit of a line, 2 MB."""
+    """A message may be that large. Guards against DuckDB's own limit for a line, 2 MB."""
     (tmp_path / "long.csv").write_text(f"value\n{'x' * 4_000_000}\n")
     assert load(client, tmp_path / "long.csv")["size_bytes"] == 4_000_000
 
 
 def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
-    """Types and nulls arrive as they were; kills an empty value for none."""
+    """Types and nulls arrive unchanged. Guards against an empty value instead of null."""
     table = pa.table(
         {
             "value": pa.array([b"a", None, b""]),
@@ -174,8 +181,11 @@ def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Path) -> None:
-    """Rows of many groups and files; kills rows by whichever thread was first."""
+def test_partition_keeps_the_order_of_the_source(client: Client, tmp_path: Path) -> None:
+    """The source has many row groups and files.
+
+    Guards against an order that depends on the speed of threads.
+    """
     for number in range(3):
         values = [b"%d" % (number * 30_000 + i) for i in range(30_000)]
         keys = [b"%d" % (i % 50) for i in range(30_000)]
@@ -189,7 +199,9 @@ def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Pa
 
 
 def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> None:
-    """By key and content, not by name: kills a load that a moved file repeats."""
+    """A load is recognised by its key and content, not by the file name, so that a moved file is
+    not loaded twice.
+    """
     (tmp_path / "a.csv").write_text("value\none\n")
     first = load(client, tmp_path / "a.csv")
     (tmp_path / "a.csv").rename(tmp_path / "b.csv")
@@ -204,7 +216,10 @@ def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> N
 
 
 def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
-    """All or nothing: kills the rows before the bad one, and staged files."""
+    """A load is complete or absent.
+
+    Guards against stored rows before the invalid row, and against leftover staged files.
+    """
     (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
     with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: not a JSON object, and 1 more$"):
         load(client, tmp_path / "a.ndjson")
@@ -256,7 +271,9 @@ with txlog.open(sys.argv[1]) as client:
 def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     client: Client, tmp_path: Path
 ) -> None:
-    """SIGKILL before and after staging and committing; then exact totals and a clean audit."""
+    """SIGKILL before and after staging and committing; afterwards the totals are exact and an audit
+    finds no fault.
+    """
     path = ROOT / "data" / "online-retail.parquet"
     for name in ("stage", "commit"):
         for at in ("0", "1"):
@@ -279,7 +296,10 @@ def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
 
 
 def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
-    """Whatever the source holds; kills a property lost, or moved to the next message."""
+    """This holds for every kind of source.
+
+    Guards against a property that is lost or moved to the next message.
+    """
     for seed in (FIRST, FIRST + 3):
         history = History(tmp_path, f"replay-{seed}")
         for number in range(STEPS):
@@ -306,7 +326,7 @@ def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
 
 
 def upper(table: pa.Table) -> pa.Table:
-    """Only messages with a key, their values in capitals."""
+    """Return only messages with a key, with their values in capitals."""
     import pyarrow.compute as pc
 
     table = table.filter(pc.is_valid(table.column("key")))

@@ -1,4 +1,4 @@
-"""`import --in envelope` takes, refuses and stores what `produce --in envelope` does."""
+"""`import --in envelope` accepts, refuses and stores the same lines as `produce --in envelope`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def _line(rng: random.Random, oddness: float) -> str:
 
 
 def _rows(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """What tables have of messages; instants as numbers, as some are beyond what Python has."""
+    """The messages in these tables.
+
+    Instants are numbers, because some are outside the range of Python's datetime.
+    """
     rows = []
     for table in tables:
         chosen = table.select([one for one in _OF_MESSAGES if one in table.column_names])
@@ -92,7 +95,7 @@ def _rows(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
 
 
 def _said(line: int, data: bytes) -> Any:
-    """What `produce` makes of a line that is the only one: its columns, or why it is refused."""
+    """The columns that `produce` makes of a single line, or its reason to refuse it."""
     try:
         return _rows([Input("envelope", []).parse(data)])
     except BadRecord as error:
@@ -100,7 +103,7 @@ def _said(line: int, data: bytes) -> Any:
 
 
 def _taken(file: Path) -> Any:
-    """What `import` makes of a file."""
+    """The columns that `import` makes of a file."""
     try:
         return _rows(envelope_tables(source(file, form="envelope")))
     except BadRecord as error:
@@ -109,9 +112,9 @@ def _taken(file: Path) -> Any:
 
 
 @pytest.mark.parametrize("seed", graded(range(6), quick=1))
-def test_import_takes_and_refuses_what_produce_does(tmp_path: Path, seed: int) -> None:
-    """spec/cli 7. Kills: a value without its encoding that becomes none, 5 taken for "5" and "5"
-    for 5, 1.5 for 2, properties that are no texts, base64 that is none.
+def test_import_accepts_and_refuses_the_same_lines_as_produce(tmp_path: Path, seed: int) -> None:
+    """spec/cli 7. Guards against a value without its encoding that becomes null, 5 read as "5" and
+    "5" as 5, 1.5 read as 2, properties that are not texts, and invalid base64.
     """
     rng, both = random.Random(seed), {"rows": 0, "refused": 0}
     file = tmp_path / "lines.ndjson"
@@ -156,10 +159,10 @@ _GOOD = {"value": "v", "value_encoding": "utf8", "key": "k", "key_encoding": "ut
         ({"partition": "0"}, "partition is not an integer in range"),
     ],
 )
-def test_an_envelope_that_is_none_is_named_and_nothing_is_stored(
+def test_invalid_envelope_is_named_and_nothing_is_stored(
     tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
-    """spec/cli 7: a member left out, and one that is null, are the same."""
+    """spec/cli 7: a missing member and a null member mean the same."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     file = tmp_path / "bad.ndjson"
@@ -174,7 +177,7 @@ def test_an_envelope_that_is_none_is_named_and_nothing_is_stored(
     assert not [*(tmp_path / "store").rglob("_stage/*/*")]
 
 
-def test_envelopes_are_read_where_a_file_is_packed_and_where_it_is_cut_short(
+def test_packed_and_truncated_files_of_envelopes(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
@@ -194,7 +197,7 @@ def test_envelopes_are_read_where_a_file_is_packed_and_where_it_is_cut_short(
 
 
 def test_a_delay_counts_from_the_time_of_the_import(tmp_path: Path) -> None:
-    """Kills a delay that import reads over."""
+    """Guards against an import that ignores the delay."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     file = tmp_path / "later.ndjson"
@@ -206,7 +209,7 @@ def test_a_delay_counts_from_the_time_of_the_import(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["envelope", "ndjson"])
 @pytest.mark.parametrize("line", [2_048, 10_241, 25_000])
-def test_a_line_that_is_no_object_is_named_wherever_a_batch_ends(
+def test_line_without_an_object_is_named_at_any_end_of_a_batch(
     tmp_path: Path, form: str, line: int
 ) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)

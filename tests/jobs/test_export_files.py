@@ -1,4 +1,4 @@
-"""`txlog export`: what is in the files is what is in the topic, each message once."""
+"""`txlog export`: the files contain the messages of the topic, each message once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ NOT_IN_CSV = ("kind", "txn_state", "redelivery_count", "late", "size_bytes", "pr
 
 
 def fill(client: Client, count: int, seed: int) -> None:
-    """Messages with all that a message may have, plain and in transactions, some of them open."""
+    """Send messages with every possible field, plain and in transactions; some transactions stay
+    open.
+    """
     draw = random.Random(seed)
     for at in range(count):
         txn = begin(client)
@@ -74,7 +76,7 @@ def bench_of(folder: Path, seed: int = 7) -> Bench:
 
 
 def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list[tuple[Any, ...]]:
-    """What a reader sees: id, key, value, properties, event time."""
+    """The fields that a reader returns: id, key, value, properties, event time."""
     return [
         (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
         for one in client.reader(topic)
@@ -82,7 +84,8 @@ def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list
 
 
 def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The footers of a file are in memory until its end: there must not be one for each table.
+    # The footer of a file grows in memory until the file is closed, so not every table may add an
+    # entry.
     monkeypatch.setattr(export_files, "_AT_ONCE", 50)
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -102,7 +105,9 @@ def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("form", ["parquet", "ndjson"])
 def test_an_export_does_without_duckdb(tmp_path: Path, form: str) -> None:
-    """Its libraries are 20 MB of memory, and export asks nothing of it; what is freed goes back."""
+    """DuckDB's libraries need 20 MB of memory, and an export does not use them; freed memory is
+    returned.
+    """
     bench = bench_of(tmp_path)
     line = ["-q", "-S", bench.client.path, "export", "t", str(tmp_path / "out"), "--to", form]
     code = (
@@ -123,7 +128,7 @@ def test_an_export_does_without_duckdb(tmp_path: Path, form: str) -> None:
 
 
 def rows_of(path: Path) -> list[tuple[Any, ...]]:
-    """What a Parquet or Arrow file has."""
+    """The rows of a Parquet or Arrow file."""
     if path.suffix == ".arrow":
         table = pa.ipc.open_file(path.read_bytes()).read_all()
     else:
@@ -136,7 +141,7 @@ def rows_of(path: Path) -> list[tuple[Any, ...]]:
 
 
 def below(path: Path) -> list[tuple[Any, ...]]:
-    """What the files of a directory have, in the order of their names."""
+    """The rows of all files in a directory, in the order of the file names."""
     files = sorted(path.rglob("*.parquet"), key=lambda one: one.name)
     return [row for file in files for row in rows_of(file)]
 
@@ -159,14 +164,14 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
 
 
 def place(bench: Bench, text: str) -> tuple[int, ...]:
-    """Partition and position of an id."""
+    """The partition and the position of an id."""
     ledger, entry, *index = map(int, text.split(":"))
     found = {one["ledger"]: one["partition"] for one in bench.client.segments()}
     return (found[ledger], ledger, entry, *index)
 
 
-def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 11.11: an envelope goes out and in byte for byte."""
+def test_csv_and_ndjson_keep_every_byte(tool: Tool, tmp_path: Path) -> None:
+    """spec/cli 11.11: an exported envelope is imported again byte for byte."""
     from txlog.client.open import open_store
 
     tool.ok("topic", "create", "t", "again")
@@ -194,8 +199,8 @@ def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
         assert json.loads(row["properties"] or "{}") == properties
 
 
-def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
-    """A transaction that was open before comes with the export behind its commit."""
+def test_directory_grows_by_newly_visible_messages(tmp_path: Path) -> None:
+    """The messages of a transaction that was open come with the first export after its commit."""
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     txn = begin(bench.client)
@@ -208,7 +213,7 @@ def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out))
     done = export_directory(bench.client, "t", str(out), resume=True)
-    assert done["messages"] == 0  # it was finished
+    assert done["messages"] == 0  # the export was finished
     more = export_directory(bench.client, "t", str(out), append=True, piece_messages=7)
     assert more["messages"] > 1
     assert below(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
@@ -218,7 +223,7 @@ def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
     assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
 
 
-def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
+def test_directory_is_partitioned_by_values(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     export_directory(bench.client, "t", str(out), partition_by=["key", "event_date"])
@@ -237,7 +242,7 @@ def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
     assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_program_is_not_changed(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     bench.client.create_topic("u")
     out = tmp_path / "out"
@@ -245,7 +250,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("mine")
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out), resume=True)
-    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # no lock of a refused one
+    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # a refused export leaves no lock
     (out / "mine.txt").unlink()
     export_directory(bench.client, "t", str(out))
     for options in ({"topic": "u"}, {"form": "csv"}, {"partition_by": ["key"]}):
@@ -284,7 +289,7 @@ with txlog.open(sys.argv[2], read_only=True) as client:
     "steps", [[0, 8], *([pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(9)])]
 )
 def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int]) -> None:
-    """kill -9 before a file or a state takes its name, again and again."""
+    """kill -9 before a file or a state gets its final name, again and again."""
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     for step in steps:
@@ -298,8 +303,11 @@ def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int
     assert not list(out.rglob(".*"))
 
 
-def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None:
-    """What went is in no file; what was exported before it went is no matter."""
+def test_messages_trimmed_before_their_export_are_reported(tmp_path: Path) -> None:
+    """Trimmed messages are in no file.
+
+    Messages that were exported before they were trimmed are not reported.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, ledger_entries_max=2)
     bench.client.create_topic("t")
     send(bench.client, b"0", b"1", b"2")
@@ -320,8 +328,10 @@ def shown_ids(bench: Bench) -> list[MessageId]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
-def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: str) -> None:
-    """spec/cli 5: no writer that was given up complains on stderr when it is collected."""
+def test_failed_export_prints_one_error(tool: Tool, tmp_path: Path, form: str) -> None:
+    """spec/cli 5: an abandoned writer prints no complaint on stderr when it is
+    garbage-collected.
+    """
     code, _, err = tool("export", "nothing", str(tmp_path / "out"), "--to", form)
     assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
     code, _, err = tool("export", "nothing", "-", "--to", form)
@@ -329,8 +339,10 @@ def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: s
     assert list(tmp_path.glob("out*")) == []
 
 
-def test_text_is_that_of_one_message_after_the_other() -> None:
-    """spec/cli 8.2: envelopes, and csv where all but numbers has quotes and null is empty."""
+def test_text_of_a_batch_equals_the_text_of_single_messages() -> None:
+    """spec/cli 8.2: envelopes, and a csv in which all values except numbers are quoted and null is
+    empty.
+    """
     for seed in range(25):
         rng = random.Random(seed)
         table = random_table(rng, rng.choice([1, 3, 20])).select(RECEIVED.names)
@@ -353,7 +365,7 @@ def test_text_is_that_of_one_message_after_the_other() -> None:
 
 
 def _quoted(value: object) -> str:
-    """A cell: null is empty, a number is bare."""
+    """A cell: null is empty, a number has no quotes."""
     if value is None or isinstance(value, int):
         return "" if value is None else str(value)
     return '"' + one_by_one.cell(value).replace('"', '""') + '"'

@@ -1,4 +1,6 @@
-"""`txlog import`: the rows of files become messages once, and what an export wrote comes back."""
+"""`txlog import`: the rows of files become messages once, and exported files are imported without
+loss.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,10 @@ def source(*paths: Path, form: str | None = None, **columns: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
-def test_what_was_exported_comes_back_byte_for_byte(tool: Tool, tmp_path: Path, form: str) -> None:
-    """spec/cli 11.11: keys, values, none of either, properties and times."""
+def test_exported_messages_are_imported_byte_for_byte(
+    tool: Tool, tmp_path: Path, form: str
+) -> None:
+    """spec/cli 11.11: keys, values, missing keys and values, properties and times."""
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:
         fill(client, 9, 5)
@@ -94,8 +98,10 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     [("ndjson", "short"), ("csv", "short"), ("quoted.csv", "short"), ("ndjson", "long"),
      ("csv", "long")],
 )  # fmt: skip
-def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths: str) -> None:
-    """Kills: pieces of sixteen of the longest lines, 256 MB each, and such as are too short."""
+def test_lines_are_read_across_the_ends_of_pieces(tmp_path: Path, form: str, lengths: str) -> None:
+    """Guards against pieces for sixteen of the longest lines, 256 MB each, and against pieces that
+    are too short.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     chance, file = random.Random(3), tmp_path / f"long.{form}"
@@ -127,7 +133,7 @@ def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths
 def test_texts_and_numbers_are_instants_as_on_the_command_line(
     tmp_path: Path, text: str, instant: int
 ) -> None:
-    """spec/cli 3: in csv, and in lines of JSON as a text and, if it is one, as a number."""
+    """spec/cli 3: an instant may be a text in csv, and a text or a number in lines of JSON."""
     assert parse_instant(text, 0) == instant
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -142,7 +148,7 @@ def test_texts_and_numbers_are_instants_as_on_the_command_line(
 
 
 def test_lines_as_long_as_two_blocks_are_read(tmp_path: Path) -> None:
-    """Each block has the end of a line, and between two ends is as much as there can be."""
+    """Each block has the end of a line, and the text between two ends is as long as possible."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     file = tmp_path / "two.ndjson"
@@ -153,7 +159,7 @@ def test_lines_as_long_as_two_blocks_are_read(tmp_path: Path) -> None:
     assert import_files(bench.client, given, "t", dry_run=True)["messages"] == 3
 
 
-def test_nothing_of_a_bad_source_is_stored(tmp_path: Path) -> None:
+def test_invalid_source_stores_no_message(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
@@ -197,7 +203,7 @@ with txlog.open(sys.argv[2]) as client:
 """
 
 
-def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     folder = tmp_path / "in"
@@ -217,7 +223,7 @@ def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
 
 
 def flights(at: str) -> pa.Table:
-    """Three rows with a type for each guess that would be wrong; instants as `at` has them."""
+    """Three rows with a type for each wrong guess; instants in the form of `at`."""
     zone = dt.UTC if at == "instant" else None
     when = [dt.datetime(2026, 11, 24, 8, n, tzinfo=zone) for n in range(3)]
     return pa.table(
@@ -237,7 +243,7 @@ def flights(at: str) -> pa.Table:
 
 
 def written(path: Path, rows: pa.Table) -> Path:
-    """The rows in a file, of the form that its name says."""
+    """Write the rows to a file in the format of its name."""
     if path.suffix == ".parquet":
         pq.write_table(rows, path)
     elif path.suffix == ".arrow":
@@ -253,7 +259,9 @@ def written(path: Path, rows: pa.Table) -> Path:
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
 @pytest.mark.parametrize("at", graded(["instant", "local"], 1))
 def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: str) -> None:
-    """spec/schemas: every row is a record with the types of the columns, once; a CSV has texts."""
+    """spec/schemas: every row is stored once, as a record with the types of the columns; a CSV has
+    texts.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     rows = flights("text" if form == "ndjson" else at)
     file = written(tmp_path / f"f.{form}", rows)
@@ -272,8 +280,10 @@ def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: s
     assert [(one.decode() or {}).get("number") for one in messages] == ["007", "7", "70"]
 
 
-def test_another_schema_is_left_alone(tmp_path: Path) -> None:
-    """One line, before anything is stored; a topic without a schema gets it."""
+def test_import_does_not_replace_another_schema(tmp_path: Path) -> None:
+    """The import prints one line before it stores a message; a topic without a schema gets that of
+    the file.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     file = written(tmp_path / "f.csv", pa.table({"n": [1, 2], "who": ["a", "b"]}))
     given = files_of([str(file)], None, Columns(), OF_IMPORT, infer=True)
@@ -307,8 +317,8 @@ def test_another_schema_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "ndjson", "envelope.ndjson"])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_packed_file_that_was_cut_stores_nothing(tmp_path: Path, form: str, suffix: str) -> None:
-    """DuckDB takes the cut end of zstd for the end of the file."""
+def test_truncated_packed_file_stores_no_message(tmp_path: Path, form: str, suffix: str) -> None:
+    """DuckDB takes the truncated end of a zstd file for the end of the data."""
     line = b"1,a\n" if form == "csv" else b'{"value":"a","value_encoding":"utf8"}\n'
     data = (b"id,name\n" if form == "csv" else b"") + line * 5000
     packed = (
@@ -329,7 +339,9 @@ def test_a_packed_file_that_was_cut_stores_nothing(tmp_path: Path, form: str, su
 
 
 def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
-    """spec/cli 5: 1 is that nothing was changed, so the corrected file can be imported."""
+    """spec/cli 5: exit code 1 means that the store is unchanged, so the corrected file can be
+    imported.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("there")
     before = [row["topic"] for row in bench.client.topics()]
@@ -350,7 +362,7 @@ def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
         assert import_files(bench.client, inferred, topic, create=True)["messages"] == 2
 
 
-def test_a_topic_that_others_used_meanwhile_stays(tmp_path: Path) -> None:
+def test_failed_import_keeps_a_topic_that_others_use(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     other = bench.another()
     uses: dict[str, Callable[[str], object]] = {
@@ -382,7 +394,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_import_and_produce_agree_on_what_is_json(tmp_path: Path, line: str) -> None:
+def test_import_and_produce_accept_the_same_json(tmp_path: Path, line: str) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     file = tmp_path / "a.ndjson"
     file.write_text(f'{{"a":1}}\n{line}\n')
@@ -399,7 +411,7 @@ def test_import_and_produce_agree_on_what_is_json(tmp_path: Path, line: str) -> 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet", "arrow", "ndjson"])
 def test_files_with_odd_names_are_imported(tmp_path: Path, form: str) -> None:
-    """Names that are not UTF-8, and what DuckDB takes for a pattern."""
+    """File names that are not UTF-8, and names that DuckDB would read as a pattern."""
     bench = Bench(tmp_path / "store", coordinators=1)
     rows = pa.table({"id": [1]})
     odd = ["caf\udce9", "it's [x]", "back\\slash", "a*b?", "{a,b}", "100%", "a\nb", "-x", "~"]

@@ -1,4 +1,7 @@
-"""Tests of upkeep whose rows somebody else reads: the same files, and nothing is believed."""
+"""Tests of upkeep with rows from another engine:
+
+it makes the same files, and its rows are verified.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ LATER = 32_503_680_000_000
 
 
 class Other(Local):
-    """An engine that reads files and ids by itself, in pyarrow."""
+    """An engine that reads files and ids by itself, with pyarrow."""
 
     def __init__(self, wrong: bool = False) -> None:
         self.wrong = wrong
@@ -102,7 +105,7 @@ def _ends(view: Any) -> tuple[list[int], list[Id]]:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """A history that a test goes on with."""
+    """A history that a test continues."""
     made = History(tmp_path, "upkeep")
     yield made
     made.client.close()
@@ -137,7 +140,10 @@ def test_compaction_by_another_reader_gives_the_same_files(tmp_path: Path, seed:
 
 
 def test_row_that_is_missing_is_noticed(history: History) -> None:
-    """R17: what another reader gives is compared; kills a compaction that loses a message."""
+    """R17: rows from another reader are compared.
+
+    Guards against a compaction that loses a message.
+    """
     client = history.client
     with client.transaction() as txn, client.transaction() as lost:
         for value in (b"a", b"b"):
@@ -153,7 +159,7 @@ def test_row_that_is_missing_is_noticed(history: History) -> None:
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
 def test_index_by_another_reader_is_the_same(tmp_path: Path, seed: int) -> None:
-    """Ranges, cuts between buckets, and messages behind what the reader has seen."""
+    """Ranges, cuts between buckets, and messages after the end of the reader's search."""
     path = str(tmp_path / "store")
     txlog.init(path, mutable_ids_max=7, max_num_buckets=50)
     rng = random.Random(seed)
@@ -177,7 +183,7 @@ def test_index_by_another_reader_is_the_same(tmp_path: Path, seed: int) -> None:
         client.topic("t").merge(50)
         other = Other()
         searches = other.searches(client, "t")
-        send(20)  # behind what was searched
+        send(20)  # after the end of the search
         client.checkpoint()
         before = client.topic("t").delayed(limit=500)
         assert client.topic("t").buckets()

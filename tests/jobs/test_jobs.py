@@ -1,4 +1,4 @@
-"""Tests of txlog.lake.jobs on DuckDB: an audit finds what is wrong and nothing else."""
+"""Tests of txlog.lake.jobs on DuckDB: an audit reports every fault and no false one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def failed(answer: Audit) -> list[str]:
 
 
 def acknowledge(history: History, rng: random.Random) -> None:
-    """A subscription that has acknowledged some, beyond its mark-delete position too."""
+    """A subscription with some acknowledged messages, also beyond its mark-delete position."""
     tables = list(history.client.read("t"))
     ids = [
         txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
@@ -65,7 +65,7 @@ def acknowledge(history: History, rng: random.Random) -> None:
 
 
 def audited(folder: Path, seed: str) -> set[str]:
-    """Run one history with audits on the way; the names of the checks that were made."""
+    """Run one history with audits on the way, and return the names of the checks that ran."""
     history = History(folder, seed)
     seen: set[str] = set()
     try:
@@ -85,8 +85,11 @@ def audited(folder: Path, seed: str) -> set[str]:
 
 
 @pytest.mark.deep
-def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
-    """Rows, manifest and folds agree; kills a check that finds fault where none is."""
+def test_audit_of_a_sound_store_finds_no_fault(tmp_path: Path) -> None:
+    """Rows, manifest and folds agree.
+
+    Guards against a check that reports a fault in a sound store.
+    """
     seen: set[str] = set()
     for seed in range(FIRST, FIRST + 5):
         seen |= audited(tmp_path, str(seed))
@@ -107,14 +110,14 @@ def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_wrong_in_many_histories(tmp_path: Path) -> None:
-    """The same, 60 more."""
+def test_audit_of_many_sound_stores_finds_no_fault(tmp_path: Path) -> None:
+    """The same with 60 more histories."""
     for seed in range(FIRST + 2000, FIRST + 2060):
         audited(tmp_path, str(seed))
 
 
 def filled(client: Client) -> StoredRows:
-    """A topic with a bit of everything, and what is stored of it."""
+    """Fill a topic with every kind of row, and return its stored rows."""
     producer = client.producer("orders", "p", chunking=True)
     for partition in (0, 1):
         producer.send(b"plain", partition=partition)
@@ -131,12 +134,12 @@ def filled(client: Client) -> StoredRows:
 
 
 def checked(client: Client, held: StoredRows) -> list[str]:
-    """The checks that fail of a holding."""
+    """The names of the checks that fail for these stored rows."""
     return [check["name"] for check in auditing._checks(client, held, Local()) if not check["ok"]]
 
 
 def with_row_twice(frames: StoredFrames) -> StoredFrames:
-    """The same rows in frames, the first of them twice."""
+    """The same rows in frames, with the first row twice."""
     made = StoredFrames(frames._journals)
     for known, one in frames._slices:
         made.add(known, [one])
@@ -156,8 +159,8 @@ def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
 
 
 @pytest.mark.deep
-def test_each_check_finds_what_it_is_for(client: Client) -> None:
-    """Kills: a check that compares a thing with itself."""
+def test_each_check_finds_its_fault(client: Client) -> None:
+    """Guards against a check that compares a value with itself."""
     held = filled(client)
     assert checked(client, held) == []
     tampered = dataclasses.replace
@@ -214,12 +217,11 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
     assert checked(client, tampered(held, acks=acks(held, index_last=3))) == []
 
 
-def test_what_is_asked_share_by_share_is_answered_as_at_once(
+def test_queries_in_shares_give_the_same_answer_as_one_query(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What must be there once is in memory together: never all of a topic.
-
-    Kills: a share that has rows of another one, or a row that is in none.
+    """Ids that must be unique are in memory together, so the audit asks by shares and never for a
+    whole topic. Guards against a share with rows of another one, and against a row in no share.
     """
     held = filled(client)
     cases = [
@@ -241,18 +243,20 @@ def test_what_is_asked_share_by_share_is_answered_as_at_once(
     monkeypatch.setattr(auditing, "BLOCKS_AT_ONCE", auditing._blocks(held) // 2)
     monkeypatch.setattr(Session, "arrow", noted)
     assert [list(auditing._checks(client, one, Local())) for one in cases] == at_once
-    # entries, transactions, ids; the last once more where there are faults, to say which
+    # entries, transactions, ids; ids once more if there are faults, to name them
     assert sum(", 3) = 1" in sql for sql in asked) == 3 * len(cases) + 1
     assert not any("DISTINCT" in sql and "mod(" in sql for sql in asked)
 
 
 def tampered_ref(ref: Any, **values: object) -> Any:
-    """A file that is said to be otherwise."""
+    """A file reference with changed facts."""
     return type(ref)(**{name: getattr(ref, name) for name in ref.__struct_fields__} | values)
 
 
-def test_what_is_held_of_a_part_is_where_it_lies(client: Client) -> None:
-    """Kills: rows of parts, with their values, in memory while the engine is asked."""
+def test_audit_of_parts_keeps_only_references_in_memory(client: Client) -> None:
+    """Guards against an audit that keeps the rows of parts, with their values, in memory during the
+    query.
+    """
     held = filled(client)
     assert {source.ref.form for source in held.parts} == {"part"}
     in_frames = pa.concat_tables(held.frames.tables())
@@ -268,10 +272,10 @@ def test_what_is_held_of_a_part_is_where_it_lies(client: Client) -> None:
     assert asked.sort_by(order).equals(rows.select(names).sort_by(order))
 
 
-def test_rows_in_frames_are_read_a_piece_at_a_time(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: all of what came since the last checkpoint, with its values, in memory at once."""
+def test_rows_in_frames_are_read_in_pieces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against an audit that keeps all rows since the last checkpoint, with their values, in
+    memory at once.
+    """
     filled(client).frames.close()
     producer = client.producer("orders")
     for number in range(20):
@@ -292,7 +296,7 @@ def test_rows_in_frames_are_read_a_piece_at_a_time(
 
 
 def test_an_audit_reads_each_frame_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: all frames again for each partition that has rows in them."""
+    """Guards against reading all frames again for each partition with rows in them."""
     producer = client.producer("orders")
     of = pa.array([0, 1] * 5, pa.int32())
     for _ in range(20):
@@ -343,7 +347,7 @@ def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:
 
 
 def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path) -> None:
-    """A clean file is believed by readers without a look at a marker."""
+    """Readers trust a clean file and do not check its markers, so the audit has to."""
     held = filled(client)
     clean = next(source for source in held.files if source.role == "s" and source.ref.clean)
     path = Path(client.path, clean.ref.path)
@@ -359,7 +363,7 @@ def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path
     assert table.to_pylist() == [{"partition": clean.partition, "faults": 1}]
 
 
-def test_a_flipped_bit_is_told_with_its_file(client: Client) -> None:
+def test_flipped_bit_is_reported_with_its_file(client: Client) -> None:
     held = filled(client)
     path = Path(client.path, held.files[0].ref.path)
     data = bytearray(path.read_bytes())
@@ -371,7 +375,7 @@ def test_a_flipped_bit_is_told_with_its_file(client: Client) -> None:
     assert path.name in answer["check_list"][0]["found"]
 
 
-def test_what_is_not_there_is_an_error(client: Client) -> None:
+def test_audit_of_a_missing_topic_is_an_error(client: Client) -> None:
     with pytest.raises(TopicNotFound):
         audit(client, ["orders", "nope"], Local())
     with pytest.raises(TopicNotFound):
@@ -384,8 +388,11 @@ def test_what_is_not_there_is_an_error(client: Client) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
-def test_lateness_is_what_a_reader_would_count(tmp_path: Path, seed: int) -> None:
-    """The model goes through the messages one by one; kills an order over partitions, or a `>=`."""
+def test_lateness_equals_the_count_of_a_reader(tmp_path: Path, seed: int) -> None:
+    """The model reads the messages one by one.
+
+    Guards against an order over all partitions, and against `>=` instead of `>`.
+    """
     client = timed(tmp_path, seed)
     with client:
         answer = lateness(client, "t", 60_000, Local())
@@ -394,7 +401,9 @@ def test_lateness_is_what_a_reader_would_count(tmp_path: Path, seed: int) -> Non
 
 
 def timed(folder: Path, seed: int) -> Client:
-    """A store with messages that come in any order, some in transactions, some without a time."""
+    """A store with messages in any order of time, some in transactions, some without an
+    event time.
+    """
     rng = random.Random(seed)
     start = 1_700_000_000_000
     clock = ManualClock(start)

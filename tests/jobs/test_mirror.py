@@ -1,4 +1,7 @@
-"""`txlog export --to delta|iceberg|hive`: a stock reader sees each message once, kills or not."""
+"""`txlog export --to delta|iceberg|hive`:
+
+a stock reader sees each message once, even after a kill.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ SAME = (
 
 
 def of_hive(path: Path) -> pa.Table:
-    """What DuckDB sees that knows nothing of txlog."""
+    """The rows that DuckDB reads without txlog."""
     with duckdb.connect() as made:
         made.execute("SET timezone='UTC'")
         return made.sql(
@@ -86,7 +89,7 @@ SHOWN: dict[str, Callable[[Path], pa.Table]] = {
 
 
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
-    """The rows of a table, in the order of ids; instants in microseconds."""
+    """The rows of a table, in the order of ids; instants are microseconds."""
     whole = pa.table({name: table.column(name) for name in SAME})
     for name in SAME:
         if pa.types.is_timestamp(whole.schema.field(name).type):
@@ -101,13 +104,15 @@ def in_mirror(form: str, path: Path) -> list[tuple[object, ...]]:
 
 
 def in_topic(client: Client) -> list[tuple[object, ...]]:
-    """What a reader of the store gets."""
+    """The messages that a reader of the store gets."""
     return rows_of(pa.concat_tables([exported(rows) for rows in client.read("t")]))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_run_adds_what_became_visible_since(tmp_path: Path, form: str) -> None:
-    """A transaction that was open at the first run comes with the run behind its commit."""
+def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> None:
+    """The messages of a transaction that was open at the first run come with the first run after
+    its commit.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     txn = begin(bench.client)
     bench.client.producer("t").send(b"later", txn=txn)
@@ -127,7 +132,10 @@ def test_each_run_adds_what_became_visible_since(tmp_path: Path, form: str) -> N
 
 @pytest.mark.parametrize("form", FORMS)
 def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> None:
-    """Rolls, compactions and checkpoints between runs; kills a message twice, late or lost."""
+    """Ledgers roll, and compactions and checkpoints happen between runs.
+
+    Guards against messages that come twice, late or never.
+    """
     for seed in map(str, range(FIRST, FIRST + 2)):
         history, out = History(tmp_path, f"{form}{seed}"), tmp_path / f"out{seed}"
         kinds = "send send_in_txn send_large commit abort checkpoint roll compact reopen".split()
@@ -193,7 +201,7 @@ with txlog.open(sys.argv[2], read_only=True) as client:
 
 
 def killed(store: str, out: Path, form: str, step: int) -> bool:
-    """One run that is killed before this step; False: it got through."""
+    """Do one run that is killed before this step; False if the run ended first."""
     words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
     ended = subprocess.run(words, check=False).returncode
     assert ended in (0, -signal.SIGKILL)
@@ -222,7 +230,7 @@ FULL: dict[str, Any] = {
 
 
 def records_in(form: str, path: Path) -> list[Any]:
-    """The records of a mirror, times of day as such."""
+    """The records of a mirror, with times of day as time objects."""
 
     def natural(one: Any, name: str = "") -> Any:
         if isinstance(one, dict):
@@ -242,8 +250,10 @@ def records_in(form: str, path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_records_are_columns_of_the_schema_that_was_there_first(tmp_path: Path, form: str) -> None:
-    """Of all types, with nulls, from the journal and sealed; a later schema changes no file."""
+def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> None:
+    """All types, with nulls, from the journal and from sealed files; a later schema changes no
+    file.
+    """
     bench, out = Bench(tmp_path / "store", coordinators=1), tmp_path / "out"
     client = bench.client
     client.create_topic("t", schema=WIDE)
@@ -287,7 +297,7 @@ def test_a_mirror_that_was_made_without_records_goes_on_without(tmp_path: Path, 
 
 
 def files_of(form: str, path: Path) -> set[Path]:
-    """The files that the table has; of directories, all that a reader sees."""
+    """The files of the table; for directories, all files that a reader sees."""
     if form == "delta":
         return {Path(one) for one in DeltaTable(str(path)).file_uris()}
     if form == "iceberg":
@@ -310,7 +320,7 @@ def files_of(form: str, path: Path) -> set[Path]:
 def test_a_killed_run_is_continued_exactly_once(
     tmp_path: Path, form: str, steps: list[int]
 ) -> None:
-    """kill -9 before a file, a state or the table takes what is new; no reader sees a row twice."""
+    """kill -9 before the new file, state or table becomes visible; no reader sees a row twice."""
     bench, out = bench_of(tmp_path), tmp_path / "out"
     for turn, step in enumerate(steps):
         killed(bench.path, out, form, step)
@@ -327,10 +337,13 @@ def test_a_killed_run_is_continued_exactly_once(
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_directories_finish_what_a_killed_run_had_begun_to_show(
+def test_directories_complete_a_killed_run_that_was_partly_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """A file that a reader could see stays as it is; kills a run that is removed and done again."""
+    """A file that a reader may have seen never changes.
+
+    Guards against a run that removes its files and starts again.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     mirror(bench.client, "t", str(out), "hive")
     wanted = in_topic(bench.client)
@@ -368,7 +381,10 @@ def test_directories_finish_what_a_killed_run_had_begun_to_show(
 def test_a_run_keeps_the_files_that_it_reads(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed files and parts; kills: a run that checkpoints overtake before it reads a part."""
+    """Sealed files and parts.
+
+    Guards against checkpoints that remove a part before the run has read it.
+    """
     bench, out = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0), tmp_path / "out"
     bench.client.create_topic("t")
     send(bench.client, b"sealed")
@@ -394,10 +410,13 @@ def test_a_run_keeps_the_files_that_it_reads(
 
 @pytest.mark.parametrize("size", [0, 1024, 60_000])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_half_made(
+def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     tmp_path: Path, form: str, size: int
 ) -> None:
-    """Whatever part of a run meets it: kills an OSError of Arrow's, and what SQLite says."""
+    """This holds for every part of a run.
+
+    Guards against a bare OSError of Arrow and against messages of SQLite.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     bench.client.producer("t").send(random.Random(1).randbytes(100_000))
     for is_first in (True, False):

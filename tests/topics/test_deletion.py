@@ -1,4 +1,7 @@
-"""Deleting subscriptions and topics: who is asked, what goes, and what transactions say of it."""
+"""Deleting subscriptions and topics:
+
+consumers that prevent it, removed files, and the reports of transactions.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 
 def files(bench: Bench) -> list[Path]:
-    """Every file of messages; a note on how to read them stays."""
+    """Every file with messages. The note on how to read them stays in place and is not counted."""
     found = Path(bench.path, "topics").rglob("*")
     return [path for path in found if path.is_file() and path.name != "_README"]
 
@@ -44,8 +47,8 @@ def files(bench: Bench) -> list[Path]:
 # --- subscriptions ----------------------------------------------------------------------------
 
 
-def test_a_transaction_that_goes_on_elsewhere_names_what_was_deleted(tmp_path: Path) -> None:
-    """Kills: a sidecar that was only asked for is taken for a partition that is there."""
+def test_transaction_on_other_topics_reports_the_deleted_partition(tmp_path: Path) -> None:
+    """A sidecar that a transaction only requested must not be taken for an existing partition."""
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
@@ -58,8 +61,8 @@ def test_a_transaction_that_goes_on_elsewhere_names_what_was_deleted(tmp_path: P
     assert values(client, "u") == [b"kept"]
 
 
-def test_a_deleted_subscription_is_gone_and_may_be_made_again(tmp_path: Path) -> None:
-    """Its successor starts anew, with a cursor of its own (Law 6)."""
+def test_deleted_subscription_may_be_created_again(tmp_path: Path) -> None:
+    """The new subscription starts anew and has its own cursor (Law 6)."""
     bench = bench_of(tmp_path)
     client = bench.client
     known = send(client, b"0", b"1", b"2")
@@ -95,12 +98,14 @@ def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     consumer = bench.another().consumer("t", "s")
     assert consumer._member._lock is not None
-    consumer._member._lock.close()  # as the kernel does when the process dies
+    consumer._member._lock.close()  # as the kernel does when a process dies
     assert bench.client.subscription("t", "s").delete()["deleted"]
 
 
-def test_what_transactions_hold_on_it_is_skipped(tmp_path: Path) -> None:
-    """Spec 9.3: pending acknowledgements do not keep it; the transaction commits without them."""
+def test_pending_acknowledgements_on_a_deleted_subscription_are_skipped(tmp_path: Path) -> None:
+    """Spec 9.3: pending acknowledgements do not prevent the deletion; the transaction commits
+    without them.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     known = send(client, b"0", b"1")
@@ -127,7 +132,7 @@ def test_what_transactions_hold_on_it_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_later_deletion_does_not_change_how_a_transaction_ended(tmp_path: Path) -> None:
-    """Spec 5: the answer of an end depends on the record only."""
+    """Spec 5: the answer to a commit or an abort depends on the transaction's record only."""
     bench = bench_of(tmp_path)
     client = bench.client
     known = send(client, b"0")
@@ -141,8 +146,10 @@ def test_a_later_deletion_does_not_change_how_a_transaction_ended(tmp_path: Path
     assert (again["acks"], again["skipped_list"]) == (first["acks"], []) == (1, [])
 
 
-def test_its_dump_goes(tmp_path: Path) -> None:
-    """Nothing is kept of it in the state files, whichever side of a checkpoint it went on."""
+def test_dump_of_a_deleted_subscription_is_removed(tmp_path: Path) -> None:
+    """The state files keep nothing of a deleted subscription, whether it was deleted before or
+    after a checkpoint.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.acknowledge("t", "s", send(client, b"0"))
@@ -187,7 +194,7 @@ def test_a_topic_in_use_is_refused(tmp_path: Path) -> None:
         client.admin.delete_topic("t")
 
 
-def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
+def test_every_handle_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     (known,) = send(client, b"0")
@@ -235,8 +242,11 @@ def test_a_handle_does_not_go_on_with_the_next_topic_of_the_name(tmp_path: Path)
     assert [m.value for m in pending(client)] == [b"new"]
 
 
-def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
-    """Law 6: a topic of the same name has other partitions, ledgers and ids (R18: its files)."""
+def test_deleted_topic_loses_its_files_and_its_numbers_are_never_reused(tmp_path: Path) -> None:
+    """Law 6: a new topic with the same name has other partitions, ledgers and ids.
+
+    R18: the old files are removed.
+    """
     bench = bench_of(tmp_path, 2)
     client = bench.client
     send(client, *(b"%d" % n for n in range(9)))
@@ -262,8 +272,10 @@ def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
     assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
 
 
-def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
-    """R19: a file that nobody names, although nobody names its directory either."""
+def test_files_of_an_interrupted_pass_are_removed_with_the_topic(tmp_path: Path) -> None:
+    """R19: a file that no manifest names is removed, although no manifest names its directory
+    either.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send_txn(client, b"0")
@@ -277,8 +289,11 @@ def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
     assert files(bench) == []
 
 
-def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
-    """Their files are ledgers of the sidecar; a producer of large messages is told, too."""
+def test_large_messages_are_deleted_with_their_topic(tmp_path: Path) -> None:
+    """The files of large messages are ledgers of the sidecar.
+
+    A producer of large messages also gets an error.
+    """
     bench = bench_of(tmp_path, max_message_bytes=100)
     client = bench.client
     producer = client.producer("t", chunking=True)
@@ -287,7 +302,7 @@ def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
     assert producer.send(b"y" * 300, key=b"key").partition == zlib.crc32(b"key") % 3
     (row,) = client.subscription("t", "s").backlog("key", 1)
     assert (row["group"], row["messages"], row["size_bytes"]) == ("k", 1, 501)
-    assert len(files(bench)) == 2  # they are there before any checkpoint
+    assert len(files(bench)) == 2  # the files exist before any checkpoint
     client.admin.delete_topic("t", force=True)
     with pytest.raises(TopicNotFound, match="was deleted"):
         producer.send(b"z" * 500)
@@ -296,8 +311,10 @@ def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
     assert files(bench) == []
 
 
-def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
-    """A deletion between two checkpoints, and one that another process has not heard of."""
+def test_rows_without_a_file_are_deleted_with_the_topic(tmp_path: Path) -> None:
+    """Two cases: a deletion between two checkpoints, and a deletion that another process has not
+    read yet.
+    """
     bench = bench_of(tmp_path)
     other = bench.another()
     client = bench.client
@@ -312,8 +329,10 @@ def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
     assert values(other) == values(client) == values(bench.another()) == [b"2"]
 
 
-def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
-    """Spec 5.1: what is deleted counts as done, and is named as skipped; the rest commits."""
+def test_open_transactions_continue_without_a_deleted_topic(tmp_path: Path) -> None:
+    """Spec 5.1: for an open transaction, a deleted topic counts as done and is reported as skipped;
+    the rest commits.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
@@ -344,8 +363,12 @@ def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["topic", "subscription"])
-def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) -> None:
-    """I-17: after the frame a decided transaction has something to wait for, or has ended."""
+def test_deletion_completes_transactions_that_waited_for_the_topic(
+    tmp_path: Path, what: str
+) -> None:
+    """I-17: after each frame, a decided transaction has ended or still has something to
+    wait for.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
@@ -379,7 +402,7 @@ def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) 
     assert bench.reopen().commit(txn)["already"]
 
 
-def test_what_is_away_may_be_deleted_and_made_again(tmp_path: Path) -> None:
+def test_offline_topic_may_be_deleted_and_created_again(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     client.admin.set_offline("t")
@@ -392,10 +415,12 @@ def test_what_is_away_may_be_deleted_and_made_again(tmp_path: Path) -> None:
     assert values(client) == [b"0"]
 
 
-def test_maintenance_meets_a_topic_that_went_meanwhile(
+def test_maintenance_ignores_a_topic_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compaction and a sealing whose files are made while the topic goes change nothing."""
+    """A compaction and a sealing change nothing if the topic is deleted while their files are
+    written.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=20)
     client, other = bench.client, bench.another()
     send_txn(client, b"a", b"b")
@@ -423,7 +448,10 @@ def test_maintenance_meets_a_topic_that_went_meanwhile(
 def test_a_deletion_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest was cut before it and names the dumps; nobody who knows better takes them."""
+    """The manifest was built before the deletion and names the deleted dumps.
+
+    A process that knows of the deletion must not load them.
+    """
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
@@ -448,7 +476,10 @@ def test_a_deletion_while_a_checkpoint_is_written(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
-    """Topics and subscriptions come and go under transactions; every view agrees (Law 1)."""
+    """Topics and subscriptions are created and deleted while transactions use them.
+
+    All views must agree (Law 1).
+    """
     chance = random.Random(seed)
     bench = bench_of(tmp_path)
     client = bench.client
@@ -507,7 +538,9 @@ def seen(client: Client) -> object:
 
 
 def test_no_call_makes_a_topic_of_a_sidecars_name(tmp_path: Path) -> None:
-    """Every way in ends at one of two decisions, and both ask the parser that reads it back."""
+    """Every call that creates a topic uses one of two checks, and both use the parser that also
+    reads sidecar names.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send(client, b"0")
@@ -525,7 +558,10 @@ def test_no_call_makes_a_topic_of_a_sidecars_name(tmp_path: Path) -> None:
 def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that was given one is as good as any other; verify names it (`reserved`)."""
+    """An old store may have such a topic.
+
+    It works as any other topic; `verify` reports it as `reserved`.
+    """
     bench = bench_of(tmp_path)
     with monkeypatch.context() as before:
         before.setattr(TopicName, "check_new", lambda self: self)

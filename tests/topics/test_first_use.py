@@ -59,7 +59,7 @@ def test_producers_and_subscribers_make_what_is_missing(client: Client, path: st
     }  # fmt: skip
 
 
-def test_nobody_else_does(client: Client) -> None:
+def test_other_calls_create_no_topic(client: Client) -> None:
     calls: list[Any] = [
         lambda: client.reader("a"),
         lambda: client.consumer("a", "s"),
@@ -92,8 +92,8 @@ def test_a_deleted_topic_is_made_again_by_a_new_producer_only(client: Client) ->
     assert [message.value for message in client.reader("t")] == [b"b"]
 
 
-def test_two_that_come_at_once_make_one(client: Client, path: str) -> None:
-    """The second finds it missing, then made."""
+def test_two_first_users_at_once_create_one_topic(client: Client, path: str) -> None:
+    """The second user finds the topic missing at first and existing when it writes."""
 
     write = Store.write
     with txlog.open(path) as other, pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,6 @@
-"""Schemas of topics: versions, what is checked, and values as columns wherever messages lie."""
+"""Schemas of topics: their versions, the validation of values, and values as columns in every kind
+of storage.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def asked(bench: Bench, sql: str, isolation: str = "committed") -> list[dict[str
 
 
 def scanned(bench: Bench, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """As a task of Spark reads them."""
+    """Read the topic as a Spark task does."""
     scans = scans_of(bench.client._relation("t"))
     copies = pickle.loads(pickle.dumps(scans))
     disk = bench.client._disk
@@ -82,7 +84,7 @@ def record(message: Message) -> dict[str, Any]:
 
 
 def numbers(*names: str) -> Schema:
-    """Avro of so many numbers."""
+    """An Avro schema with this many numbers."""
     fields = [{"name": name, "type": "long", "default": 0} for name in names]
     return Schema.parse("avro", json.dumps({"type": "record", "name": "R", "fields": fields}))
 
@@ -117,7 +119,7 @@ def test_records_are_written_checked_and_decoded(tmp_path: Path) -> None:
         pickle.loads(pickle.dumps(found[0])).decode()
 
 
-def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
+def test_policy_decides_which_version_may_follow(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     schemas, producer = bench.client.topic("t").schemas, bench.client.producer("t")
     producer.send(Order(1), partition=0)
@@ -127,7 +129,8 @@ def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
         schemas.test(Worded)
     assert schemas.add(Order) == 1
     assert schemas.add(Priced) == schemas.add(Priced) == 2
-    producer.send(Priced(2, price=2.5), partition=0)  # it was opened before
+    # the producer was opened before the schema changed
+    producer.send(Priced(2, price=2.5), partition=0)
     older = bench.client.producer("t", schema=Order)
     older.send(Order(3), partition=0)
     found = list(bench.client.reader("t"))
@@ -219,7 +222,7 @@ def test_a_bad_value_is_refused_counted_or_let_through(tmp_path: Path) -> None:
     assert bench.client.describe_topic("t")["mismatched"] == 3
 
 
-def test_what_is_sent_without_waiting_fails_alone(tmp_path: Path) -> None:
+def test_invalid_value_of_send_async_fails_alone(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     producer = bench.client.producer("t")
     sent = [producer.send_async(value) for value in (b'{"cups":1}', b"bad", Order(2))]
@@ -252,7 +255,9 @@ def test_a_topic_that_gets_a_schema_meanwhile_takes_nothing_unchecked(tmp_path: 
 
 
 def test_avro_is_read_by_the_schema_that_wrote_it_when_fields_change_places(tmp_path: Path) -> None:
-    """Two numbers that change places fit either schema: only who wrote them knows which it was."""
+    """Two numbers that exchange places fit both schemas, so a value must keep the version of the
+    schema that wrote it.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a", "b"))
@@ -292,7 +297,9 @@ def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["send", "send_async", "in a transaction", "async in one"])
 def test_avro_of_a_thread_is_of_its_schema_whatever_another_does(tmp_path: Path, how: str) -> None:
-    """Between writing a record and queueing it another thread goes on to the next schema."""
+    """Between the encoding of a record and its queueing, another thread changes to the
+    next schema.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a", "b"))
@@ -338,7 +345,10 @@ def test_avro_of_a_thread_is_of_its_schema_whatever_another_does(tmp_path: Path,
 
 
 def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> None:
-    """The first record as Avro begins another queue: what waits in the first comes before it."""
+    """The first Avro record opens a second queue.
+
+    Messages that wait in the first queue must come before it.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a"))
@@ -355,7 +365,7 @@ def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> Non
 def test_dead_letters_are_checked_and_counted_and_never_refused(
     tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """A message that cannot be moved would come for ever."""
+    """A message that could not be moved would be redelivered for ever."""
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
 
@@ -385,7 +395,7 @@ def test_dead_letters_are_checked_and_counted_and_never_refused(
     with client.consumer("dead", "s", type="shared") as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(10))
         assert consumer.receive() is None
-    # JSON says what it is; two numbers of Avro fit any schema of two
+    # A JSON value shows its fields; two Avro numbers fit any schema with two numbers
     fits = kind == "json" and mode != "off"
     moved = [one.schema_version for one in client.reader("other")]
     assert moved == [1 if fits else None, None, None]
@@ -418,7 +428,10 @@ def test_a_staged_batch_keeps_its_schema_and_goes_with_it(
 def test_records_are_staged_as_they_are(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside rows of bytes in one file, routed by key; nothing is decoded that was a column."""
+    """Records and bytes may be in one file, routed by key.
+
+    Values that were columns are not decoded again.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", partitions=3, schema=Order, schema_type=kind)
@@ -537,9 +550,9 @@ def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("steps", ["", "c", "cc", "ccC", "cCk"])
 def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) -> None:
-    """In the journal, in parts, in sealed, clean, compacted and adopted files of two versions.
-
-    steps: after each filling a checkpoint (c), one that seals (C), a compaction (k)
+    """Messages may be in the journal, in parts, and in sealed, clean, compacted and adopted files
+    with two schema versions. steps: the act after each filling: a checkpoint (c), a checkpoint
+    that seals (C), or a compaction (k)
     """
     bench = typed_bench(tmp_path)
     client = bench.client
@@ -576,7 +589,8 @@ def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) 
     assert sorted(by_sql, key=key) == sorted(by_scan, key=key)
     records = [row[RECORD] for row in by_sql if row[RECORD] is not None]
     assert sorted(records, key=key) == sorted(expected, key=key)
-    for fields in (["cups"], sorted(expected[0])):  # those only, whatever is beside them
+    # only these fields, whatever other columns are selected
+    for fields in (["cups"], sorted(expected[0])):
         named = ", ".join(f"t.record.{one.upper()} AS {one}" for one in fields)
         by_field = asked(bench, f"SELECT message_id, {named} FROM t ORDER BY ALL")
         assert sorted(by_field, key=key) == sorted(
@@ -601,7 +615,7 @@ def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) 
     bench.close()
 
 
-def test_a_query_reads_only_the_fields_that_it_names_beside_rows_in_the_journal(
+def test_query_reads_only_its_fields_also_with_rows_in_the_journal(
     tmp_path: Path,
 ) -> None:
     bench = typed_bench(tmp_path)
@@ -618,7 +632,7 @@ def test_a_query_reads_only_the_fields_that_it_names_beside_rows_in_the_journal(
     bench.close()
 
 
-def test_records_of_open_transactions_and_beside_other_topics(tmp_path: Path) -> None:
+def test_records_of_open_transactions_and_of_several_topics(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     client = bench.client
     client.create_topic("plain")

@@ -1,4 +1,7 @@
-"""Topics that grow: new partitions are found by what is open, old ones keep numbers and ids."""
+"""Topics that get more partitions:
+
+open readers, consumers and producers find them, and old partitions keep their numbers and ids.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def bench_of(folder: Path, partitions: int = 1) -> Bench:
 
 
 def grow(bench: Bench, partitions: int, topic: str = "t") -> None:
-    """Another topic in between, so that the numbers do not follow one another."""
+    """Create another topic in between, so that the partition numbers are not consecutive."""
     bench.client.create_topic(f"between-{partitions}", 2)
     answer = bench.client.admin.update_topic(topic, partitions)
     assert answer == {"topic": topic, "partitions": partitions, "policies": {}, "changed": True}
@@ -51,7 +54,9 @@ def test_numbers_and_indexes_are_inverse(tmp_path: Path) -> None:
 
 
 def test_an_open_producer_goes_by_the_new_number(tmp_path: Path) -> None:
-    """Key routing is crc32(key) mod partitions, as of the frame: no key has two places at once."""
+    """The partition of a key is crc32(key) modulo the number of partitions at that frame, so a key
+    never has two partitions at once.
+    """
     bench = bench_of(tmp_path, 2)
     producer = bench.client.producer("t")
     keys = [b"key %d" % n for n in range(40)]
@@ -90,7 +95,10 @@ def test_an_open_producer_sends_to_a_new_partition_by_name(tmp_path: Path) -> No
 
 
 def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
-    """Subscriptions get them from their start; one of a single partition does not."""
+    """A subscription reads a new partition from its start.
+
+    A subscription to a single partition does not get it.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_subscription("t", "one")
@@ -113,7 +121,10 @@ def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
 
 
 def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
-    """One that was told no partitions and no end; ids and paths of old ones stay."""
+    """This holds for a reader without given partitions and without an end.
+
+    The ids and paths of old partitions do not change.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     (first,) = send(client, b"0")
@@ -133,7 +144,9 @@ def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
 
 
 def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
-    """An open one goes on; markers, acknowledgements and aborts are those of any partition."""
+    """An open transaction continues, and its markers, acknowledgements and aborts work in the new
+    partition.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     txn, other = begin(client), begin(client)
@@ -158,7 +171,7 @@ def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
     assert pending(client) == []
 
 
-def test_what_is_refused_and_what_changes_nothing(tmp_path: Path) -> None:
+def test_refused_updates_and_updates_without_change(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 3)
     update = bench.client.admin.update_topic
     with pytest.raises(NotAllowed) as caught:

@@ -1,4 +1,6 @@
-"""Trimming: what goes by a bound and by each policy, and what everything says that was there."""
+"""Trimming: which ledgers a bound or a policy removes, and how reads, counts and acknowledgements
+treat trimmed messages.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ def bench_of(folder: Path, **settings: int) -> Bench:
 
 
 def fill(client: Client, count: int = 8) -> list[MessageId]:
-    """Plain messages 0, 1, ... three a ledger."""
+    """Send the plain messages 0, 1, …, with three messages in each ledger."""
     return send(client, *(b"%d" % number for number in range(count)))
 
 
 def totals(client: Client) -> tuple[int, int]:
-    """(messages of the topic, backlog of the subscription), both as a scan says (I-22)."""
+    """(messages of the topic, backlog of the subscription); both must equal the result of a scan
+    (I-22).
+    """
     counted = (client.topics()[0]["messages"], client.subscriptions("t")[0]["backlog"])
     unacked = Range(kind="unacked", subscription="s")
     assert counted == (len(read(client)), len(read(client, range=unacked)))
@@ -57,7 +61,7 @@ def test_a_bound_takes_whole_ledgers_only(tmp_path: Path) -> None:
 
 
 def test_ids_seen_by_consumers_never_change(tmp_path: Path) -> None:
-    """I-20: what is left has the ids it had, in every process and after a checkpoint."""
+    """I-20: the remaining messages keep their ids, in every process and after a checkpoint."""
     bench = bench_of(tmp_path)
     fill(bench.client, 4)
     send_txn(bench.client, b"a", b"b")
@@ -73,7 +77,7 @@ def test_ids_seen_by_consumers_never_change(tmp_path: Path) -> None:
 
 
 def test_trimming_everything_empties_the_partition(tmp_path: Path) -> None:
-    """The open ledger is closed for it; new messages get new ids (Law 6)."""
+    """The open ledger is closed first; new messages get new ids (Law 6)."""
     bench = bench_of(tmp_path)
     known = fill(bench.client, 4)
     marker, _ = send_txn(bench.client, b"a")
@@ -98,7 +102,8 @@ def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
     assert (caught.value.exit, caught.value.code) == (9, 902)
     assert ids(bench.client) == known
     plan = bench.client.admin.trim("t", Bound("id", known[6]), force_unacked=True, dry_run=True)
-    assert plan["dry_run"] and plan["partition_list"][0]["unacked"] == 3  # 0 of other, 4 and 5
+    # message 0 of `other`, messages 4 and 5 of `s`
+    assert plan["dry_run"] and plan["partition_list"][0]["unacked"] == 3
     assert ids(bench.client) == known
     done = bench.client.admin.trim("t", Bound("id", known[6]), force_unacked=True)
     assert {**done, "dry_run": True} == plan
@@ -109,7 +114,7 @@ def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policies", "left"),
     [
-        ({"retention_ms": DAY_MS}, 5),  # the two ledgers of yesterday but one message
+        ({"retention_ms": DAY_MS}, 5),  # the ledgers of two days ago, except one message
         ({"retention_ms": 3 * DAY_MS}, 11),
         ({"retention_bytes": 6}, 8),
         ({"retention_bytes": 100}, 11),
@@ -119,7 +124,9 @@ def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
     ],
 )
 def test_policies_choose_ledgers(tmp_path: Path, policies: dict[str, int], left: int) -> None:
-    """By time, by size, by what everybody acknowledged; the strictest of several wins."""
+    """Policies by time, by size and by acknowledgement of all subscriptions; of several policies
+    the strictest applies.
+    """
     bench = bench_of(tmp_path)
     known = fill(bench.client, 6)
     bench.clock.advance(2 * DAY_MS)
@@ -132,7 +139,7 @@ def test_policies_choose_ledgers(tmp_path: Path, policies: dict[str, int], left:
 
 
 def test_an_idle_ledger_goes_by_age(tmp_path: Path) -> None:
-    """Nobody appends any more, so nothing rolls over: the trim does."""
+    """Without appends the open ledger would never be closed, so the trim closes it."""
     bench = bench_of(tmp_path)
     known = fill(bench.client, 2)
     bench.client.acknowledge("t", "s", known)
@@ -158,7 +165,10 @@ def test_a_checkpoint_trims_by_policy_and_never_what_is_not_acknowledged(tmp_pat
 
 
 def test_acknowledged_by_all_means_all(tmp_path: Path) -> None:
-    """One slow subscription keeps the messages; a topic nobody subscribes to keeps everything."""
+    """One slow subscription keeps the messages.
+
+    A topic without subscriptions keeps all messages.
+    """
     bench = bench_of(tmp_path)
     bench.client.create_subscription("t", "slow")
     known = fill(bench.client)
@@ -191,8 +201,11 @@ def test_policies_are_checked_and_taken_away(tmp_path: Path) -> None:
         bench.client.admin.trim("t", END, by_policy=True)
 
 
-def test_a_reader_whose_position_is_trimmed_is_told_the_range(tmp_path: Path) -> None:
-    """R22: an error that names what is gone, never a jump; one that was past it reads on."""
+def test_reader_at_a_trimmed_position_gets_an_error_with_the_range(tmp_path: Path) -> None:
+    """R22: the reader gets an error with the trimmed range and never skips it silently.
+
+    A reader that was past the range reads on.
+    """
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     started, inside, past = (bench.client.reader("t") for _ in range(3))
@@ -214,8 +227,8 @@ def test_a_reader_whose_position_is_trimmed_is_told_the_range(tmp_path: Path) ->
     assert ids(bench.client) == known[6:]
 
 
-def test_bounds_count_what_is_left(tmp_path: Path) -> None:
-    """start, +N, -N, @time, an id that is gone: all begin at the first message that is there."""
+def test_bounds_count_only_the_remaining_messages(tmp_path: Path) -> None:
+    """The bounds start, +N, -N, @time and a trimmed id all begin at the first remaining message."""
     bench = bench_of(tmp_path)
     known = fill(bench.client, 3)
     bench.clock.advance(1000)
@@ -243,8 +256,11 @@ def test_bounds_count_what_is_left(tmp_path: Path) -> None:
     assert [m.message_id for m in pending(bench.client, "t", "at-start")] == left
 
 
-def test_acknowledging_what_is_gone(tmp_path: Path) -> None:
-    """A trimmed message counts as DELETED: plain success, in a transaction a conflict (9.3)."""
+def test_acknowledging_trimmed_messages(tmp_path: Path) -> None:
+    """A trimmed message counts as DELETED:
+
+    a plain acknowledgement succeeds, one in a transaction is a conflict (9.3).
+    """
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     bench.client.admin.trim("t", Bound("skip", 6), force_unacked=True)
@@ -270,7 +286,9 @@ def test_acknowledging_what_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_a_transaction_that_holds_trimmed_messages(tmp_path: Path, ends: str) -> None:
-    """What it held there is gone; the rest ends as always, and counts stay exact."""
+    """Its pending acknowledgements of trimmed messages are dropped; the rest ends as usual, and the
+    counts stay exact.
+    """
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     txn = begin(bench.client)
@@ -287,7 +305,7 @@ def test_a_transaction_that_holds_trimmed_messages(tmp_path: Path, ends: str) ->
     assert [m.message_id for m in pending(again)] == expected
 
 
-def test_acknowledgements_beyond_the_trim_move_mark_delete_on(tmp_path: Path) -> None:
+def test_acknowledgements_beyond_the_trim_advance_mark_delete(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     bench.client.acknowledge("t", "s", known[3:5])
@@ -297,7 +315,9 @@ def test_acknowledgements_beyond_the_trim_move_mark_delete_on(tmp_path: Path) ->
 
 
 def test_trimmed_markers_take_their_rows_along(tmp_path: Path) -> None:
-    """I-21: rows are dead once their marker is trimmed; a ledger of such rows goes at once."""
+    """I-21: rows are dead when their marker is trimmed; a ledger that has only such rows is removed
+    at once.
+    """
     bench = bench_of(tmp_path)
     for number in range(6):
         send_txn(bench.client, b"%d" % number)
@@ -317,7 +337,9 @@ def test_trimmed_markers_take_their_rows_along(tmp_path: Path) -> None:
 
 
 def test_files_go_with_the_checkpoint_after_the_grace(tmp_path: Path) -> None:
-    """R18: un-named first, unlinked after reader_grace_ms, also when nothing else was written."""
+    """R18: a file is first removed from the manifest, and unlinked after reader_grace_ms, even if
+    nothing else is written.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=60_000)
     fill(bench.client)
     bench.client.checkpoint(roll_all=True)
@@ -334,7 +356,7 @@ def test_files_go_with_the_checkpoint_after_the_grace(tmp_path: Path) -> None:
     assert not set(Path(bench.path).rglob("*.parquet"))
 
 
-def test_gc_unlinks_what_nobody_names(tmp_path: Path) -> None:
+def test_gc_unlinks_files_that_no_manifest_names(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     known = fill(bench.client)
     bench.client.checkpoint(roll_all=True)
@@ -360,7 +382,7 @@ def test_an_id_bound_trims_its_partition_only(tmp_path: Path) -> None:
 
 
 def test_a_duplicate_of_a_trimmed_message_is_one(tmp_path: Path) -> None:
-    """I-13: the producer's sequence outlives the message."""
+    """I-13: the sequence id of a producer stays known after its message was trimmed."""
     bench = bench_of(tmp_path)
     producer = bench.client.producer("t", "p")
     for number in range(5):
@@ -391,7 +413,7 @@ def test_a_read_only_process_may_plan_and_not_trim(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_makes_nothing_old(tmp_path: Path) -> None:
-    """A ledger is as old as the newest message in it, wherever in it that lies."""
+    """The newest message of a ledger decides its age, at any position in the ledger."""
     bench = bench_of(tmp_path)
     send(bench.client, b"0", b"1")
     bench.clock.set_wall(5_000)  # as on a board without a battery, before the network is up
