@@ -205,9 +205,8 @@ def test_tasks_that_send_share_frames(path: str) -> None:
 
 
 def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
-    """The event loop does the waiting:
-
-    in the client's thread, a wait would keep the send from running, and the batch would never come.
+    """The event loop does the waiting: in the client's thread, a wait would keep the send from
+    running, and the batch would never come.
     """
 
     async def program(client: txlog.aio.Client) -> int:

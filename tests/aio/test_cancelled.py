@@ -24,8 +24,10 @@ INPUTS = [b"a", b"b", b"c"]
 
 
 class Cancelled:
-    """Awaits a coroutine; the task is cancelled at its n-th `await`. late: the cancellation comes
-    after the end of the awaited operation, and before its task runs again
+    """Awaits a coroutine; the task is cancelled at its n-th `await`.
+
+    late: the cancellation comes after the end of the awaited operation, and before its task runs
+    again
     """
 
     def __init__(self, inner: Coroutine[Any, Any, None], at: int, *, late: bool) -> None:

@@ -1,6 +1,7 @@
 """A waiting task is woken when a consumer leaves or dies whose messages concern it, and is not
-woken by other departures. Polling is switched off in these tests: if a wake-up is missing, the
-task never ends.
+woken by other departures.
+
+Polling is switched off in these tests: if a wake-up is missing, the task never ends.
 """
 
 from __future__ import annotations
@@ -250,7 +251,9 @@ def test_acknowledgements_and_leases_wake_no_task(path: str, looks: list[str]) -
 
 def test_standby_takes_over_when_the_previous_consumer_has_acknowledged(path: str) -> None:
     """The standby has become active by its name, but gets no message while the previous consumer
-    has unacknowledged ones. The acknowledgement need not be flushed.
+    has unacknowledged ones.
+
+    The acknowledgement need not be flushed.
     """
 
     async def main(scene: Scene) -> None:
@@ -347,8 +350,10 @@ def test_task_that_checked_during_the_lookup_of_a_death_is_looked_up_again(path:
 @pytest.mark.parametrize("kind", ["failover", "key-shared"])
 def test_standby_whose_check_counted_the_death_takes_over(path: str, kind: str) -> None:
     """The standby checked for a message and did not ask whether a peer had died; the checks that
-    follow have to ask. A key-shared consumer also reacts to appends from then on, and is not
-    among the tasks that the client wakes for departures.
+    follow have to ask.
+
+    A key-shared consumer also reacts to appends from then on, and is not among the tasks that the
+    client wakes for departures.
     """
 
     async def main(scene: Scene) -> None:

@@ -170,9 +170,8 @@ async def at_rest(client: txlog.aio.Client, count: int) -> None:
 def test_commit_wakes_only_the_tasks_of_its_topic(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cost of a commit does not depend on the number of tasks that wait for other topics:
-
-    one lookup is enough for all of them.
+    """The cost of a commit does not depend on the number of tasks that wait for other topics: one
+    lookup is enough for all of them.
     """
     looks: list[str] = []
     questions = 0

@@ -1,6 +1,5 @@
-"""The commands of administration:
-
-the fields, types and exit codes of spec/cli, and the values of the answers.
+"""The commands of administration: the fields, types and exit codes of spec/cli, and the values of
+the answers.
 """
 
 from __future__ import annotations
@@ -244,9 +243,8 @@ def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
 
 
 def test_a_coordinator_counts_its_transactions(bench: Bench) -> None:
-    """15: the highest issued number, and the lowest unfinished one less one:
-
-    -1 while 0 is unfinished.
+    """15: the highest issued number, and the lowest unfinished one less one: -1 while 0 is
+    unfinished.
     """
     client = bench.client
     row = client.admin.coordinator_stats(1)[0]

@@ -1,6 +1,5 @@
-"""The Python API from a user's view:
-
-its examples, its exports, and consumers that open, close and die.
+"""The Python API from a user's view: its examples, its exports, and consumers that open, close and
+die.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Invalid arguments of the public library raise only errors of txlog. Each public call gets, for
-each of its parameters, a list of hostile values. The call succeeds, or raises a TxlogError; a
-wrong type is InvalidArgument, which is also a ValueError and a TypeError. A call that was
-refused for a type has stored no data.
+"""Invalid arguments of the public library raise only errors of txlog.
+
+Each public call gets, for each of its parameters, a list of hostile values. The call succeeds, or
+raises a TxlogError; a wrong type is InvalidArgument, which is also a ValueError and a TypeError. A
+call that was refused for a type has stored no data.
 """
 
 from __future__ import annotations

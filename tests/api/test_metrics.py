@@ -272,9 +272,8 @@ def test_metrics_equal_a_scan_of_the_journal(tmp_path: Path, recorded: Items, se
 
 
 def test_names_and_types_match_the_spec(tmp_path: Path) -> None:
-    """spec/transactions 16:
-
-    the types are correct, and the reference parser of the exposition format finds them.
+    """spec/transactions 16: the types are correct, and the reference parser of the exposition
+    format finds them.
     """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")

@@ -1,6 +1,7 @@
-"""A value of a wrong type is refused, and never makes a store unreadable. Ops are arrays of the
-callers' values. Once, a float or a bool instead of an integer was written like any other value,
-and then no process could read the store past that frame.
+"""A value of a wrong type is refused, and never makes a store unreadable.
+
+Ops are arrays of the callers' values. Once, a float or a bool instead of an integer was written
+like any other value, and then no process could read the store past that frame.
 """
 
 from __future__ import annotations

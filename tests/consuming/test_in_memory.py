@@ -200,9 +200,8 @@ def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:
 
 
 def test_messages_read_ahead_are_not_delivered(tmp_path: Path) -> None:
-    """A message read ahead is not delivered:
-
-    it has no count, and returned messages come before it.
+    """A message read ahead is not delivered: it has no count, and returned messages come
+    before it.
     """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")

@@ -39,9 +39,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_consumers_of_one_handle_do_not_ask_about_each_other(
     bench: Bench, looks: list[str]
 ) -> None:
-    """Each checks only consumers of other processes:
-
-    for a hundred, it would be 10,000 files a turn.
+    """Each checks only consumers of other processes: for a hundred, it would be 10,000 files a
+    turn.
     """
     elsewhere = bench.another().consumer("t", "s")
     here = [bench.client.consumer("t", "s") for _ in range(20)]

@@ -133,9 +133,8 @@ def test_a_driver_that_is_killed_everywhere(tmp_path: Path) -> None:
 
 
 def test_two_drivers_with_one_key(tmp_path: Path) -> None:
-    """Both staged the batch and commit it at once:
-
-    one stores it, the other gets the same answer.
+    """Both staged the batch and commit it at once: one stores it, the other gets the same
+    answer.
     """
     store = made(tmp_path / "store")
     with txlog.open(str(store)) as client:

@@ -245,9 +245,8 @@ HANDLE_FILES = frozenset({str(transaction.__file__)})
 
 
 def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
-    """Interrupt a call on a handle that has two queued sends, then commit:
-
-    with both, or not at all.
+    """Interrupt a call on a handle that has two queued sends, then commit: with both, or not at
+    all.
     """
     world = World(history().copy())
     producer, txn = world.client.producer("t"), world.client.transaction()

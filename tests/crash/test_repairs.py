@@ -223,9 +223,8 @@ def test_a_repair_that_dies_or_fails_anywhere(
 
 @pytest.mark.deep
 def test_every_call_of_the_repair_of_the_newest_state() -> None:
-    """Repair once destroyed stores here:
-
-    each call, with the dumps of the newest checkpoint lost.
+    """Repair once destroyed stores here: each call, with the dumps of the newest
+    checkpoint lost.
     """
     disk, label = broken("trimmed", "state", "new", "lost")
     assert swept(disk, 1, 0, label, [Killed()]) > 20

@@ -362,9 +362,8 @@ def test_an_unfinished_last_frame_above_the_witness_is_a_torn_tail() -> None:
 
 
 def test_a_later_genuine_frame_convicts_only_what_it_knew_durable() -> None:
-    """Two unflushed frames, the first lost in a power cut:
-
-    no corruption, as neither was answered as durable.
+    """Two unflushed frames, the first lost in a power cut: no corruption, as neither was answered
+    as durable.
     """
     disk = store_with(1)
     client = open_client(disk)
@@ -597,9 +596,8 @@ def test_recovery_leaves_what_observers_saw() -> None:
 
 @pytest.mark.parametrize("is_of_another_store", [False, True])
 def test_a_frame_at_a_wrong_place_is_no_proof_of_damage(is_of_another_store: bool) -> None:
-    """Only salt, offset and CRC make a frame genuine:
-
-    foreign bytes after the end are a torn tail.
+    """Only salt, offset and CRC make a frame genuine: foreign bytes after the end are a
+    torn tail.
     """
     disk = store_with(4)
     all_frames = frames(disk)

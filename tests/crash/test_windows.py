@@ -254,9 +254,8 @@ def test_a_reported_end_of_a_transaction_is_durable(how: str) -> None:
 
 
 def test_a_delivered_watermark_is_durable_with_its_acknowledgements() -> None:
-    """spec/watermarks 4, invariant 6:
-
-    the acknowledgements below a watermark are flushed with it.
+    """spec/watermarks 4, invariant 6: the acknowledgements below a watermark are flushed
+    with it.
     """
     stage = Stage()
     producer = stage.client.producer("t", "w")
@@ -450,9 +449,8 @@ def check_half_way(client: Client, txn: TxnId) -> None:
 
 @pytest.mark.deep
 def test_k9_published_and_not_named() -> None:
-    """K9: a checkpoint dies at any of its calls:
-
-    manifest g or g + 1 remains, and leftovers are swept.
+    """K9: a checkpoint dies at any of its calls: manifest g or g + 1 remains, and leftovers are
+    swept.
     """
     nth, left_over = 1, 0
     while True:

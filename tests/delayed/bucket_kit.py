@@ -1,6 +1,5 @@
-"""Owns what tests of buckets share:
-
-sending with times, and the checks that every index must pass.
+"""Owns what tests of buckets share: sending with times, and the checks that every index
+must pass.
 """
 
 from __future__ import annotations

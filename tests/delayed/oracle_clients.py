@@ -448,9 +448,8 @@ class Clients(Model):
         return {one for one in ones if one.at is not None and one.at > self.wall(who)}
 
     def take_exclusively(self, rng: random.Random) -> None:
-        """Use another subscription type for a while:
-
-        all messages come at once, in order of position.
+        """Use another subscription type for a while: all messages come at once, in order of
+        position.
         """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         if sub.hands or sub.waiting:

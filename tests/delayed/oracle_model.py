@@ -106,9 +106,8 @@ class Sub:
                 self.give_back(hand, {one for one in hand.ids if hand.due[one] <= boot_ms})
 
     def settle(self, ones: set[Known]) -> None:
-        """Acknowledge messages, plainly or in a transaction:
-
-        none is leased, released or waiting any more.
+        """Acknowledge messages, plainly or in a transaction: none is leased, released or waiting
+        any more.
         """
         self.released -= ones
         for hand in self.hands:

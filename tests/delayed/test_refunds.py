@@ -1,6 +1,5 @@
-"""Real refunds, 14 event days later:
-
-each once, not early, at the first step that may deliver it.
+"""Real refunds, 14 event days later: each once, not early, at the first step that may
+deliver it.
 """
 
 from __future__ import annotations

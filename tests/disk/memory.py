@@ -77,7 +77,7 @@ class PowerCut(Killed):
 
 
 class Machine:
-    """What the processes of one machine share."""
+    """The state that the processes of one machine share."""
 
     def __init__(self, root: Node, free_bytes: int, seed: int, first_pid: int) -> None:
         self.root = root
@@ -95,7 +95,7 @@ class Machine:
 
 
 class Process(Protocol):
-    """What files and locks need of the process that opened them."""
+    """The facts about the process that files and locks need."""
 
     machine: Machine
     blocked: Callable[[str, int], bool] | None
@@ -120,7 +120,7 @@ class Process(Protocol):
 
 
 class MemoryFile:
-    """`File` on a node; it is one descriptor, so it hears of each failed flush once."""
+    """`File` on a node. It acts as one descriptor, so it reports each failed flush once."""
 
     def __init__(self, disk: Process, node: Node, path: str, write: bool) -> None:
         self.path = path
@@ -160,7 +160,7 @@ class MemoryFile:
             self._disk.effect("datasync", self.path)
             with self._disk.machine.released:
                 node.flush()
-                if node.errors > self._errors_seen:  # of another descriptor's flush
+                if node.errors > self._errors_seen:  # the failed flush of another descriptor
                     raise OSError(errno.EIO, "Input/output error")
         except OSError as error:
             number_of(error)
@@ -191,7 +191,7 @@ class MemoryFile:
 
 
 class MemoryScratch(MemoryFile):
-    """A file without a name: its room is free again once it is closed."""
+    """A file without a name; closing it frees its space."""
 
     def close(self) -> None:
         if self._is_open:
@@ -264,7 +264,7 @@ class MemoryLock:
 
 
 class MemoryWatch:
-    """`Watch` by comparing: what it tells depends on the files alone, and not on moments."""
+    """`Watch` by comparison: its reports depend on the files alone, and not on timing."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
@@ -321,7 +321,7 @@ class MemoryWatch:
         )
 
     def _told(self, path: str, seen: object, now: object) -> set[str]:
-        """What is told of a path: of closings the files, if no more than files is another."""
+        """The report for a path: the closed files, if no other file changed."""
         if self._what[path] != "closings" or not (isinstance(seen, dict) and isinstance(now, dict)):
             return {path}
         others = {name for name in {*seen, *now} if seen.get(name) != now.get(name)}
@@ -346,7 +346,7 @@ __all__ = ["Killed", "MemoryDisk", "PowerCut"]
 
 FREE_BYTES = 1 << 40
 FIRST_PID = 1000
-FILES_KEPT = 2  # few enough that every crash test closes files and opens them again
+FILES_KEPT = 2  # so few that every crash test closes files and opens them again
 
 
 class Hook(Protocol):
@@ -407,7 +407,7 @@ class MemoryDisk:
             return self._other_machine(copy_tree(self.machine.root))
 
     def fork_kill(self) -> MemoryDisk:
-        """Return the disk after the death of all processes: everything written is visible."""
+        """Return the disk after the death of all processes: all written data is visible."""
         return self.copy()
 
     def images(self, rng: Chance, limit: int) -> Iterator[MemoryDisk]:
@@ -429,7 +429,9 @@ class MemoryDisk:
         return dict(sorted(found.items()))
 
     def damage(self, path: str, data: bytes | None) -> None:
-        """Replace a file's content, on the platter too, as no call would; None removes it."""
+        """Replace a file's content, also on the platter, in a way that no call would; None removes
+        it.
+        """
         parent, name = split(path)
         directory = self._directory(parent)
         node = self.find(path)
@@ -740,7 +742,7 @@ class MemoryDisk:
             raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
     def try_unlink(self, path: str) -> None:
-        """Unlink, whatever comes of it."""
+        """Unlink, and ignore errors."""
         with suppress(TxlogError):
             self.unlink(path)
 
@@ -779,7 +781,7 @@ class MemoryDisk:
 
 
 class MemoryDraft:
-    """`Draft`, as the posix one is; own: its path until it has its name."""
+    """`Draft`, as on the posix disk. own: its path until the file has its final name."""
 
     def __init__(self, disk: MemoryDisk, path: str, own: str | None = None) -> None:
         self._directory, _ = split(path)
@@ -799,7 +801,7 @@ class MemoryDraft:
         self._what.push(part, self._file.pwrite)
 
     def fill(self, parts: Sequence[Buffer] | Stream) -> None:
-        """Write all that there is; what is no Stream is kept, and compared byte by byte."""
+        """Write all bytes. Data that is not a Stream is kept and compared byte by byte."""
         self._what = parts
         if isinstance(parts, Stream):
             parts.write(self._file.pwrite)
@@ -815,7 +817,7 @@ class MemoryDraft:
         self._discard()
 
     def keep(self) -> None:
-        """Flush what was written, and its own path, which is its name."""
+        """Flush the written data and the draft's own path, which becomes its name."""
         self._file.datasync()
         self._sync_name()
         self._is_left = True
@@ -829,10 +831,10 @@ class MemoryDraft:
     def _sync_name(self) -> None:
         try:
             self._disk.sync_published(self._directory, self.path)
-        except OutcomeUnknown:  # it has its name
+        except OutcomeUnknown:  # the file has its name
             self._is_left = True
             raise
 
     def _discard(self) -> None:
-        self._is_left = True  # no second try: the sweeper removes what stays
+        self._is_left = True  # there is no second try: the sweeper removes the leftover file
         self._disk.try_unlink(self._own)

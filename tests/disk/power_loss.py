@@ -1,8 +1,8 @@
-"""The model of what a power cut may leave of files and directories; spec/reliability 1, 5.1.
+"""The model of the states of files and directories after a power cut; spec/reliability 1, 5.1.
 
-A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps
-what the platter holds of every unit that changed since its last flush, and each later version as
-an `Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
+A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps,
+for every unit that changed since its last flush, the platter's version and each later version as an
+`Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
 
 A power cut keeps any subset of the items: an `Image` names which, and where a write was torn. A
 flush makes the visible state of its units durable and forgets their items. A failed flush leaves
@@ -18,7 +18,8 @@ from itertools import combinations
 from typing import Protocol, TypeVar, Union
 
 SECTOR = 512  # bytes a disk writes whole
-VERSIONS_MAX = 4  # of one unit between two flushes; those in the middle add little and cost much
+# versions of one unit between two flushes; those in the middle add little and cost much
+VERSIONS_MAX = 4
 SUBSETS_MAX = 8  # up to this many items every subset is tried
 RANDOM_IMAGES = 32
 
@@ -29,7 +30,7 @@ Key = int | str | None
 
 
 class Chance(Protocol):
-    """What the model needs of a seeded random source; `random.Random` is one."""
+    """The methods of a seeded random source that the model needs; `random.Random` has them."""
 
     def randrange(self, start: int, /) -> int:
         """Return a number from 0 up to, not including, start."""
@@ -51,7 +52,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A version of one unit that the platter may or may not hold."""
+    """A version of one unit that the platter may or may not have."""
 
     order: int
     node: Node
@@ -79,9 +80,9 @@ class Node:
         self.data = bytearray()
         self.entries: dict[str, Node] | None = {} if is_directory else None
         self.is_shared = False  # data is shared with a copy: copy before the next write
-        self.old: dict[Key, Value] = {}  # what the platter holds of the units in pending
+        self.old: dict[Key, Value] = {}  # the platter's content of the units in pending
         self.pending: list[Item] = []
-        self.errors = 0  # failed flushes; every descriptor hears of each once
+        self.errors = 0  # failed flushes; a descriptor reports a failed flush once
         self.links = 0
         self._thin_at = 256
 
@@ -190,7 +191,9 @@ def copy_tree(root: Node) -> Node:
 
 
 def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
-    """Return what the platter holds when image was kept of `items` (all of them, in order)."""
+    """Return the content of the platter after a power cut that kept `image` of `items` (all items,
+    in order).
+    """
     kept: dict[int, list[tuple[Item, int]]] = {}
     for index, item in enumerate(items):
         if index in image.kept or index in image.torn:

@@ -1,4 +1,4 @@
-"""The disk in memory: faults at a call, and what a power cut may leave."""
+"""The disk in memory: faults at a call, and the states that a power cut can leave."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class TestFaults:
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
     @BOTH_WAYS
     def test_publish_with_a_fault_at_any_call(self, publish: Publish, number: int) -> None:
-        """spec/reliability 5.4: not done, unknown or done, and the name says which."""
+        """spec/reliability 5.4: the result is not done, unknown or done, and the name exists
+        accordingly.
+        """
         for at in range(20):
             disk = MemoryDisk()
             disk.step = _fault_at(at, OSError(number, "fault"))
@@ -71,8 +73,8 @@ class TestFaults:
             assert disk.read("d/f") == b"bytes"
             assert disk.listdir("d") in (["f"], disk.listdir("d"))
 
-    def test_failed_flush_is_never_made_good_by_another(self) -> None:
-        """R13: the second flush returns success, and the platter has nothing."""
+    def test_failed_flush_is_not_repaired_by_a_second_one(self) -> None:
+        """R13: a second flush returns success, and the platter still has no data."""
         disk = _disk_with_file(b"old" + bytes(2000))
         file = disk.open("f", write=True)
         file.pwrite(0, b"new")
@@ -84,8 +86,8 @@ class TestFaults:
         assert disk.read("f")[:3] == b"new"  # the cache lies
         assert {b"old", b"new"} <= {image.read("f")[:3] for image in _images(disk)}
 
-    def test_failed_flush_is_heard_by_descriptors_opened_before(self) -> None:
-        """spec/reliability 5.1: once each, and never by later ones."""
+    def test_failed_flush_is_reported_by_descriptors_opened_before(self) -> None:
+        """spec/reliability 5.1: a descriptor reports it once; later descriptors do not."""
         disk = _disk_with_file(b"x")
         one, two = disk.open("f", write=True), disk.open("f", write=True)
         disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
@@ -182,7 +184,7 @@ class TestFaults:
 
 
 class TestPowerLoss:
-    """What a power cut may leave (spec/reliability 1), and what it may not."""
+    """The states that a power cut can leave (spec/reliability 1), and those that it cannot."""
 
     def test_kill_keeps_what_power_loss_may_not(self) -> None:
         disk = _disk_with_file(b"old")
@@ -206,13 +208,13 @@ class TestPowerLoss:
             assert data[:10] in (b"b" * 10, bytes(10)) or data[:1] == b"b"
 
     def test_published_file_is_in_every_image(self) -> None:
-        """R3: whole and durable once publish has returned, its directories too."""
+        """R3: the file and its directories are whole and durable once publish has returned."""
         disk = MemoryDisk()
         disk.publish("a/b/c/f", [b"bytes"])
         for image in _images(disk):
             assert image.read("a/b/c/f") == b"bytes"
 
-    def test_directory_of_a_dead_process_is_flushed_by_who_uses_it(self) -> None:
+    def test_directory_of_a_dead_process_is_flushed_by_its_next_user(self) -> None:
         disk = MemoryDisk()
         disk.step = _fault_at(1, Killed())  # after mkdir, before its flush
         with pytest.raises(Killed):
@@ -232,7 +234,7 @@ class TestPowerLoss:
 
     @BOTH_WAYS
     def test_publish_cut_anywhere_leaves_it_whole_or_absent(self, publish: Publish) -> None:
-        """R3; kills the mutants `no fsync before link` and `no directory fsync`."""
+        """R3. Finds the mutants `no fsync before link` and `no directory fsync`."""
         whole = bytes(range(256)) * 5
         for at in range(20):
             disk = MemoryDisk()
@@ -249,10 +251,12 @@ class TestPowerLoss:
                     assert not is_done
 
     @BOTH_WAYS
-    def test_publish_that_dies_anywhere_leaves_what_a_sweeper_may_take(
+    def test_interrupted_publish_leaves_only_files_that_a_sweeper_may_remove(
         self, publish: Publish
     ) -> None:
-        """R19: a temporary with a free lock, beside or without the name; never half a file."""
+        """R19: a temporary file with a free lock may be left, with or without the final name, but
+        never half a file.
+        """
         ends = set()
         for at in range(20):
             disk = MemoryDisk()
@@ -268,7 +272,7 @@ class TestPowerLoss:
             ends.add((len(left), other.exists("d/f")))
         assert ends == {(0, False), (1, False), (1, True), (0, True)}
 
-    def test_a_full_disk_leaves_nothing_of_what_was_begun(self) -> None:
+    def test_full_disk_leaves_no_part_of_a_file(self) -> None:
         disk = MemoryDisk()
         disk.machine.free_bytes = 150
         draft = disk.begin("d/f")
@@ -297,7 +301,7 @@ class TestPowerLoss:
         assert all(image.read("f")[:512] == b"x" * 512 for image in _images(disk))
 
     def test_later_write_may_be_kept_without_an_earlier_one(self) -> None:
-        """R8: any subset, any order."""
+        """R8: a power cut keeps any subset, in any order."""
         disk = _disk_with_file(bytes(1024))
         file = disk.open("f", write=True)
         file.pwrite(0, b"first")
@@ -337,7 +341,7 @@ class TestPowerLoss:
         assert (disk.read("f"), image.read("f")) == (b"here", b"else")
 
     def test_image_can_be_cut_again(self) -> None:
-        """spec/reliability 5.1: crash the recovery too."""
+        """spec/reliability 5.1: a power cut may also happen during recovery."""
         disk = _disk_with_file(bytes(512))
         disk.open("f", write=True).pwrite(0, b"a")
         for image in _images(disk):
@@ -364,7 +368,7 @@ def _fault_at(call: int, error: BaseException) -> Callable[..., None]:
 def _disk_with_file(data: bytes) -> MemoryDisk:
     disk = MemoryDisk()
     disk.publish("f", [data])
-    disk.sync_dir("")  # the temporary is gone for good
+    disk.sync_dir("")  # the temporary file was removed durably
     return disk
 
 

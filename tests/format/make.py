@@ -70,7 +70,7 @@ def _fill(client: txlog.Client, step: int) -> None:
 
 
 def show(client: txlog.Client) -> Shown:
-    """What a store holds, as a reader and `txlog` would see it, in plain values."""
+    """The content of a store, as a reader and `txlog` show it, in plain values."""
     return {
         "topics": {
             topic: [

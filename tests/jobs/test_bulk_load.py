@@ -1,6 +1,5 @@
-"""Tests of the jobs bulk-load and replay on DuckDB:
-
-a load is complete or absent, is done once, and keeps each value.
+"""Tests of the jobs bulk-load and replay on DuckDB: a load is complete or absent, is done once, and
+keeps each value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Tests of upkeep with rows from another engine:
-
-it makes the same files, and its rows are verified.
+"""Tests of upkeep with rows from another engine: it makes the same files, and its rows are
+verified.
 """
 
 from __future__ import annotations

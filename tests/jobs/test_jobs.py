@@ -221,7 +221,9 @@ def test_queries_in_shares_give_the_same_answer_as_one_query(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids that must be unique are in memory together, so the audit asks by shares and never for a
-    whole topic. Guards against a share with rows of another one, and against a row in no share.
+    whole topic.
+
+    Guards against a share with rows of another one, and against a row in no share.
     """
     held = filled(client)
     cases = [

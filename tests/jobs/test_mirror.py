@@ -1,6 +1,5 @@
-"""`txlog export --to delta|iceberg|hive`:
-
-a stock reader sees each message once, even after a kill.
+"""`txlog export --to delta|iceberg|hive`: a stock reader sees each message once, even
+after a kill.
 """
 
 from __future__ import annotations

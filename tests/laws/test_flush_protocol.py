@@ -1,9 +1,9 @@
-"""The protocol of appends and flushes among processes, every interleaving of a small case of it.
+"""The protocol of appends and flushes by several processes: every interleaving of a small case.
 
-Three processes each append a frame and want it durable; a flush may fail, a process may die between
-any two steps. The model has the steps of store/store and storage/journal/journal and nothing else:
-the cache (what the next process reads), the disk (what a power cut leaves), the two locks, and the
-witness. Mutants show that each rule is needed.
+Three processes each append a frame and want it durable; a flush may fail, and a process may die
+between any two steps. The model has the steps of store/store and storage/journal/journal and no
+others: the cache (read by the next process), the disk (the state after a power cut), the two locks,
+and the witness. Mutants show that each rule is needed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def moved(world: World, process: int, stage: str, **changes: object) -> World:
 
 
 def is_broken(world: World) -> bool:
-    """Whether the witness tells of a flush that failed or was never ended."""
+    """Whether the witness records a flush that failed or never ended."""
     durable, flushing, poisoned = world.witness
     return poisoned or flushing > durable
 
 
 def steps(world: World, mutant: str | None) -> Iterator[World]:
-    """Every world that one step of one process makes of this one."""
+    """Every world that a single step of one process can lead to."""
     for process in range(PROCESSES):
         yield from of_process(world, process, mutant)
 
@@ -79,7 +79,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
     stage, (durable, _, poisoned) = world.at[me], world.witness
     if stage in ("done", "unknown", "dead", "withdrawn"):
         return
-    if world.deaths and stage != "new":  # its locks are free, and what it wrote stays
+    if world.deaths and stage != "new":  # its locks are free, and its writes stay
         yield moved(
             world,
             me,
@@ -145,7 +145,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
 
 
 def rolled_forward(world: World) -> World:
-    """The frames that are not known to be durable in a new file, flushed, in pages of their own."""
+    """The frames that are not known to be durable, in a new file, flushed, in new pages."""
     whole = frozenset(world.journal)
     return world._replace(
         lost=world.lost - whole, disk=world.disk | whole, witness=(len(world.journal), 0, False)
@@ -153,7 +153,7 @@ def rolled_forward(world: World) -> World:
 
 
 def wrong(world: World) -> str | None:
-    """What must never be: which promise a world breaks."""
+    """Return the promise that this world breaks, if any."""
     durable = world.journal[: world.witness[0]]
     if not set(durable) <= world.disk:
         return "the witness promises a frame that no disk holds"
@@ -166,7 +166,7 @@ def wrong(world: World) -> str | None:
 
 
 def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]:
-    """(worlds, what went wrong in one, how the processes may end)."""
+    """(number of worlds, a broken promise, the possible ends of the processes)."""
     known, waiting = {START}, [START]
     ends: set[tuple[str, ...]] = set()
     while waiting:
@@ -183,7 +183,7 @@ def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]
 
 
 def test_no_order_of_steps_breaks_a_promise() -> None:
-    """Kills: any rule of the protocol left out; and a process that waits for ever."""
+    """Every rule of the protocol is needed here, and no process may wait for ever."""
     worlds, found, ends = explored(None)
     assert found is None
     assert worlds > 1_000
@@ -194,6 +194,6 @@ def test_no_order_of_steps_breaks_a_promise() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_rule_is_needed(mutant: str) -> None:
-    """The model sees what each rule is there for."""
+    """The model breaks a promise if any rule is left out."""
     _, found, _ = explored(mutant)
     assert found is not None

@@ -1,7 +1,7 @@
 """The laws of spec/reliability 8, over every fold.
 
-A random history runs through the real client; then the state that the folds hold live is compared,
-component by component and byte by byte, with what other ways lead to.
+A random history runs through the real client. Then the live state of the folds is compared,
+component by component and byte by byte, with the state that replay and checkpoints give.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
-LONGEST = (1,)  # of their histories
+LONGEST = (1,)  # the quick seeds of the slowest tests
 STEPS = 150
-# how often each act of a history comes: sends and acknowledgements most
+# weights of the acts in a history: sends and acknowledgements are the most frequent
 ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 1, 3)
 Dumps = dict[Component, object]
 TAKEN_BY = {
@@ -52,7 +52,8 @@ TAKEN_BY = {
     routes.OfTopicAndWatermark: ("topic", "watermark"), routes.OfFilesAndDelayed: ("delayed",),
     routes.OfFiles: (), routes.OfMembers: ("catalog",), routes.OfReturns: ("cursor",),
 }  # fmt: skip
-# Ops that a history has seldom or never: tests of their own make them. Better a step than a name.
+# Ops that a history has seldom or never; separate tests make them. A step in a history is better
+# than an entry here.
 SELDOM = {
     "BucketDeleted", "BucketSealed", "BucketsMerged", "Compacted", "CounterRaised",
     "DeadLettered", "Deduplicated", "IsolationSet", "KeyDeleted", "LedgerSealed", "LossAccepted",
@@ -60,11 +61,11 @@ SELDOM = {
     "ProducersForgotten", "Promoted", "SchemaAdded", "SchemaMismatched", "SchemasDeleted",
     "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
 }  # fmt: skip
-LARGE = 99  # times, which is more than a message may have without chunks
+LARGE = 99  # this many times, which is more than a message without chunks may have
 
 
 def live_dumps(client: Client) -> Dumps:
-    """What the folds of a client hold now."""
+    """The current dumps of a client's folds."""
     client.producer("t").flush()
     return client._store.read(dumps)
 
@@ -77,7 +78,7 @@ def dumps(view: View) -> Dumps:
 
 
 def plain(key: Component, blob: bytes) -> object:
-    """A dump as values that do not depend on how a bitmap is stored or a dict ordered."""
+    """A dump as values that do not depend on the storage of a bitmap or the order of a dict."""
     state = FOLDS[key[0]].load(blob)
     if key[0] in ("delayed", "watermark"):
         return msgspec.msgpack.decode(blob)
@@ -94,7 +95,7 @@ def plain(key: Component, blob: bytes) -> object:
         },
         state.leases.waiting,
         state.leases.waiting_ids.runs(),
-        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
+        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds in the form of the dump
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete,
         state.redelivered,
@@ -128,7 +129,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
 
 
 def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
-    """Everything the API does, refused calls included."""
+    """Call everything the API offers, including calls that are refused."""
     chance, later = random.Random(seed), random.Random(seed)
     client = bench.client
     client.create_topic("t", 2)
@@ -241,7 +242,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
 
 
 def bulk(bench: Bench, chance: random.Random) -> None:
-    """A batch of files is staged, and adopted, given up or brought again, under a key of others."""
+    """Stage a batch of files under another key, and adopt it, discard it or bring it again."""
     name = chance.choice((chance.randrange(9), chance.choice("abc")))
     batch = bench.client.bulk("t", key=f"key {chance.randrange(3)}", batch=name)
     now = bench.clock.now().wall_ms
@@ -271,7 +272,7 @@ def bulk(bench: Bench, chance: random.Random) -> None:
 def lease(
     client: Client, chance: random.Random, consumers: list[Consumer], act: int, txn: TxnId | None
 ) -> None:
-    """Consumers come, receive, acknowledge and give back, leave and die."""
+    """Consumers open, receive, acknowledge, give back, close and die."""
     if act == 0 and len(consumers) < 3:
         timeout_ms = chance.choice((None, 2000))
         consumers.append(client.consumer("t", "h", ack_timeout_ms=timeout_ms))
@@ -315,7 +316,7 @@ def bench_of(folder: Path) -> Bench:
 
 @pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
-    """Law 1: the folds after the history are the folds of the journal alone."""
+    """Law 1: a replay of the journal alone gives the same folds as the history."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=False)
     live = live_dumps(bench.client)
@@ -327,7 +328,7 @@ def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", graded(SEEDS, LONGEST))
 def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> None:
-    """Law 1, I-23: every kept manifest with the frames behind it is the live state."""
+    """Law 1, I-23: every kept manifest, with the frames after it, gives the live state."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=True)
     bench.client.checkpoint()
@@ -349,11 +350,11 @@ def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", graded(SEEDS[:3], 1))
-def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
-    """Law 1: a checkpoint changes no fold, no message, no id."""
+def test_checkpoint_changes_no_state(tmp_path: Path, seed: int) -> None:
+    """Law 1: a checkpoint changes no fold, no message and no id."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=True)
-    bench.client.checkpoint()  # seals and compacts what is due: that changes where rows lie
+    bench.client.checkpoint()  # seals and compacts due ledgers, which changes the place of rows
     send(bench.client, b"one more")
     before, seen = live_dumps(bench.client), read(bench.client)
     other = bench.another()
@@ -365,8 +366,10 @@ def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", graded(SEEDS, LONGEST))
-def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
-    """Law 1: dump(load(dump(s))) says what dump(s) says, and folds on alike."""
+def test_loaded_dump_equals_the_state(tmp_path: Path, seed: int) -> None:
+    """Law 1: dump(load(dump(s))) equals dump(s), and the loaded state folds later ops in the same
+    way.
+    """
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=False)
     bench.client.producer("t").flush()
@@ -374,7 +377,7 @@ def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
         frames = view.journal.read_durable()
         for at, raw in enumerate(frames):
             view.take([raw])
-            if at % 10 == 0:  # go on with what was loaded from the dump
+            if at % 10 == 0:  # continue with the state that was loaded from the dump
                 for key, state in list(view._loaded.items()):
                     blob = FOLDS[key[0]].dump(state)
                     assert plain(key, FOLDS[key[0]].dump(FOLDS[key[0]].load(blob))) == plain(
@@ -402,7 +405,7 @@ def test_every_prefix_replays(tmp_path: Path, seed: int) -> None:
 
 
 def check_agreement(view: View) -> None:
-    """What must hold between the folds behind any frame."""
+    """Check the invariants between folds that hold after any frame."""
     known = view.known()
     unfinished = {
         (key[1], sequence): txn
@@ -418,10 +421,11 @@ def check_agreement(view: View) -> None:
                     assert a in unfinished[coordinator, sequence].partitions  # I-17
             check_dead_bytes(state)
             entries = {end.ledger: end.entries for end in view.topic(a).ledgers}
-            assert state.markers.keys() <= entries.keys()  # I-21: a trimmed one takes them along
+            assert state.markers.keys() <= entries.keys()  # I-21: a trimmed marker removes its rows
             for ledger, markers in state.markers.items():
                 assert [m.entry for m in markers] == sorted({m.entry for m in markers})
-                assert all(m.entry < entries[ledger] for m in markers)  # one frame, Law 4
+                # a commit is one frame, Law 4
+                assert all(m.entry < entries[ledger] for m in markers)
                 assert all(m.count == sum(r[2] for r in m.ranges) for m in markers)  # I-3
             pairs = [(m.coordinator, m.sequence) for ms in state.markers.values() for m in ms]
             assert len(pairs) == len(set(pairs))  # I-3
@@ -460,7 +464,9 @@ def check_agreement(view: View) -> None:
 
 
 def check_hands(view: View, cursor: Cursor) -> None:
-    """I-9, I-12: one hand each, of an attached consumer; nothing in hand that is acknowledged."""
+    """I-9, I-12: each message is held once, by an attached consumer; no acknowledged message is
+    held.
+    """
     leases = cursor.leases
     in_hand: list[Run] = []
     for number, lease in leases.by_consumer.items():
@@ -478,7 +484,7 @@ def check_hands(view: View, cursor: Cursor) -> None:
 
 
 def check_dead_bytes(state: Buffer) -> None:
-    """I-21: bytes of a sidecar ledger are those of living transactions and dead ones."""
+    """I-21: the bytes of a sidecar ledger belong to living transactions or are counted as dead."""
     live: dict[int, int] = {}
     for one in transactions(state):
         ledgers = {part[0] for part in one.ranges}
@@ -501,7 +507,7 @@ def check_dead_bytes(state: Buffer) -> None:
 
 
 def check_totals(client: Client) -> None:
-    """I-22: counts are those of a scan, after trims too."""
+    """I-22: the counts are equal to a scan, also after trims."""
     (row,) = [row for row in client.topics() if row["topic"] == "t"]
     assert row["messages"] == len(read(client))
     for held in client.subscriptions("t"):
@@ -513,9 +519,10 @@ def check_totals(client: Client) -> None:
 
 
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
-    """Law 3, I-4: a reader never passes the witness, whatever lies behind it in the journal."""
+    """Law 3, I-4: a reader never passes the witness, even if the journal has more frames."""
     bench = Bench(tmp_path / "store")
-    client, other = bench.client, bench.another(read_only=True)  # it can make nothing durable
+    # this process can make no frame durable
+    client, other = bench.client, bench.another(read_only=True)
     client.create_topic("t")
     client.create_subscription("t", "s")
     send(client, b"a")
@@ -539,7 +546,7 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
 def test_a_frame_behind_the_witness_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law 3: with a flush that dies half way, nobody else sees the frame before the next call."""
+    """Law 3: if a flush dies half way, no other process reads its frame before the next call."""
     bench = Bench(tmp_path / "store", durability="sync")
     client, other = bench.client, bench.another(read_only=True)
     client.create_topic("t")
@@ -556,12 +563,12 @@ def test_a_frame_behind_the_witness_is_not_read(
     assert values(other) == []
     assert values(bench.another(read_only=True)) == []
     monkeypatch.undo()
-    assert values(bench.another()) == [b"a"]  # K2: rolled forward by who may write
+    assert values(bench.another()) == [b"a"]  # K2: a process that may write rolls it forward
     assert values(other) == [b"a"]
 
 
 def test_group_commit_is_sequential(tmp_path: Path) -> None:
-    """R12: threads that write at once leave what some order of their calls leaves."""
+    """R12: concurrent writes by threads give the same result as some order of their calls."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t", 2)
@@ -607,7 +614,9 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
 
 
 def test_a_refused_call_of_a_group_fails_alone(tmp_path: Path) -> None:
-    """R12, I-15: the others of the group get their answers; the refused one changed nothing."""
+    """R12, I-15: the other calls of the group get their answers; the refused call changed
+    no state.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -647,7 +656,9 @@ OUTSIDE = {
 
 
 def test_folds_see_no_clock_and_no_chance() -> None:
-    """Law 7: neither folds nor ops import what differs between two replays, nor one another."""
+    """Law 7: neither folds nor ops import modules whose results differ between two replays, and
+    folds do not import each other.
+    """
     folds = [m for m in source_tree.modules() if m.path.startswith("engine/folds/")]
     modules = {kind: "transaction_key" if kind == "key" else kind for kind in FOLDS}
     assert {m.path.rpartition("/")[2] for m in folds} >= set(modules.values())
@@ -668,7 +679,7 @@ def test_folds_see_no_clock_and_no_chance() -> None:
 
 
 def test_an_unknown_tag_is_corruption() -> None:
-    """The set of ops is closed: a tag of a later version is never skipped."""
+    """The set of ops is closed: a reader never skips the tag of a later version."""
     unknown: list[object] = [[["zzz", 1]], [["ack", "not a number"]], [[]], {"a": 1}]
     for wrong in unknown:
         with pytest.raises(Corruption) as caught:
@@ -678,8 +689,8 @@ def test_an_unknown_tag_is_corruption() -> None:
         decode_ops(b"\xc1", lsn=7)
 
 
-def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
-    """Every op is routed to folds that take it."""
+def test_every_op_has_its_own_tag_and_a_fold() -> None:
+    """Every op is routed to folds that accept it."""
     tags = [kind.__struct_config__.tag for kind in get_args(Op)]
     assert len(set(tags)) == len(tags)
     every = {
@@ -694,7 +705,7 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
 
 
 def test_every_op_is_known_to_the_folds_of_its_base() -> None:
-    """Kills: an op with a base, a tag and a decision, and no fold that ever applies it."""
+    """Guards against an op with a base, a tag and a decision that no fold ever applies."""
     bases = {base for base in vars(routes).values() if isinstance(base, type)}
     assert TAKEN_BY.keys() == {base for base in bases if issubclass(base, routes.Routed)} - {
         routes.Routed
@@ -705,10 +716,10 @@ def test_every_op_is_known_to_the_folds_of_its_base() -> None:
             assert hasattr(HOMES[fold], kind.__name__), f"the fold {fold} ignores {kind.__name__}"
 
 
-def test_a_history_has_every_op_that_is_not_seldom(tmp_path: Path) -> None:
-    """Kills: an op for which no law of this file was ever tried."""
+def test_history_has_every_op_that_is_not_listed_as_rare(tmp_path: Path) -> None:
+    """Guards against an op for which no law of this file was ever tested."""
     missing = {kind.__name__ for kind in get_args(Op)} - SELDOM
-    for seed in (3, 2, 1, 0, 4, 5, 6, 7):  # which ids and keys there are is not of the seed alone
+    for seed in (3, 2, 1, 0, 4, 5, 6, 7):  # the ids and keys do not depend on the seed alone
         bench = bench_of(tmp_path / f"{seed}")
         random_history(bench, seed, checkpoints=False)
         bench.client.producer("t").flush()
@@ -720,8 +731,10 @@ def test_a_history_has_every_op_that_is_not_seldom(tmp_path: Path) -> None:
     assert not missing
 
 
-def test_what_is_deleted_leaves_no_state(tmp_path: Path) -> None:
-    """Law 1; kills: a fold that outlives its topic, in memory and in every checkpoint to come."""
+def test_deletion_leaves_no_state(tmp_path: Path) -> None:
+    """Law 1. Guards against a fold that outlives its topic in memory and in every later
+    checkpoint.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     random_history(bench, 1, checkpoints=True)
@@ -736,15 +749,15 @@ def test_what_is_deleted_leaves_no_state(tmp_path: Path) -> None:
 
 
 def test_every_fold_is_one_of_a_view() -> None:
-    """Kills: a module in engine/folds that no store has."""
+    """Guards against a module in engine/folds that no store uses."""
     files = (source_tree.SOURCE / "txlog" / "engine" / "folds").glob("[!_]*.py")
     assert {module.__name__.split(".")[-1] for module in HOMES.values()} == {
         file.stem for file in files
     }
 
 
-def test_a_fold_refuses_ops_of_others(tmp_path: Path) -> None:
-    """An op in the wrong fold is Corruption, never ignored."""
+def test_fold_refuses_ops_of_other_folds(tmp_path: Path) -> None:
+    """An op in a wrong fold is Corruption, and is never ignored."""
     bench = bench_of(tmp_path)
     random_history(bench, 1, checkpoints=False)
     bench.client.producer("t").flush()
@@ -765,7 +778,9 @@ def test_a_fold_refuses_ops_of_others(tmp_path: Path) -> None:
 
 
 def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
-    """Law 6: entries, markers, ids given out again are a broken invariant, not a no-op."""
+    """Law 6: entries, markers and ids that are given out again break an invariant, and are not
+    ignored.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("t")
@@ -801,7 +816,7 @@ TWICE = {
 
 
 def test_a_gap_between_frames_is_refused(tmp_path: Path) -> None:
-    """Law 2: frames without a gap."""
+    """Law 2: a view accepts frames only without a gap."""
     bench = bench_of(tmp_path)
     bench.client.create_topic("t")
     send(bench.client, b"a", b"b")

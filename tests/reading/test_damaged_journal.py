@@ -427,9 +427,8 @@ def test_a_bad_header_is_found_and_mended_without_loss(headless: Bench) -> None:
 
 @pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
 def test_reading_goes_on_once_a_header_is_restored(headless: Bench) -> None:
-    """The user restored the file from a copy:
-
-    clients that stopped before it read and write again.
+    """The user restored the file from a copy: clients that stopped before it read and
+    write again.
     """
     client, writer = headless.another(), headless.another()
     assert told_of_header(headless, client, "t") == [b"old"]

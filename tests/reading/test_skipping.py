@@ -122,9 +122,8 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
 
 
 def test_a_million_left_out_are_not_walked() -> None:
-    """Plain messages and whole markers:
-
-    the steps follow the pieces that remain, not the messages.
+    """Plain messages and whole markers: the steps follow the pieces that remain, not the
+    messages.
     """
     rows = 1_000_000
     for markers in ({}, dict.fromkeys(range(rows), 1)):

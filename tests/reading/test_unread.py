@@ -118,9 +118,8 @@ def ids_of(table: pa.Table) -> list[tuple[int, MessageId | None]]:
 
 @pytest.mark.parametrize("watermarks", [False, True])
 def test_messages_read_ahead_come_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
-    """Messages, batches and loops in turns:
-
-    each message comes once, in order within its partition.
+    """Messages, batches and loops in turns: each message comes once, in order within its
+    partition.
     """
     chance = random.Random(3)
     print("seed 3")

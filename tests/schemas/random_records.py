@@ -1,7 +1,7 @@
-"""Owns random schemas, random records of them, and what a record is by other means than ours.
+"""Owns random schemas, random records of them, and an independent decoder as an oracle.
 
-The means are Python's json with the digits of each number kept, and fastavro with the definition as
-it stands.
+The oracle uses Python's json, with the digits of each number kept, and fastavro with the unchanged
+definition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEXTS = [
     "{}",
     "[" * 120,
 ]
-_NEW = [1000]  # names of types that successors have more
+_NEW = [1000]  # names for types that only successors have
 WORD = ["a", "b", "from", "__init__", "f0", "x_1", "Class", "None"]
 
 
@@ -93,7 +93,7 @@ def _type(random: Random, depth: int, count: list[int]) -> Any:
 
 
 def random_successor(random: Random, node: Any) -> Any:
-    """A definition that can read what the given one wrote."""
+    """A definition that can read the values that the given one wrote."""
     if isinstance(node, list):
         return [random_successor(random, one) for one in node]
     if isinstance(node, str):
@@ -123,7 +123,7 @@ def random_successor(random: Random, node: Any) -> Any:
 
 
 def _default(random: Random, node: Any) -> Any:
-    """A default as a definition writes it."""
+    """A default in the form of a definition."""
     if isinstance(node, list):
         return None if node[0] == "null" else _default(random, node[0])
     kind = node if isinstance(node, str) else node["type"]
@@ -149,7 +149,7 @@ def _default(random: Random, node: Any) -> Any:
 
 
 def random_value(random: Random, type: Type) -> Any:
-    """A value as `decode_one` gives it."""
+    """A value in the form that `decode_one` returns."""
     if type.nullable and random.random() < 0.3:
         return None
     if type.kind == "record":
@@ -171,7 +171,7 @@ def random_value(random: Random, type: Type) -> Any:
 
 
 def random_leaf(random: Random, type: Type) -> Any:
-    """A value of a type that is no integer."""
+    """A value of a type other than integer."""
     if type.kind in ("float", "double"):
         digits = [0.0, -0.0, 0.1, 1.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308]
         code = "<f" if type.kind == "float" else "<d"
@@ -189,7 +189,7 @@ def random_leaf(random: Random, type: Type) -> Any:
 
 
 def as_natural(type: Type, whole: int) -> Any:
-    """An integer as the date, time or instant that it means."""
+    """The date, time or instant of an integer."""
     if not type.logical:
         return whole
     if type.logical == "date":
@@ -203,11 +203,11 @@ def as_natural(type: Type, whole: int) -> Any:
 
 
 class Wrong(Exception):
-    """What the oracle calls no record."""
+    """The oracle finds no record in a value."""
 
 
 def by_other_means(schema: Schema, data: bytes) -> Any:
-    """The record of a value, without txlog; raises Wrong."""
+    """The record in a value, decoded without txlog; raises Wrong."""
     if schema.type == "avro":
         file = io.BytesIO(data)
         found = fastavro.schemaless_reader(file, json.loads(schema.definition), None)
@@ -319,7 +319,7 @@ def _member(field: Field, given: dict[str, Any]) -> Any:
 
 
 def spoiled(random: Random, value: Any) -> Any:
-    """JSON with one thing changed somewhere."""
+    """JSON with one random change."""
     if isinstance(value, dict) and value and random.random() < 0.8:
         name = random.choice(list(value))
         if random.random() < 0.2:

@@ -1,4 +1,6 @@
-"""Random schemas: a value is the same by every way to read it, ours and others."""
+"""Random schemas: txlog's ways to read a value agree with each other and with an independent
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ TYPES = ("json", "avro")
 
 
 def same(one: object, other: object) -> bool:
-    """Equal to the sign of zero, and NaN to itself."""
+    """Equality that tells the signs of zero apart, and in which NaN equals itself."""
     if isinstance(one, dict) and isinstance(other, dict):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -45,7 +47,7 @@ def shown(records: pa.Array) -> list[Any]:
 
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_encoded_is_decoded_by_every_way(type: str, seed: int) -> None:
+def test_encoded_value_is_decoded_in_every_way(type: str, seed: int) -> None:
     random = Random(f"{seed} {type}")
     schema = random_schema(random, type)
     records = [random_value(random, schema.record) for _ in range(8)]
@@ -62,7 +64,8 @@ def test_what_is_encoded_is_decoded_by_every_way(type: str, seed: int) -> None:
     again, kept = values.written(schema, found)
     assert again.equals(column)
     assert same(shown(kept), shown(found)), schema.definition
-    part, rest = values.written(schema, found.slice(3, 7))  # its buffers begin elsewhere
+    # a slice, whose buffers begin at an offset
+    part, rest = values.written(schema, found.slice(3, 7))
     assert part.equals(column.slice(3, 7))
     assert same(shown(rest), shown(values.decode(schema, part))), schema.definition
     chunked = pa.chunked_array([column.slice(0, 5), column.slice(5, 0), column.slice(5)])
@@ -70,8 +73,8 @@ def test_what_is_encoded_is_decoded_by_every_way(type: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_json_is_a_record_if_others_say_so(seed: int) -> None:
-    """Kills a lax reader: 1.7 for an integer, a trailing comma, a missing field."""
+def test_json_is_a_record_exactly_if_the_oracle_accepts_it(seed: int) -> None:
+    """Guards against a lax reader: 1.7 for an integer, a trailing comma, a missing field."""
     random = Random(f"{seed} spoiled")
     schema = random_schema(random, "json")
     data = []
@@ -83,7 +86,7 @@ def test_json_is_a_record_if_others_say_so(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_damaged_avro_is_told_and_what_is_not_told_can_be_read(seed: int) -> None:
+def test_damaged_avro_is_reported_or_readable(seed: int) -> None:
     random = Random(f"{seed} avro")
     schema = random_schema(random, "avro")
     whole = [values.encode_one(schema, random_value(random, schema.record)) for _ in range(40)]
@@ -115,7 +118,7 @@ def check(schema: Schema, data: list[bytes]) -> None:
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """Bytes with one cut out, changed or put in, or cut off."""
+    """Bytes with a random cut, change or insertion, or a truncated end."""
     place = random.randrange(len(data) + 1)
     new = random.choice(b'\x00\x01\x7f\x80\xff{}[],:"\\ \n.-0e')
     return random.choice(
@@ -146,7 +149,7 @@ def damaged(random: Random, data: bytes) -> bytes:
         '{"a": 1, "x": ' + "[" * 100 + "]" * 100 + "}",
     ],
 )
-def test_what_looks_like_a_record_and_is_none(text: str) -> None:
+def test_values_that_only_look_like_records(text: str) -> None:
     schema = Schema.parse("json", ONE)
     column = pa.array([text.encode()], pa.binary())
     assert [row for row, _ in values.invalid(schema, column)] == [0]
@@ -165,7 +168,7 @@ ONE = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
         '{"a": 1, "x": [' + "[]," * 500 + '"]["]}',
     ],
 )
-def test_what_looks_like_none_and_is_a_record(text: str) -> None:
+def test_records_that_look_invalid(text: str) -> None:
     schema = Schema.parse("json", ONE)
     column = pa.array([text.encode()], pa.binary())
     assert values.invalid(schema, column) == []
@@ -175,13 +178,16 @@ def test_what_looks_like_none_and_is_a_record(text: str) -> None:
 
 
 def test_values_with_newlines_are_not_taken_for_several() -> None:
-    """Kills: reading many at once as lines, where one value may be two lines and two may be one."""
+    """Many values are read at once as lines.
+
+    Guards against one value that is read as two lines, and two that are read as one.
+    """
     schema = Schema.parse("json", ONE)
     data = [b'{"a": 1}\n{"a": 2}', b'{"a":', b" 3}", b'\n{"a": 4}\n', b"\n"]
     assert [row for row, _ in values.invalid(schema, pa.array(data, pa.binary()))] == [0, 1, 2, 4]
 
 
-def test_bytes_that_are_not_utf8_are_told_even_where_no_field_is() -> None:
+def test_bytes_that_are_not_utf8_are_refused_even_outside_of_fields() -> None:
     schema = Schema.parse("json", ONE)
     data = [b'{"a": 1, "\xff": 2}', b'{"a": 1, "x": "\xed\xa0\x80"}']
     told = values.invalid(schema, pa.array(data, pa.binary()))
@@ -196,7 +202,7 @@ def test_bytes_that_are_not_utf8_are_told_even_where_no_field_is() -> None:
 )
 @pytest.mark.parametrize("levels", [99, 100, 101])
 def test_nesting_is_counted_exactly(text: str, levels: int) -> None:
-    """Kills a count that takes brackets in strings, or siblings, for levels."""
+    """Guards against a count that treats brackets in strings, or siblings, as levels."""
     own = max(
         text[:n].count("[") + text[:n].count("{") - text[:n].count("]") - text[:n].count("}")
         for n in range(len(text) + 1)

@@ -1,4 +1,6 @@
-"""Columns of files and queries as values: cast where every value fits, otherwise told by row."""
+"""Columns of files and queries as values: cast if every value fits, otherwise refused with
+the row.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ UNFIT: list[tuple[Any, pa.Array, str]] = [
 
 
 @pytest.mark.parametrize(("type", "column", "reason"), UNFIT, ids=range(len(UNFIT)))
-def test_a_value_that_does_not_fit_is_told_by_row_and_field(
+def test_value_that_does_not_fit_is_refused_with_row_and_field(
     type: Any, column: pa.Array, reason: str
 ) -> None:
     with pytest.raises(InvalidMessage) as raised:

@@ -1,4 +1,4 @@
-"""The caller's own classes: their schemas, their instances as values, and values as instances."""
+"""Classes of the caller: their schemas, their instances as values, and values as instances."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_class_that_no_column_holds_is_refused(given: object, reason: str) -> 
     assert str(raised.value).startswith(reason)
 
 
-def test_what_is_no_record_is_told_by_field() -> None:
+def test_invalid_record_is_refused_with_its_field() -> None:
     schema = schema_of(Booking)
     good = booking(Booking, Seat)
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -244,7 +244,7 @@ def test_what_is_no_record_is_told_by_field() -> None:
         values.encode_one(schema_of(Seat), 7)
 
 
-def test_a_record_that_is_not_of_the_class_is_told() -> None:
+def test_record_of_another_class_is_refused() -> None:
     schema = schema_of(pa.schema([("row", pa.string())]))
     for cls in (Seat, SeatModel):
         with pytest.raises(InvalidArgument, match=f"the record is no {cls.__name__}: .*row"):
@@ -265,7 +265,7 @@ def test_numbers_are_encoded_exactly_or_refused() -> None:
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    """Neither pydantic nor fastavro for values of type json; no DuckDB for any."""
+    """JSON values need neither pydantic nor fastavro; no value needs DuckDB."""
     code = """
 import sys, pyarrow as pa
 from txlog.base.schemas import values

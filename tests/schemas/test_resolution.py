@@ -1,4 +1,4 @@
-"""Versions: what can read what, and old records as records of the newest version."""
+"""Versions: which version can read which, and old records as records of the newest version."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 UUID = {"type": "string", "logicalType": "uuid"}
-# What was written, the type that reads it, and a value before and after.
+# The type of the writer, the type of the reader, and a value before and after.
 READABLE: list[tuple[Any, Any, Any, Any]] = [
     ("int", "int", 7, 7),
     ("int", "long", 7, 7),
@@ -107,7 +107,7 @@ def test_an_older_record_becomes_one_of_the_newest(
     assert values.decode_one(written, data, as_of=newest) == {"a": after}
 
 
-# What `resolution` reads, and readers of Avro elsewhere do not.
+# Changes that `resolution` can read, and other Avro readers cannot.
 ONLY_HERE: list[tuple[Any, Any, str]] = [
     (record(field("int")), record(field("int"), field(["null", "int"], "b")), "a.b is new"),
     (record(field("int")), record(field("int"), field(["int", "null"], "b")), "a.b is new"),
@@ -127,7 +127,7 @@ ONLY_HERE: list[tuple[Any, Any, str]] = [
 def test_a_schema_that_other_readers_of_avro_cannot_use_is_incompatible(
     old: Any, new: Any, reason: str
 ) -> None:
-    """JSON is read by member names, so there it fits."""
+    """JSON is read by the names of members, so there the change is compatible."""
     for strategy in ("BACKWARD", "FULL_TRANSITIVE"):
         why = check(strategy, of(field(new), type="avro"), [of(field(old), type="avro")])
         assert why is not None
@@ -147,7 +147,7 @@ def test_a_named_type_of_avro_may_have_another_namespace_or_an_alias(
     ("old", "new"),
     [(old, new) for old, new, *_ in READABLE] + [(old, new) for old, new, _ in ONLY_HERE],
 )
-def test_fastavro_reads_what_a_compatible_schema_of_avro_has_before_it(old: Any, new: Any) -> None:
+def test_fastavro_reads_values_of_compatible_older_schemas(old: Any, new: Any) -> None:
     written, newest = of(field(old), type="avro"), of(field(new), type="avro")
     if check("BACKWARD", newest, [written]) is not None:
         return
@@ -157,7 +157,9 @@ def test_fastavro_reads_what_a_compatible_schema_of_avro_has_before_it(old: Any,
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), UNREADABLE, ids=range(len(UNREADABLE)))
-def test_what_cannot_be_read_is_null_and_told_by_field(old: Any, new: Any, reason: str) -> None:
+def test_unreadable_value_is_null_and_reported_with_its_field(
+    old: Any, new: Any, reason: str
+) -> None:
     written, newest = of(field(old)), of(field(new))
     found = can_read(newest, written)
     assert found is not None
@@ -193,7 +195,7 @@ def test_a_plan_is_in_the_order_of_the_newest() -> None:
     assert resolution.plan(written, of(field("int"), field("int", "fresh"))) is None
 
 
-def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
+def test_new_field_takes_a_default_of_any_type() -> None:
     written = of(field("int"))
     newest = of(
         field(decimal(9, 2), "price", default="\u0001\u0000"),
@@ -220,7 +222,7 @@ def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
 
 @pytest.mark.parametrize("seed", graded(range(300), 10))
 def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
-    """Random versions, each a change of the one before, and slices of columns of theirs."""
+    """Random versions, each a change of the one before, and slices of their columns."""
     random = Random(seed)
     written = random_schema(random, "json")
     node = json.loads(written.definition)
@@ -253,7 +255,7 @@ WIDER = of(field("long"))
         ("ALWAYS_INCOMPATIBLE", [False, False, False, False]),
     ],
 )
-def test_a_strategy_says_what_may_follow(strategy: str, allowed: list[bool]) -> None:
+def test_strategy_decides_which_version_may_follow(strategy: str, allowed: list[bool]) -> None:
     """BACKWARD: new readers first. FORWARD: new writers first."""
     found = [check(strategy, one, [V1]) for one in (MORE, LESS, NEEDS, WIDER)]
     assert [one is None for one in found] == allowed
@@ -261,7 +263,9 @@ def test_a_strategy_says_what_may_follow(strategy: str, allowed: list[bool]) -> 
 
 
 def test_transitive_looks_at_all_versions() -> None:
-    """a was there, went, and comes again as another type: fine for the last version only."""
+    """The field a was removed and comes back with another type: only the last version
+    allows that.
+    """
     other = of(field("string", "a", default=""), field("string", "b", default=""))
     assert check("BACKWARD", other, [V1, LESS]) is None
     assert check("FULL_TRANSITIVE", other, [V1, LESS]) == (

@@ -1,4 +1,6 @@
-"""Definitions: what a schema may be, its one form, its columns, and the files it comes from."""
+"""Definitions: valid schemas, their canonical form, their columns, and the files that
+define them.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def test_equal_definitions_have_one_form() -> None:
     assert schema.fields[0].doc == "x"
 
 
-def test_a_fingerprint_tells_what_a_reader_gets() -> None:
-    """Kills Avro's own, to which a long and an instant are the same."""
+def test_fingerprints_differ_if_readers_get_different_values() -> None:
+    """Guards against Avro's own fingerprint, for which a long and an instant are the same."""
     plain = Schema.parse("json", of(field("long"))).fingerprint
     instant = {"type": "long", "logicalType": "timestamp-millis"}
     others = [
@@ -76,7 +78,7 @@ COLUMNS = {
     "long local-timestamp-millis": pa.timestamp("ms"),
     "long local-timestamp-micros": pa.timestamp("us"),
     "string uuid": pa.string(),
-    "string date": pa.string(),  # Avro asks to ignore what does not fit
+    "string date": pa.string(),  # Avro requires that an annotation that does not fit is ignored
     "long unknown": pa.int64(),
 }
 
@@ -138,7 +140,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
-def test_what_is_no_schema_is_told_by_field(text: str) -> None:
+def test_invalid_schema_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         Schema.parse("json", text)
     assert WRONG[text] in str(raised.value)
@@ -146,7 +148,7 @@ def test_what_is_no_schema_is_told_by_field(text: str) -> None:
 
 
 def test_a_record_without_fields_is_refused_with_the_reason() -> None:
-    """At the top and within: the column of records has no place for it."""
+    """At the top and inside: a column of records cannot hold it."""
     empty = {"type": "record", "name": "E", "fields": list[Any]()}
     for text in (of(), of(field(empty))):
         with pytest.raises(InvalidArgument) as raised:
@@ -155,7 +157,9 @@ def test_a_record_without_fields_is_refused_with_the_reason() -> None:
 
 
 def test_a_definition_is_bounded() -> None:
-    """Kills: text that names the same records again and again, a tree of billions of fields."""
+    """Guards against a text that names the same records again and again, and becomes a tree with
+    billions of fields.
+    """
     with pytest.raises(InvalidArgument, match="has more than 256 KiB"):
         Schema.parse("json", of(field("int", doc="x" * DEFINITION_BYTES_MAX)))
     nested: Any = "int"
@@ -247,7 +251,7 @@ def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.avsc", "arrow:none.parquet", "bad.json", "arrow:bad.arrow"])
-def test_a_file_that_is_none_is_told_in_one_line(
+def test_invalid_file_is_reported_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Values of typed topics: what is a record, and that bytes and columns say the same."""
+"""Values of typed topics: which values are records, and that bytes and columns agree."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_record_is_the_same_as_bytes_as_a_dict_and_as_columns(wide: Schema) ->
     assert values.invalid(wide, column) == []
 
 
-def test_what_is_missing_has_its_default_or_is_null(wide: Schema) -> None:
+def test_missing_field_has_its_default_or_is_null(wide: Schema) -> None:
     given = {name: RECORD[name] for name in ("day", "left", "carrier", "price", "seats")}
     value = values.encode_one(wide, {**given, "plane": {}})
     found = values.decode_one(wide, value)
@@ -95,9 +95,7 @@ def test_what_is_missing_has_its_default_or_is_null(wide: Schema) -> None:
         ({"raw": "\u00ff"}, "raw has another form, it must be bytes in base64"),
     ],
 )
-def test_a_json_value_that_is_no_record_is_told_by_field(
-    change: dict[str, Any], reason: str
-) -> None:
+def test_invalid_json_record_is_refused_with_its_field(change: dict[str, Any], reason: str) -> None:
     schema = Schema.parse("json", json.dumps(WIDE))
     good = json.loads(values.encode_one(schema, RECORD)) | {"unknown": [{}]}
     bad = {name: one for name, one in (good | change).items() if one is not ...}
@@ -130,8 +128,8 @@ def test_rows_are_counted_over_blocks_and_chunks(
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) -> None:
-    """A damaged value is an error of ours, whoever reads it."""
+def test_invalid_record_in_unchecked_rows_is_reported_with_its_row(kind: str) -> None:
+    """A damaged value raises an error of txlog in every reader."""
     schema = Schema.parse(kind, json.dumps(WIDE))
     good = values.encode_one(schema, RECORD)
     with pytest.raises(InvalidMessage, match=r"^row 2: "):
@@ -169,10 +167,10 @@ def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) ->
         ),
     ],
 )
-def test_a_value_of_avro_that_is_out_of_bounds_is_told(
+def test_avro_value_out_of_bounds_is_reported(
     type: Any, written: str, value: Any, reason: str
 ) -> None:
-    """Avro's binary holds any integer, bytes or text where a smaller set is meant."""
+    """Avro's binary form can hold any integer, bytes or text, even if the type allows fewer."""
     schema, twin = (
         Schema.parse(
             "avro",
@@ -191,8 +189,8 @@ def test_a_value_of_avro_that_is_out_of_bounds_is_told(
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-def test_text_that_is_no_utf8_is_not_written(kind: str) -> None:
-    """Arrow does not look; kills a value that nobody can decode."""
+def test_text_that_is_not_utf8_is_not_written(kind: str) -> None:
+    """Arrow does not check it. Guards against a stored value that no reader can decode."""
     text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}'
     schema = Schema.parse(kind, text)
     data = pa.py_buffer(b"a\xff")

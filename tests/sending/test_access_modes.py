@@ -398,9 +398,8 @@ def test_a_schema_that_is_refused_leaves_the_topic_free(client: Client, other: C
 
 
 def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -> None:
-    """Neither by idle names, nor by a checkpoint:
-
-    otherwise an old holder would count as the newest.
+    """Neither by idle names, nor by a checkpoint: otherwise an old holder would count as the
+    newest.
     """
     client.admin.set_setting("dedup_producers_max", 1)
     old = client.producer("t", access_mode=EXCLUSIVE)

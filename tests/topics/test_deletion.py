@@ -1,6 +1,5 @@
-"""Deleting subscriptions and topics:
-
-consumers that prevent it, removed files, and the reports of transactions.
+"""Deleting subscriptions and topics: consumers that prevent it, removed files, and the reports of
+transactions.
 """
 
 from __future__ import annotations

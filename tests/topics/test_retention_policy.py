@@ -1,6 +1,5 @@
-"""Retention policies are inherited:
-
-the policy of a topic comes first, then its namespace, then the store.
+"""Retention policies are inherited: the policy of a topic comes first, then its namespace, then the
+store.
 """
 
 from __future__ import annotations

@@ -551,8 +551,10 @@ def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> No
 @pytest.mark.parametrize("steps", ["", "c", "cc", "ccC", "cCk"])
 def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) -> None:
     """Messages may be in the journal, in parts, and in sealed, clean, compacted and adopted files
-    with two schema versions. steps: the act after each filling: a checkpoint (c), a checkpoint
-    that seals (C), or a compaction (k)
+    with two schema versions.
+
+    steps: the act after each filling: a checkpoint (c), a checkpoint that seals (C), or a
+    compaction (k)
     """
     bench = typed_bench(tmp_path)
     client = bench.client

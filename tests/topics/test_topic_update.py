@@ -1,6 +1,5 @@
-"""Topics that get more partitions:
-
-open readers, consumers and producers find them, and old partitions keep their numbers and ids.
+"""Topics that get more partitions: open readers, consumers and producers find them, and old
+partitions keep their numbers and ids.
 """
 
 from __future__ import annotations

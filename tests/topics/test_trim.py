@@ -257,9 +257,8 @@ def test_bounds_count_only_the_remaining_messages(tmp_path: Path) -> None:
 
 
 def test_acknowledging_trimmed_messages(tmp_path: Path) -> None:
-    """A trimmed message counts as DELETED:
-
-    a plain acknowledgement succeeds, one in a transaction is a conflict (9.3).
+    """A trimmed message counts as DELETED: a plain acknowledgement succeeds, one in a transaction
+    is a conflict (9.3).
     """
     bench = bench_of(tmp_path)
     known = fill(bench.client)

@@ -189,9 +189,8 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
 
 
 def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
-    """A task with an open transaction under key k:
-
-    two sends, and an acknowledgement of each kind.
+    """A task with an open transaction under key k: two sends, and an acknowledgement of
+    each kind.
     """
     client = bench.another(transaction_key="k")
     known = send(client, b"in 0", b"in 1", b"in 2")

@@ -438,9 +438,8 @@ def test_no_retention_no_rows_and_a_snapshot_once_there_is_one_again(tmp_path: P
 
 
 def test_a_store_of_an_earlier_program_begins_its_logs_with_a_snapshot(bench: Bench) -> None:
-    """A manifest without logs:
-
-    the first rows have the whole state, so a log is complete by itself.
+    """A manifest without logs: the first rows have the whole state, so a log is complete
+    by itself.
     """
     client = bench.client
     client.connect("k")

@@ -692,9 +692,8 @@ def leases(client: Client) -> Iterator[None]:
 def test_every_kind_of_write_keeps_the_journal_bounded(
     use: Callable[[Client], Iterator[None]],
 ) -> None:
-    """2. Guards against a check after commits only:
-
-    memory and the time to open follow the journal.
+    """2. Guards against a check after commits only: memory and the time to open follow the
+    journal.
     """
     _, client, _ = in_memory(checkpoint_frames=10)
     client.create_topic("t")

@@ -53,9 +53,8 @@ with txlog.open({path!r}) as client:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """Rows in all kinds of files:
-
-    sealed, parts, frames, buckets; some trimmed, some acknowledged.
+    """Rows in all kinds of files: sealed, parts, frames, buckets; some trimmed, some
+    acknowledged.
     """
     made = Bench(tmp_path / "store", ledger_entries_max=3, reader_grace_ms=0, coordinators=1)
     client = made.client

@@ -684,9 +684,8 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
 def test_row_groups_that_were_passed_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row group may have the newest message of one key only:
-
-    its other rows must not stay in memory.
+    """A row group may have the newest message of one key only: its other rows must not stay in
+    memory.
     """
     monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
     bench = bench_of(tmp_path, ledger_entries_max=100)

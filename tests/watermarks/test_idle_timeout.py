@@ -153,9 +153,8 @@ def test_an_open_transaction_keeps_its_producer(bench: Bench, end: str) -> None:
 
 
 def test_a_marker_that_waits_for_its_partition_keeps_its_producer(bench: Bench) -> None:
-    """Committed while the partition is offline:
-
-    it stays pending there, and joins when it is online.
+    """Committed while the partition is offline: it stays pending there, and joins when it is
+    online.
     """
     say(bench.client, "A", 10)
     say(bench.client, "B", 10)
